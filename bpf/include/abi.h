@@ -1,0 +1,255 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * abi.h: what the BPF programs and user space agree on: map keys and values,
+ * the encapsulation's option, drop reasons. Its Rust mirror is
+ * datapath/src/abi.rs; a test holds the two against each other by BTF.
+ *
+ * Numbers are in host byte order unless their type is __be16 or __be32.
+ * Addresses are 16 bytes, IPv4 mapped (::ffff:a.b.c.d).
+ */
+#ifndef TRAPEZE_ABI_H
+#define TRAPEZE_ABI_H
+
+/* One client connection as the client's packets name it. */
+struct flow_key {
+	__u8 client_addr[16];
+	__u8 vip_addr[16];
+	__be16 client_port;
+	__be16 vip_port;
+};
+
+/*
+ * The option that our packets carry in their Geneve header
+ * (docs/protocol/encapsulation.md). Same bytes in every packet of a flow
+ * between two handoffs, so a flow record holds them ready-made.
+ *
+ *   0                   1                   2                   3
+ *   0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+ *  +---------------+---------------+---------------+---------------+
+ *  |    version    |     kind      |    key id     |    reason     |
+ *  +---------------+---------------+---------------+---------------+
+ *  |                             epoch                             |
+ *  +---------------------------------------------------------------+
+ *  |         start: client sequence at which a request starts      |
+ *  +-------------------------------+-------+-------+---------------+
+ *  |              mss              |  snd  |  rcv  |  tcp options  |
+ *  +-------------------------------+-------+-------+---------------+
+ *  |          server port          |            reserved           |
+ *  +-------------------------------+-------------------------------+
+ *  |                             value                             |
+ *  +---------------------------------------------------------------+
+ *  |                              tag                              |
+ *  |                                                               |
+ *  +---------------------------------------------------------------+
+ *  All fields big-endian, but the tag (SipHash's own little-endian bytes).
+ */
+struct meta {
+	__u8 version;
+	__u8 kind; /* enum meta_kind */
+	__u8 key_id;
+	__u8 reason; /* enum refusal, in REFUSED */
+	__be32 epoch;
+	__be32 start;
+	__be16 mss;
+	__u8 window_scales; /* client's shift << 4 | ours; 0 without the option */
+	__u8 tcp_options; /* TCP_OPTION_* */
+	__be16 server_port; /* where the server listens; 0: the VIP's port */
+	__be16 reserved;
+	__be32 value; /* REQUEST: our ISN; PROBE_ANSWER: the server's rcv_nxt */
+	__u8 tag[8];
+};
+
+#define META_VERSION 1
+
+enum meta_kind {
+	META_FORWARD = 1, /* dispatcher -> backend: a packet of a flow */
+	META_REQUEST = 2, /* dispatcher's data path -> owner's daemon */
+	META_PROBE = 3, /* dispatcher -> backend: how far did this flow get? */
+	META_PROBE_ANSWER = 4, /* backend -> dispatcher */
+	META_REFUSED = 5, /* backend -> dispatcher: not rebuilt, packet enclosed */
+	META_ICMP = 6, /* dispatcher -> backend: an ICMP error about a flow */
+	META_HEARTBEAT = 7, /* agent's daemon -> dispatcher's daemon */
+};
+
+enum refusal {
+	REFUSAL_NONE = 0,
+	REFUSAL_NO_LISTENER = 1,
+	REFUSAL_ACCEPT_QUEUE_FULL = 2,
+};
+
+#define TCP_OPTION_WINDOW_SCALE 1
+#define TCP_OPTION_SACK 2
+#define TCP_OPTION_TIMESTAMPS 4
+#define TCP_OPTION_ECN 8
+
+#define GENEVE_PORT 6081
+#define GENEVE_VNI 0x54505au /* "TPZ" */
+#define GENEVE_OPTION_CLASS 0xff54 /* experimental range */
+#define GENEVE_OPTION_TYPE 0x81 /* critical */
+
+/* IPv4 20, UDP 8, Geneve 8, option header 4, option 32. */
+#define ENCAP_LEN 72
+
+/* One service address; value of the services map. */
+struct service_key {
+	__u8 addr[16];
+	__be16 port;
+	__u16 pad;
+};
+
+struct service {
+	__u32 id;
+	__u16 mss; /* the most that we tell clients, in bytes */
+	__u8 window_scale; /* our shift, 0..14 */
+	__u8 ecn; /* 1: agree to ECN when asked */
+};
+
+enum flow_state {
+	FLOW_READING = 1, /* head incomplete: payload goes to the daemon */
+	FLOW_ESTABLISHED = 2, /* assigned: everything is forwarded */
+	FLOW_CLIENT_FIN = 3, /* as ESTABLISHED, and the client has said FIN */
+	FLOW_RESET = 4, /* as ESTABLISHED, and the client has said RST */
+};
+
+/* The flow record of DESIGN 3, as far as the data path needs it. */
+struct flow {
+	struct meta meta; /* put in front of every packet, tag included */
+	__u32 client_isn;
+	__u32 server_isn;
+	__u32 backend; /* slot in the backends map */
+	__u32 state; /* enum flow_state */
+	__u32 last_seq; /* the client's latest segment */
+	__u32 last_ack;
+	__u64 created_ns; /* CLOCK_MONOTONIC */
+	__u64 last_seen_ns; /* CLOCK_MONOTONIC_COARSE */
+	__u64 syn_seen_ns; /* a SYN of the same 4-tuple came by: look twice */
+	__u64 packets; /* client -> backend */
+	__u64 bytes;
+};
+
+/* Where a backend is; value of the backends map (slot = index). */
+struct backend {
+	__u8 addr[16];
+	__u8 name[32]; /* NUL-padded; empty: free slot */
+	__be32 source; /* our address towards it */
+	__u32 pad;
+	/* next hop, as the data path last looked it up */
+	__u64 resolved_ns;
+	__u32 ifindex;
+	__u8 destination_mac[6];
+	__u8 source_mac[6];
+};
+
+/* Connections that have been decided and that no client has closed yet. */
+struct backend_load {
+	__s64 active;
+	__u64 total;
+};
+
+/* A bare handshake ACK with a valid cookie leaves this (LRU, bounded). */
+struct proof {
+	__u32 client_isn;
+	__u32 server_isn;
+	__u16 mss;
+	__u8 window_scales;
+	__u8 tcp_options;
+	__u32 pad;
+	__u64 created_ns;
+};
+
+/* SipHash keys. Slot of cookie_keys: rotation & 3. Slot of tag_keys: key id. */
+struct siphash_key {
+	__u64 k0;
+	__u64 k1;
+	__u64 generation; /* cookie: rotation number; tag: 1 when in use */
+};
+
+/* Agent: what was rebuilt last for a 4-tuple (at most once). */
+enum setup_state {
+	SETUP_TRIED = 1, /* handed to the listener */
+	SETUP_CONFIRMED = 2, /* its socket has spoken, or was seen */
+};
+
+struct setup {
+	struct meta meta; /* the option last verified for this flow */
+	__u32 epoch;
+	__u32 start;
+	__u32 state; /* enum setup_state */
+	__u32 pad;
+	__u64 created_ns;
+};
+
+/* Agent: the address on which a server listens, by its port. */
+struct server_key {
+	__be16 port;
+	__u16 pad;
+};
+
+struct server {
+	__u8 addr[16]; /* unspecified: ask for the VIP, wildcards match */
+};
+
+/*
+ * Why a packet was dropped: return value, counter and name at once.
+ * X(NAME, "name", "what it means, and what to do")
+ */
+#define DROP_REASONS(X)                                                                        \
+	X(NONE, "none", "not a drop")                                                          \
+	X(MALFORMED, "malformed", "headers that contradict the packet's length")               \
+	X(FRAGMENT, "fragment", "an IP fragment: look for a small MTU on the path")            \
+	X(IP_OPTIONS, "ip-options", "an IP header with options")                               \
+	X(BAD_FLAGS, "bad-flags", "a combination of TCP flags that no stack sends")            \
+	X(BAD_COOKIE, "bad-cookie", "no flow, and its cookie is forged or too old")            \
+	X(NO_COOKIE_KEY, "no-cookie-key", "the daemon has not set this hour's cookie key")     \
+	X(HANDSHAKE_ACK, "handshake-ack", "the bare ACK of a handshake: expected")             \
+	X(READING_ACK, "reading-ack", "a bare ACK while the head is read: expected")           \
+	X(NO_BACKEND, "no-backend", "its record names a backend that is not there")            \
+	X(NO_ROUTE, "no-route", "no route to the backend: check routes and forwarding")        \
+	X(NO_NEIGHBOUR, "no-neighbour", "the backend's link address is not known (yet)")       \
+	X(TOO_BIG, "too-big", "no room for the encapsulation: lower gro_max_size or the MTU")  \
+	X(REWRITE, "rewrite", "the kernel refused to change the packet (out of memory)")       \
+	X(ICMP_NO_FLOW, "icmp-no-flow", "an ICMP error about a flow that we do not know")      \
+	X(BAD_ENCAP, "bad-encapsulation", "to our port, but not our encapsulation")            \
+	X(BAD_TAG, "bad-tag", "encapsulated without a valid tag: forged, or another key")      \
+	X(STALE_EPOCH, "stale-epoch", "late news of a connection that has moved or ended")     \
+	X(EARLY, "early", "overtook the packet that sets its connection up; it comes again")   \
+	X(NO_LISTENER, "no-listener", "no server listens here: start it")                      \
+	X(ACCEPT_QUEUE_FULL, "accept-queue-full", "the server accepts too slowly")             \
+	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")     \
+	X(GHOST, "ghost", "a request that has already run, repeated by the network")           \
+	X(PROBE_DONE, "probe", "a probe, answered: expected")
+
+enum drop_reason {
+#define X(NAME, name, text) DROP_##NAME,
+	DROP_REASONS(X)
+#undef X
+	DROP_REASON_COUNT
+};
+
+/* What else is counted, per CPU. */
+#define EVENTS(X)                                                       \
+	X(SYN, "syn-answered", "SYNs answered with a cookie")           \
+	X(COOKIE_OK, "cookie-valid", "handshakes proved by their cookie") \
+	X(TO_DAEMON, "to-daemon", "packets given to the daemon")        \
+	X(FORWARDED, "forwarded", "packets forwarded to backends")      \
+	X(ICMP_FORWARDED, "icmp-forwarded", "ICMP errors forwarded")    \
+	X(RECEIVED, "received", "encapsulated packets accepted")        \
+	X(REBUILT, "rebuilt", "connections given to a listener")        \
+	X(REPLACED, "replaced", "leftover sockets removed for a new connection") \
+	X(REFUSED, "refused", "connections given back to the dispatcher") \
+	X(CONFIRMED, "confirmed", "rebuilt connections that have answered")
+
+enum event {
+#define X(NAME, name, text) EVENT_##NAME,
+	EVENTS(X)
+#undef X
+	EVENT_COUNT
+};
+
+/* Cookies: a time counter of this many seconds, keys change every 256 of them. */
+#define COOKIE_PERIOD_S 16
+#define COOKIE_ROTATION_SHIFT 8
+/* Accepted: the current period and this many before it. */
+#define COOKIE_MAX_AGE 3
+
+#endif

@@ -1,0 +1,180 @@
+//! The cluster's one configuration file, checked: every name resolves, every
+//! number is in range. Parsing and its errors are in `config/parse.rs`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+/// A whole cluster.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Its name: part of the paths where state is pinned.
+    pub name: String,
+    /// Keys that authenticate what nodes send each other; the first one signs.
+    pub keys: Vec<ClusterKey>,
+    /// Hosts that read requests.
+    pub dispatchers: Vec<Dispatcher>,
+    /// Hosts that serve.
+    pub backends: Vec<Backend>,
+    /// Sets of backends with a policy.
+    pub pools: Vec<Pool>,
+    /// Service addresses and their content rules.
+    pub services: Vec<Service>,
+    /// Bounds on time and memory.
+    pub limits: Limits,
+}
+
+/// A shared secret and the number by which packets name it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ClusterKey {
+    /// 0..=255, unique in the cluster.
+    pub id: u8,
+    /// 16 secret bytes.
+    pub secret: [u8; 16],
+}
+
+impl std::fmt::Debug for ClusterKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ClusterKey {{ id: {}, secret: .. }}", self.id)
+    }
+}
+
+/// A host that reads requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dispatcher {
+    /// Unique among nodes, at most 31 bytes of `[a-z0-9.-]`.
+    pub name: String,
+    /// Its own address, not the VIP.
+    pub address: IpAddr,
+    /// The network interface on which clients and backends are reached.
+    pub interface: String,
+    /// Where the data path is attached.
+    pub attach: Attach,
+    /// Threads that read requests (1..=64).
+    pub workers: usize,
+}
+
+/// Where the dispatcher's data path is attached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attach {
+    /// The driver's XDP hook: real network cards.
+    Xdp,
+    /// XDP after the driver, on any interface.
+    XdpGeneric,
+    /// tc ingress: virtual interfaces, where it keeps offloads.
+    Tc,
+}
+
+/// A host that serves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Backend {
+    /// Unique among nodes, at most 31 bytes of `[a-z0-9.-]`.
+    pub name: String,
+    /// Its own address, not the VIP.
+    pub address: IpAddr,
+    /// The network interface on which encapsulated packets arrive.
+    pub interface: String,
+    /// Where its server listens when that is not the VIP's own port: an
+    /// unspecified address means any.
+    pub server: Option<SocketAddr>,
+}
+
+/// A set of backends with a policy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pool {
+    /// Unique among pools.
+    pub name: String,
+    /// How one of them is chosen.
+    pub policy: PolicyKind,
+    /// Its backends, at least one.
+    pub members: Vec<Member>,
+}
+
+/// A backend in a pool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Member {
+    /// Index into [`Config::backends`].
+    pub backend: usize,
+    /// Share of the load, 0..=256; 0 takes none.
+    pub weight: u16,
+    /// Where this pool's server listens on that backend, if not as the backend says.
+    pub server: Option<SocketAddr>,
+}
+
+/// The policies that a pool can name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyKind {
+    /// `round-robin`, weighted and smooth.
+    RoundRobin,
+    /// `least-connections`, weighted.
+    LeastConnections,
+    /// `hrw`: highest random weight of the URL [LACP03].
+    Hrw,
+}
+
+/// A service address and what decides there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Service {
+    /// Unique among services.
+    pub name: String,
+    /// The VIP and its port.
+    pub address: SocketAddr,
+    /// Agree to explicit congestion notification when a client asks.
+    pub ecn: bool,
+    /// Tried in order; the first that matches decides.
+    pub rules: Vec<Rule>,
+    /// Index into [`Config::pools`] when no rule matches.
+    pub default_pool: Option<usize>,
+}
+
+/// Conditions, all of which must hold, and the pool that they choose.
+#[derive(Clone, Debug, PartialEq, Default)]
+pub struct Rule {
+    /// Host without port, any case; `*.example.org` matches every name below.
+    pub host: Option<String>,
+    /// Server name of a TLS ClientHello; wildcards as in `host`.
+    pub sni: Option<String>,
+    /// An application protocol that the ClientHello offers (RFC 7301).
+    pub alpn: Option<String>,
+    /// The path, without its query, exactly.
+    pub path: Option<String>,
+    /// How the path starts: `/img` matches `/img`, `/img/a` and not `/imgs`; `/img/` as written.
+    pub path_prefix: Option<String>,
+    /// The method, exactly.
+    pub method: Option<String>,
+    /// A header's name (any case) and, if given, its value.
+    pub header: Option<HeaderRule>,
+    /// Index into [`Config::pools`].
+    pub pool: usize,
+    /// Line in the file, for `explain`.
+    pub line: usize,
+}
+
+/// A header that a rule asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeaderRule {
+    /// Compared without case.
+    pub name: String,
+    /// Any value when absent; else exactly this one.
+    pub value: Option<String>,
+}
+
+/// Bounds on time and memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Limits {
+    /// The largest request head, in bytes (1 KiB..=64 KiB; default 32 KiB).
+    pub head_bytes: usize,
+    /// How long a head may take from its first byte (default 10 s).
+    pub head_timeout: Duration,
+    /// Flows whose heads are being read at once (default 16384).
+    pub reading_flows: usize,
+    /// Bytes held for them in all (default 64 MiB).
+    pub reading_bytes: usize,
+    /// Flow records (default 1,048,576).
+    pub flows: u32,
+    /// A record without a packet for this long ends (default 1 h).
+    pub idle_timeout: Duration,
+    /// The same once the client has said FIN (default 60 s).
+    pub fin_timeout: Duration,
+    /// Heartbeats between nodes (10 ms..=5 s; default 200 ms); three missed mean dead.
+    pub heartbeat: Duration,
+}

@@ -1,0 +1,15 @@
+//! Trapeze's pure core: sequence spaces, wire formats, request heads, rules,
+//! policies, and the protocol of reading a first request. No sockets, no clock,
+//! no threads: `now` is an argument.
+
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod flow;
+pub mod head;
+pub mod intake;
+pub mod policy;
+pub mod route;
+pub mod seq;
+pub mod siphash;
+pub mod wire;
