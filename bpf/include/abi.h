@@ -249,7 +249,7 @@ enum event {
 /* Cookies: a time counter of this many seconds, keys change every 256 of them. */
 #define COOKIE_PERIOD_S 16
 #define COOKIE_ROTATION_SHIFT 8
-/* Accepted: the current period and this many before it. */
-#define COOKIE_MAX_AGE 3
+/* Accepted: the next period and this many before it. */
+#define COOKIE_MAX_AGE 3 /* so 32 to 48 s, and one period ahead for clocks that differ */
 
 #endif
