@@ -215,13 +215,15 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 {
 	struct segment segment;
 	struct setup *known;
+	struct node *self = this_node();
 	struct meta meta = h->outer->meta;
 
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
 	/* The very option that was verified before, for the same flow, to the same address. */
-	if (!(known && same_meta(&known->meta, &meta) && h->outer->ip.daddr == node_address) &&
+	if (!(known && same_meta(&known->meta, &meta) && self &&
+	      h->outer->ip.daddr == self->address) &&
 	    !is_authentic(h, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_PROBE)

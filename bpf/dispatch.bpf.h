@@ -77,18 +77,9 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	return dispatch_unknown(ctx, segment, service);
 }
 
-static __always_inline bool is_vip(__be32 address)
-{
-	struct service_key key = {};
-
-	map_ipv4(key.addr, address);
-	return bpf_map_lookup_elem(&services, &key) != NULL;
-}
-
 SEC(DISPATCH_SECTION)
 int dispatch(context_t *ctx)
 {
-	struct service_key service_key = {};
 	struct service *service;
 	struct segment segment;
 	struct ethhdr *ethernet;
@@ -104,7 +95,7 @@ int dispatch(context_t *ctx)
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_ICMP)
 		return VERDICT_PASS;
 	if (ip->ihl != 5 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) {
-		if (!is_vip(ip->daddr))
+		if (!find_service(ip->daddr, 0))
 			return VERDICT_PASS;
 		return drop(ip->ihl != 5 ? DROP_IP_OPTIONS : DROP_FRAGMENT);
 	}
@@ -118,9 +109,7 @@ int dispatch(context_t *ctx)
 	tcp = (void *)(ip + 1);
 	if ((void *)(tcp + 1) > context_end(ctx))
 		return VERDICT_PASS;
-	map_ipv4(service_key.addr, ip->daddr);
-	service_key.port = tcp->dest;
-	service = bpf_map_lookup_elem(&services, &service_key);
+	service = find_service(ip->daddr, tcp->dest);
 	if (!service)
 		return VERDICT_PASS;
 	if (!read_segment(ctx, ip, tcp, &segment))

@@ -164,6 +164,12 @@ struct siphash_key {
 	__u64 generation; /* cookie: rotation number; tag: 1 when in use */
 };
 
+/* The node that runs the program. */
+struct node {
+	__be32 address; /* its own, where its daemon listens */
+	__u32 signing_key; /* id */
+};
+
 /* Agent: what was rebuilt last for a 4-tuple (at most once). */
 enum setup_state {
 	SETUP_TRIED = 1, /* handed to the listener */

@@ -2,9 +2,6 @@
 /* agent_maps: what a backend's programs know. */
 #pragma once
 
-/* This node's own address; set before load. */
-const volatile __be32 node_address = 0;
-
 /* What was rebuilt last, by 4-tuple; the least used makes room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

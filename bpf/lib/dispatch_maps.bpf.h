@@ -2,9 +2,6 @@
 /* dispatch_maps: what a dispatcher's data path knows. Sizes are set at load. */
 #pragma once
 
-/* This node's own address, where its daemon listens; set before load. */
-const volatile __be32 node_address = 0;
-
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 1024);
@@ -45,3 +42,12 @@ struct {
 	__type(key, __u32);
 	__type(value, struct backend_load);
 } loads SEC(".maps");
+
+/* With port 0: is it the address of any service? */
+static __always_inline struct service *find_service(__be32 address, __be16 port)
+{
+	struct service_key key = { .port = port };
+
+	map_ipv4(key.addr, address);
+	return bpf_map_lookup_elem(&services, &key);
+}

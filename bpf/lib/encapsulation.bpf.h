@@ -33,13 +33,20 @@ struct {
 	__type(value, struct siphash_key);
 } tag_keys SEC(".maps");
 
-/* The key that signs, an index into tag_keys; changed live by the daemon. */
+/* This node itself; changed live by its daemon. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, __u32);
-} signing_key SEC(".maps");
+	__type(value, struct node);
+} node SEC(".maps");
+
+static __always_inline struct node *this_node(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&node, &zero);
+}
 
 static __always_inline struct siphash_key *tag_key(__u32 id)
 {

@@ -106,13 +106,13 @@ static __noinline int send_to_daemon(context_t *ctx, const struct segment *segme
 	struct new_head head = {};
 	struct meta *meta = &head.encapsulation.meta;
 	struct siphash_key *key;
-	__u32 zero = 0, *signing = bpf_map_lookup_elem(&signing_key, &zero);
+	struct node *self = this_node();
 
 	if (segment->ip_length > 0xffff - ENCAP_LEN) {
 		count_drop(DROP_TOO_BIG);
 		return VERDICT_DROP;
 	}
-	if (!signing || !(key = tag_key(*signing))) {
+	if (!self || !(key = tag_key(self->signing_key))) {
 		count_drop(DROP_BAD_TAG);
 		return VERDICT_DROP;
 	}
@@ -120,19 +120,19 @@ static __noinline int send_to_daemon(context_t *ctx, const struct segment *segme
 		count_drop(DROP_REWRITE);
 		return VERDICT_DROP;
 	}
-	fill_encapsulation(&head.encapsulation, segment->client, node_address, segment->key.client_port,
+	fill_encapsulation(&head.encapsulation, segment->client, self->address, segment->key.client_port,
 			   segment->ip_length);
 	*meta = (struct meta){
 		.version = META_VERSION,
 		.kind = META_REQUEST,
-		.key_id = *signing,
+		.key_id = self->signing_key,
 		.start = bpf_htonl(proof->client_isn + 1),
 		.mss = bpf_htons(proof->mss),
 		.window_scales = proof->window_scales,
 		.tcp_options = proof->tcp_options,
 		.value = bpf_htonl(proof->server_isn),
 	};
-	set_tag(meta, meta_tag(key, meta, node_address, segment->client, segment->vip,
+	set_tag(meta, meta_tag(key, meta, self->address, segment->client, segment->vip,
 			       segment->key.client_port, segment->key.vip_port));
 	if (!encapsulate(ctx, &head))
 		return VERDICT_DROP;

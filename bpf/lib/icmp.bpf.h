@@ -21,7 +21,6 @@ struct icmp_error {
 static __noinline int dispatch_icmp(context_t *ctx)
 {
 	__u16 length;
-	struct service_key service = {};
 	struct icmp_error error;
 	struct flow_key key;
 	struct siphash_key *signing;
@@ -40,9 +39,7 @@ static __noinline int dispatch_icmp(context_t *ctx)
 		return VERDICT_PASS;
 	if (error.quoted.protocol != IPPROTO_TCP || error.quoted.ihl != 5)
 		return VERDICT_PASS;
-	map_ipv4(service.addr, error.quoted.saddr);
-	service.port = error.quoted_source;
-	if (error.ip.daddr != error.quoted.saddr || !bpf_map_lookup_elem(&services, &service))
+	if (error.ip.daddr != error.quoted.saddr || !find_service(error.quoted.saddr, error.quoted_source))
 		return VERDICT_PASS;
 
 	key = flow_key_v4(error.quoted.daddr, error.quoted.saddr, error.quoted_dest, error.quoted_source);

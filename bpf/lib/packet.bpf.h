@@ -82,7 +82,7 @@ static long parse_option(__u64 index, struct option_cursor *cursor)
  * RFC 9293 3.1, RFC 7323, RFC 2018. `bytes` holds TCP_OPTIONS_ROOM bytes, of which
  * `length` (at most TCP_OPTIONS_MAX) count. What is cut short or senseless ends the list.
  */
-static __noinline int parse_tcp_options(const __u8 *bytes, __u32 length, struct tcp_options *options)
+static __always_inline int parse_tcp_options(const __u8 *bytes, __u32 length, struct tcp_options *options)
 {
 	struct option_cursor cursor = { .bytes = bytes, .length = length, .found.shift = WSCALE_NONE };
 

@@ -16,18 +16,18 @@ static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr
 		struct encapsulation outer;
 	} __attribute__((packed)) head;
 	struct siphash_key *key;
-	__u32 zero = 0, *signing = bpf_map_lookup_elem(&signing_key, &zero);
+	struct node *self = this_node();
 	__be32 dispatcher = outer->ip.saddr;
 
-	if (!signing || !(key = tag_key(*signing))) {
+	if (!self || !(key = tag_key(self->signing_key))) {
 		count_drop(DROP_BAD_TAG);
 		return TC_ACT_SHOT;
 	}
 	__builtin_memcpy(head.ethernet.h_dest, ethernet->h_source, ETH_ALEN);
 	__builtin_memcpy(head.ethernet.h_source, ethernet->h_dest, ETH_ALEN);
 	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
-	outer->meta.key_id = *signing;
-	fill_encapsulation(outer, node_address, dispatcher, segment->key.client_port, segment->ip_length);
+	outer->meta.key_id = self->signing_key;
+	fill_encapsulation(outer, self->address, dispatcher, segment->key.client_port, segment->ip_length);
 	set_tag(&outer->meta, meta_tag(key, &outer->meta, dispatcher, segment->client, segment->vip,
 				       segment->key.client_port, segment->key.vip_port));
 	head.outer = *outer;

@@ -1,1 +1,14 @@
-//! Placeholder.
+//! The one place that talks to the kernel: BPF programs and their maps,
+//! sockets with batches, interfaces and sysctls. Everything above is safe code.
+
+pub mod abi;
+pub mod agent;
+pub mod attach;
+pub mod clock;
+pub mod diag;
+pub mod dispatcher;
+pub mod host;
+pub mod map;
+pub mod object;
+pub mod udp;
+pub mod raw;
