@@ -152,9 +152,13 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 	enum refusal refusal;
 	bool rebuilt;
 
-	if (same && known->state == SETUP_CONFIRMED)
-		return deliver(skb);
 	occupant = find_occupant(skb, segment);
+	if (same && known->state == SETUP_CONFIRMED) {
+		/* Without its socket it meets an RST, as with the server alone: it must not run twice. */
+		if (!occupant.state)
+			count_event(EVENT_GHOST);
+		return deliver(skb);
+	}
 	if (occupant.state) {
 		/* Without a record it is ours if it stands where this request could have left it. */
 		if (same || (!known && occupant.state != TCP_STATE_TIME_WAIT &&
@@ -211,6 +215,20 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 	return deliver(skb);
 }
 
+static __always_inline int receive_probe(struct __sk_buff *skb, const struct headers *h,
+					 const struct segment *segment, const struct setup *known)
+{
+	struct meta meta = h->outer->meta;
+	struct occupant occupant = find_occupant(skb, segment);
+	bool set_up = known && known->epoch == bpf_ntohl(meta.epoch);
+
+	if (set_up && occupant.state)
+		return answer_probe(skb, h->ethernet, h->outer, segment, occupant.rcv_nxt);
+	if (set_up && known->state == SETUP_CONFIRMED)
+		return answer_probe(skb, h->ethernet, h->outer, segment, segment->seq);
+	return drop(DROP_EARLY);
+}
+
 static __always_inline int receive_segment(struct __sk_buff *skb, const struct headers *h)
 {
 	struct segment segment;
@@ -227,7 +245,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 	    !is_authentic(h, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_PROBE)
-		return answer_probe(skb, h->ethernet, h->outer, &segment, find_occupant(skb, &segment));
+		return receive_probe(skb, h, &segment, known);
 	/* RFC 1982: epochs are compared as serial numbers. */
 	if (known && (__s32)(bpf_ntohl(meta.epoch) - known->epoch) < 0)
 		return drop(DROP_STALE_EPOCH);

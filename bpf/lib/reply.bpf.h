@@ -51,15 +51,18 @@ static __always_inline int refuse(struct __sk_buff *skb, const struct ethhdr *et
 	return send_reply(skb, ethernet, &outer, segment);
 }
 
-/* How far did this flow get? `reason` is the socket's TCP state, 0 without one. */
+/*
+ * How far did this flow get: what its socket expects next, or, when that has
+ * come and gone, all that the dispatcher asks about.
+ */
 static __always_inline int answer_probe(struct __sk_buff *skb, const struct ethhdr *ethernet,
 					const struct encapsulation *received, const struct segment *segment,
-					struct occupant occupant)
+					__u32 reached)
 {
 	struct encapsulation outer = *received;
 
 	outer.meta.kind = META_PROBE_ANSWER;
-	outer.meta.reason = occupant.state;
-	outer.meta.value = bpf_htonl(occupant.rcv_nxt);
+	outer.meta.reason = 0;
+	outer.meta.value = bpf_htonl(reached);
 	return send_reply(skb, ethernet, &outer, segment);
 }

@@ -9,6 +9,8 @@ pub mod diag;
 pub mod dispatcher;
 pub mod host;
 pub mod map;
+pub mod node;
 pub mod object;
+pub mod signal;
 pub mod udp;
 pub mod raw;
