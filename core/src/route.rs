@@ -177,6 +177,7 @@ fn http_mismatch<'a>(rule: &'a Rule, head: &'a HttpHead<'a>) -> Option<Mismatch<
     {
         return Some(Mismatch::PathPrefix(head.path, wanted));
     }
+    // Where nothing more is asked, nothing more can fail.
     let HeaderRule { name, value } = rule.header.as_ref()?;
     let mut values = head.header(name).peekable();
     if values.peek().is_none() {

@@ -22,6 +22,8 @@ pub struct HttpHead<'a> {
     /// The target's path without query, as sent, not decoded; `*` for
     /// `OPTIONS *`, empty for CONNECT.
     pub path: &'a [u8],
+    /// What follows the path's `?`, if it has one.
+    pub query: Option<&'a [u8]>,
     /// Lower case, without port or trailing dot, IPv6 in its brackets: the
     /// target's own if it has one (RFC 9112 §3.2.2), else that of the Host field.
     pub host: Option<Cow<'a, str>>,
@@ -118,12 +120,17 @@ fn parse(bytes: &[u8], request_line: std::ops::Range<usize>, end: usize) -> Insp
         Ok(field) => field,
         Err(why) => return malformed(why),
     };
-    let Target { authority, path } = Target::parse(line.method, line.target);
+    let Target {
+        authority,
+        path,
+        query,
+    } = Target::parse(line.method, line.target);
     Inspection::Http(HttpHead {
         len: end,
         method: line.method,
         target: line.target,
         path,
+        query,
         host: authority.or(host_field).and_then(host_of),
         minor_version: line.minor_version,
         fields,
@@ -174,6 +181,7 @@ impl<'a> RequestLine<'a> {
 struct Target<'a> {
     authority: Option<&'a [u8]>,
     path: &'a [u8],
+    query: Option<&'a [u8]>,
 }
 
 impl<'a> Target<'a> {
@@ -182,25 +190,30 @@ impl<'a> Target<'a> {
             return Target {
                 authority: Some(target),
                 path: b"",
+                query: None,
             };
         }
-        let Some(rest) = after_scheme(target) else {
-            return Target {
-                authority: None,
-                path: until(target, b"?#"),
-            };
+        // A fragment stays with the client (RFC 9110 §4.2.5); servers drop one that is sent.
+        let target = until(target, b"#");
+        let (authority, rest) = match after_scheme(target) {
+            Some(rest) => {
+                let authority = until(rest, b"/?");
+                (Some(authority), &rest[authority.len()..])
+            }
+            None => (None, target),
         };
-        let authority = until(rest, b"/?#");
-        let rest = &rest[authority.len()..];
-        let path = match until(rest, b"?#") {
+        let path = until(rest, b"?");
+        let query = rest.get(path.len() + 1..);
+        let path = match path {
             // RFC 9112 §3.2.4: without path and query, OPTIONS asks about the server.
-            [] if method == "OPTIONS" && rest.is_empty() => b"*",
+            [] if method == "OPTIONS" && query.is_none() => b"*",
             [] => b"/",
             path => path,
         };
         Target {
-            authority: Some(authority),
+            authority,
             path,
+            query,
         }
     }
 }

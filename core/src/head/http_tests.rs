@@ -78,6 +78,20 @@ fn a_target_may_hold_any_byte_beyond_ascii() {
 }
 
 #[test]
+fn the_query_is_what_follows_the_first_question_mark() {
+    let query = |line: &str| {
+        let bytes = format!("{line} HTTP/1.1\r\n\r\n");
+        let query = http(bytes.as_bytes()).unwrap().query.map(|q| q.to_vec());
+        query.map(|q| String::from_utf8(q).unwrap())
+    };
+    assert_eq!(query("GET /a"), None);
+    assert_eq!(query("GET /a?"), Some("".into()));
+    assert_eq!(query("GET /a?b?c#d?e"), Some("b?c".into()));
+    assert_eq!(query("GET http://a?b"), Some("b".into()));
+    assert_eq!(query("CONNECT a:443?b"), None);
+}
+
+#[test]
 fn what_follows_the_head_is_not_part_of_it() {
     let first = b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\n";
     let both = [&first[..], b"GET /2 HTTP/1.1\r\nHost: b\r\n\r\n"].concat();
