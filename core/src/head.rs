@@ -75,7 +75,8 @@ pub fn inspect(bytes: &[u8], limit: usize) -> Inspection<'_> {
 /// As [`inspect`], going on where the last call with this `progress` stopped.
 /// `bytes` must begin with the bytes of that call, and `limit` be the same.
 /// However the bytes were cut, the answer is the one that [`inspect`] gives, as
-/// soon as the bytes that decide it are there.
+/// soon as the bytes that decide it are there. After any answer but
+/// [`Inspection::Incomplete`] the next head needs a new `progress`.
 pub fn inspect_from<'a>(bytes: &'a [u8], progress: &mut Progress, limit: usize) -> Inspection<'a> {
     let within = &bytes[..bytes.len().min(limit)];
     if matches!(progress.0, Stage::Undecided) {

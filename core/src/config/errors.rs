@@ -50,7 +50,7 @@ pub struct ConfigError {
     pub column: usize,
     /// What is wrong and what to do.
     pub message: String,
-    /// The line itself, without its end.
+    /// The line itself, without its end and without secrets.
     source: String,
     /// How many characters the caret underlines, at least 1.
     width: usize,
@@ -71,7 +71,7 @@ impl ConfigError {
             line: line_of(text, start),
             column: text[line_start..start].chars().count() + 1,
             message,
-            source: source.to_owned(),
+            source: without_secrets(source),
             width: text[start..end].chars().count().max(1),
         }
     }
@@ -110,6 +110,27 @@ pub(super) fn line_of(text: &str, offset: usize) -> usize {
     let before = &text.as_bytes()[..offset.min(text.len())];
     1 + before.iter().filter(|&&b| b == b'\n').count()
 }
+
+/// Errors go to terminals and logs, where keys have no business: what may be one,
+/// even misspelt or cut short, becomes stars of the same width.
+fn without_secrets(line: &str) -> String {
+    let mut shown = String::with_capacity(line.len());
+    let mut rest = line;
+    while let Some(first) = rest.chars().next() {
+        let run = rest.bytes().take_while(u8::is_ascii_hexdigit).count();
+        let len = run.max(first.len_utf8());
+        if run >= SECRET_DIGITS {
+            shown.push_str(&"*".repeat(run));
+        } else {
+            shown.push_str(&rest[..len]);
+        }
+        rest = &rest[len..];
+    }
+    shown
+}
+
+/// As many hex digits in a row are no address or number, but part of a key.
+const SECRET_DIGITS: usize = 12;
 
 fn floor_char_boundary(text: &str, offset: usize) -> usize {
     let mut at = offset.min(text.len());

@@ -278,6 +278,21 @@ fn durations() {
 fn secrets_do_not_appear_in_errors_or_debug_output() {
     let config = parse(EXAMPLE).unwrap();
     assert!(!format!("{config:?}").contains("[0, 1, 2"));
+    for (from, to) in [
+        ("0e0f", "0e0"),
+        ("id = 1", "id = 256"),
+        ("secret =", "secrt ="),
+        ("0e0f\" }", "0e0f\""),
+    ] {
+        let errors = parse(&EXAMPLE.replacen(from, to, 1))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            errors.contains("keys = [{") && errors.contains("**"),
+            "{errors}"
+        );
+        assert!(!errors.contains("000102"), "{errors}");
+    }
 }
 
 fn line(text: &str, number: usize) -> &str {
