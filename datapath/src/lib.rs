@@ -1,1 +1,5 @@
-//! Placeholder.
+//! The one place with unsafe code and system calls: sockets, namespaces, BPF.
+
+pub mod netns;
+pub mod packet_socket;
+pub mod signal;
