@@ -167,6 +167,7 @@ impl Up {
             config: self.config,
             access_log: self.access_log,
             daemons: !self.no_daemons,
+            program: None,
         }
     }
 }

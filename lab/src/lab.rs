@@ -254,6 +254,7 @@ fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
         root,
         access_log: options.access_log,
         daemons: options.daemons,
+        program: options.program.clone(),
         vip: VIP,
         port: cluster.service.port(),
         ports,
@@ -312,7 +313,7 @@ fn check_machine(options: &Options) -> Result<()> {
     if options.tls {
         program::find("openssl")?;
     }
-    if options.daemons {
+    if options.daemons && options.program.is_none() {
         program::trapeze()?;
     }
     Ok(())

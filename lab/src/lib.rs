@@ -40,6 +40,5 @@ pub use lab::{HostHandle, Lab, LabGuard};
 pub use link::settings::LinkSettings;
 pub use link::shape::Counters;
 pub use options::{Options, ServerKind};
-pub use program::TRAPEZE_VARIABLE;
 pub use role::{Process, Role, VIP};
 pub use status::{HostStatus, LinkStatus, ProcessStatus, Status};

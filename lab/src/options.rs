@@ -30,6 +30,8 @@ pub struct Options {
     pub access_log: bool,
     /// Start agents and dispatchers; without them a lab is servers on a network.
     pub daemons: bool,
+    /// The `trapeze` binary; without it this very program, or the one beside it.
+    pub program: Option<PathBuf>,
 }
 
 impl Options {
@@ -47,6 +49,7 @@ impl Options {
             config: None,
             access_log: false,
             daemons: true,
+            program: None,
         }
     }
 }

@@ -4,7 +4,6 @@ use anyhow::{Context, Result, bail};
 use trapeze_datapath::netns;
 
 use crate::process::{self, Launch, ProcessRecord};
-use crate::program;
 use crate::role::Process;
 use crate::servers;
 use crate::state::State;
@@ -22,6 +21,7 @@ pub fn power_off(state: &mut State, name: &str) -> Result<()> {
     topology::unplug(state, name)?;
     process::kill_namespace(&state.namespace_path(name));
     link::power_off(state, state.host(name)?);
+    topology::remove_port(state, name)?;
     topology::remove(&state.namespace(name))?;
     topology::remove_pins(&state.name, Some(name))?;
     let host = state.host_mut(name)?;
@@ -57,6 +57,7 @@ pub fn start(state: &mut State, name: &str) -> Result<()> {
     let host = state.host(name)?.clone();
     if !host.powered {
         // What is left of an attempt that failed.
+        topology::remove_port(state, name)?;
         topology::remove(&state.namespace(name))?;
         topology::make_hosts(state, &[(name, host.address)])?;
         state.host_mut(name)?.powered = true;
@@ -126,7 +127,7 @@ fn launch(state: &State, name: &str, process: Process) -> Result<Launch> {
     let Some(subcommand) = process.subcommand() else {
         return servers::start(state, state.host(name)?);
     };
-    let mut command = netns::command_in(&state.namespace_path(name), program::trapeze()?)
+    let mut command = netns::command_in(&state.namespace_path(name), state.trapeze()?)
         .with_context(|| format!("{name} has no namespace"))?;
     command
         .args([subcommand, "--node", name, "-c"])

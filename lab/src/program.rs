@@ -19,9 +19,6 @@ const PACKAGES: [(&str, &str); 7] = [
 /// The system's own directories, which a user's PATH may lack or hide.
 const SYSTEM: &str = "/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// Names another `trapeze` binary for labs that a test or bench makes.
-pub const TRAPEZE_VARIABLE: &str = "TRAPEZE_PROGRAM";
-
 /// Where the program `name` is.
 ///
 /// # Errors
@@ -44,7 +41,7 @@ pub fn find(name: &str) -> Result<PathBuf> {
 }
 
 /// The `trapeze` binary: this very one, or for tests and benches the one that
-/// TRAPEZE_PROGRAM names, or the one that cargo built beside them.
+/// cargo built beside them.
 ///
 /// # Errors
 /// There is none.
@@ -53,15 +50,15 @@ pub fn trapeze() -> Result<PathBuf> {
     if own.file_name().is_some_and(|name| name == "trapeze") {
         return Ok(own);
     }
-    if let Some(named) = std::env::var_os(TRAPEZE_VARIABLE) {
-        return Ok(named.into());
-    }
     own.ancestors()
         .skip(1)
         .take(3)
         .map(|directory| directory.join("trapeze"))
         .find(|candidate| candidate.is_file())
         .with_context(|| {
-            format!("no trapeze binary beside {}: cargo build -p trapeze-cli, or name one in {TRAPEZE_VARIABLE}", own.display())
+            format!(
+                "no trapeze binary beside {}: cargo build -p trapeze-cli",
+                own.display()
+            )
         })
 }

@@ -14,6 +14,7 @@ use trapeze_datapath::netns;
 use crate::link::settings::LinkSettings;
 use crate::options::ServerKind;
 use crate::process::ProcessRecord;
+use crate::program;
 use crate::role::{self, Process, Role};
 
 /// Where labs have their directories.
@@ -36,6 +37,8 @@ pub struct State {
     pub access_log: bool,
     /// Whether agents and dispatchers run.
     pub daemons: bool,
+    /// The `trapeze` binary, if it is not to be the running one.
+    pub program: Option<PathBuf>,
     /// The first service's address.
     pub vip: Ipv4Addr,
     /// The first service's port.
@@ -163,6 +166,14 @@ impl State {
     /// The path of that namespace.
     pub fn switch_path(&self) -> PathBuf {
         netns::path(&self.switch())
+    }
+
+    /// The `trapeze` binary that this lab runs.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn trapeze(&self) -> Result<PathBuf> {
+        self.program.clone().map_or_else(program::trapeze, Ok)
     }
 
     /// What runs on hosts of `role` in this lab.

@@ -46,7 +46,9 @@ pub fn make(directory: &Path, hosts: &[&str]) -> Result<()> {
             .arg(&key)
             .args(["-subj", &format!("/CN={host}.lab"), "-addext"])
             .arg(format!(
-                "subjectAltName=DNS:{host}.lab,DNS:*.lab,DNS:localhost,IP:{VIP}"
+                // OpenSSL's clients take no wildcard right below a top-level name.
+                "subjectAltName=DNS:{host}.lab,DNS:*.lab,DNS:www.lab,DNS:*.www.lab,\
+                 DNS:localhost,IP:{VIP}"
             ))
             .arg("-out")
             .arg(&certificate))?;

@@ -81,8 +81,23 @@ pub fn remove(namespace: &str) -> Result<()> {
 /// # Errors
 /// What iproute2 refused.
 pub fn unplug(state: &State, host: &str) -> Result<()> {
+    change_port(state, host, format!("link set {host} down"))
+}
+
+/// Removes a host's port and with it the host's interface. The kernel would do
+/// so some time after the host's namespace is gone, which may be too late for
+/// a host that comes back at once.
+///
+/// # Errors
+/// What iproute2 refused.
+pub fn remove_port(state: &State, host: &str) -> Result<()> {
+    change_port(state, host, format!("link del {host}"))
+}
+
+/// Changes a port, if it is there.
+fn change_port(state: &State, host: &str, change: String) -> Result<()> {
     match has_interface(&state.switch(), host) {
-        true => ip::batch(Some(&state.switch()), &[format!("link set {host} down")]),
+        true => ip::batch(Some(&state.switch()), &[change]),
         false => Ok(()),
     }
 }

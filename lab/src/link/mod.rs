@@ -17,10 +17,10 @@ pub mod shape;
 
 use anyhow::{Context, Result};
 
+use crate::ip;
 use crate::process::{self, Launch};
 use crate::state::{Host, Link, State};
 use crate::topology::{self, BRIDGE};
-use crate::{ip, program};
 use settings::LinkSettings;
 
 /// Makes the link of a powered host as `settings` say, from now on. A link
@@ -122,9 +122,8 @@ fn start_relay(
 ) -> Result<process::ProcessRecord> {
     let socket = state.dir().link_socket(host);
     let _ = std::fs::remove_file(&socket);
-    let mut command =
-        trapeze_datapath::netns::command_in(&state.switch_path(), program::trapeze()?)
-            .context("the lab's switch namespace is gone")?;
+    let mut command = trapeze_datapath::netns::command_in(&state.switch_path(), state.trapeze()?)
+        .context("the lab's switch namespace is gone")?;
     command
         .args([
             "lab",

@@ -67,6 +67,13 @@ impl Site {
     }
 
     fn make_directories(&self) -> Result<()> {
+        // Sockets of a server that was killed would be in the way of the next.
+        for directory in [&self.directory, &self.buffers()] {
+            if directory.exists() {
+                std::fs::remove_dir_all(directory)
+                    .with_context(|| format!("cannot remove {}", directory.display()))?;
+            }
+        }
         for directory in [&self.directory, &self.uploads(), &self.buffers()] {
             std::fs::create_dir_all(directory)
                 .with_context(|| format!("cannot make {}", directory.display()))?;
