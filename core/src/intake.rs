@@ -118,6 +118,11 @@ impl Intake {
         }
     }
 
+    /// Other bounds, from now on; what is held stays.
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+    }
+
     /// Takes a packet. `inspect(bytes, inspected)` looks at a stream from its
     /// first byte on, of which it has found the first `inspected` bytes
     /// incomplete before. It says `Done` at most once for a connection, unless

@@ -86,6 +86,9 @@ pub trait Policy: Send + Debug {
     /// Which policy this is.
     fn kind(&self) -> PolicyKind;
 
+    /// A copy with all that is remembered, to try a choice on.
+    fn clone_box(&self) -> Box<dyn Policy>;
+
     /// The index of the candidate that takes the subject; none if no candidate
     /// has a weight. `now` counts from any fixed moment and never goes back.
     /// Candidates may come, go and change between calls.

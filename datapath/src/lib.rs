@@ -1,5 +1,6 @@
 //! The one place that talks to the kernel: BPF programs and their maps,
-//! sockets with batches, interfaces and sysctls. Everything above is safe code.
+//! sockets with batches, namespaces, interfaces and sysctls. Everything above
+//! is safe code.
 
 pub mod abi;
 pub mod agent;
@@ -9,8 +10,11 @@ pub mod diag;
 pub mod dispatcher;
 pub mod host;
 pub mod map;
+pub mod netns;
 pub mod node;
 pub mod object;
+pub mod orders;
+pub mod packet_socket;
+pub mod raw;
 pub mod signal;
 pub mod udp;
-pub mod raw;

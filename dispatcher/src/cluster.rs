@@ -11,6 +11,8 @@ use trapeze_core::policy::{self, Candidate, Policy, Subject};
 use trapeze_core::route::{Asked, Routed, route};
 use trapeze_core::wire::meta::Keys;
 
+use trapeze_datapath::clock;
+
 use crate::health::{Health, State};
 use crate::registry::{Registry, Wanted};
 
@@ -72,47 +74,37 @@ impl Cluster {
         let Some(service) = self.config.service_at(vip) else {
             return Looked::Bad(Answer::ServiceUnavailable);
         };
-        let (asked, url, refusal) = match inspection {
+        let (asked, refusal) = match inspection {
             Inspection::Incomplete => return Looked::More,
             Inspection::Bad(bad) => return Looked::Bad(answer_to(bad)),
-            Inspection::Http(head) => {
-                let body = if head.method == "HEAD" { Body::Omitted } else { Body::Full };
-                (Asked::Http(head), url_of(head), Refusals { nowhere: Answer::NotFound, nobody: Answer::ServiceUnavailable, body })
-            }
-            Inspection::Tls(hello) => {
-                let url = hello.server_name.as_deref().unwrap_or("").as_bytes().to_vec();
-                (Asked::Tls(hello), url, Refusals { nowhere: Answer::UNRECOGNIZED_NAME, nobody: INTERNAL_ERROR, body: Body::Full })
-            }
-            Inspection::H2Preface => {
-                (Asked::H2Preface, Vec::new(), Refusals { nowhere: Answer::Close, nobody: Answer::Close, body: Body::Full })
-            }
+            Inspection::Http(head) => (Asked::Http(head), Refusals::http(head)),
+            Inspection::Tls(hello) => (Asked::Tls(hello), Refusals::TLS),
+            Inspection::H2Preface => (Asked::H2Preface, Refusals::H2),
         };
         let Some(pool) = route(service, &asked).pool() else {
             return Looked::Done(Decision::Refuse(refusal.nowhere, refusal.body));
         };
-        Looked::Done(match self.choose(health, pool, &url, client) {
+        Looked::Done(match self.choose(health, pool, &Subject::of(&asked, client)) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(refusal.nobody, refusal.body),
         })
     }
 
     /// The policy's choice among the pool's backends that are alive.
-    pub fn choose(&self, health: &Health, pool: usize, url: &[u8], client: SocketAddr) -> Option<Choice> {
+    pub fn choose(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
         let members = &self.config.pools.get(pool)?.members;
         let (candidates, alive) = self.candidates(health, pool);
-        let subject = Subject { url, client };
         let mut policy = self.pools[pool].lock().expect("no policy panics");
-        let member = &members[alive[policy.choose(&subject, &candidates)?]];
+        let member = &members[alive[policy.choose(clock::monotonic(), subject, &candidates)?]];
         Some(self.choice(pool, member))
     }
 
     /// As [`Self::choose`], without a trace in the policy's state.
-    pub fn preview(&self, health: &Health, pool: usize, url: &[u8], client: SocketAddr) -> Option<Choice> {
+    pub fn preview(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
         let members = &self.config.pools.get(pool)?.members;
         let (candidates, alive) = self.candidates(health, pool);
-        let subject = Subject { url, client };
         let mut policy = self.pools[pool].lock().expect("no policy panics").clone_box();
-        let member = &members[alive[policy.choose(&subject, &candidates)?]];
+        let member = &members[alive[policy.choose(clock::monotonic(), subject, &candidates)?]];
         Some(self.choice(pool, member))
     }
 
@@ -164,21 +156,28 @@ impl Cluster {
     }
 }
 
-/// What policies take for the URL: host, path and query.
-pub fn url_of(head: &HttpHead<'_>) -> Vec<u8> {
-    let mut url = head.host.as_deref().unwrap_or("").as_bytes().to_vec();
-    url.extend_from_slice(head.path);
-    if let Some(query) = head.query {
-        url.push(b'?');
-        url.extend_from_slice(query);
-    }
-    url
-}
-
+/// How a client is told, in its own protocol, that nobody has its request.
 struct Refusals {
     nowhere: Answer,
     nobody: Answer,
     body: Body,
+}
+
+impl Refusals {
+    const TLS: Self = Self {
+        nowhere: Answer::UNRECOGNIZED_NAME,
+        nobody: INTERNAL_ERROR,
+        body: Body::Full,
+    };
+    const H2: Self = Self { nowhere: Answer::Close, nobody: Answer::Close, body: Body::Full };
+
+    fn http(head: &HttpHead<'_>) -> Self {
+        Self {
+            nowhere: Answer::NotFound,
+            nobody: Answer::ServiceUnavailable,
+            body: if head.method == "HEAD" { Body::Omitted } else { Body::Full },
+        }
+    }
 }
 
 /// TLS `internal_error` (RFC 8446 §6.2): there is no alert for "no server now".

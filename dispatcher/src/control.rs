@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow, bail};
 use serde::{Deserialize, Serialize};
 use trapeze_core::head::{self, ClientHello, Inspection};
+use trapeze_core::policy::Subject;
 use trapeze_core::route::{Asked, Routed, explain};
 
 use crate::Shared;
@@ -152,7 +153,7 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
             };
             let explained = match &head {
                 Some(head) => explain_head(shared, vip, client, head)?,
-                None => explain_asked(shared, vip, client, &Asked::Tls(&hello()), sni.as_deref().unwrap_or("").as_bytes())?,
+                None => explain_asked(shared, vip, client, &Asked::Tls(&hello()))?,
             };
             serde_json::to_value(explained)?
         }
@@ -216,8 +217,7 @@ fn explain_head(
     let limit = shared.cluster().config.limits.head_bytes;
     match head::inspect(head.as_bytes(), limit) {
         Inspection::Http(parsed) => {
-            let url = crate::cluster::url_of(&parsed);
-            explain_asked(shared, vip, client, &Asked::Http(&parsed), &url)
+            explain_asked(shared, vip, client, &Asked::Http(&parsed))
         }
         Inspection::Bad(bad) => bail!("the dispatcher itself would refuse this: {bad}"),
         _ => bail!("this is no whole HTTP/1 request"),
@@ -229,7 +229,6 @@ fn explain_asked(
     vip: Option<SocketAddr>,
     client: SocketAddr,
     asked: &Asked<'_>,
-    url: &[u8],
 ) -> anyhow::Result<Explained> {
     let cluster = shared.cluster();
     let services = &cluster.config.services;
@@ -248,7 +247,7 @@ fn explain_asked(
         Routed::ByRule { pool, .. } | Routed::ByDefault { pool } => Some(pool),
         Routed::Nowhere => None,
     };
-    let choice = pool.and_then(|pool| cluster.preview(&shared.health, pool, url, client));
+    let choice = pool.and_then(|pool| cluster.preview(&shared.health, pool, &Subject::of(asked, client)));
     let config = pool.map(|pool| &cluster.config.pools[pool]);
     if let Some(config) = config {
         for member in &config.members {

@@ -12,6 +12,7 @@ use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
 use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
+use trapeze_core::policy::Subject;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
 use trapeze_core::wire::meta::{Binding, Kind, Meta, Refusal};
@@ -162,8 +163,8 @@ impl State {
         }
         let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
         let limit = cluster.config.limits.head_bytes;
-        let outcome = self.intake.on_packet(now, &arrived, |bytes, progress| {
-            let inspection = head::inspect_from(bytes, progress, limit);
+        let outcome = self.intake.on_packet(now, &arrived, |bytes, _| {
+            let inspection = head::inspect(bytes, limit);
             cluster.look(&shared.health, arrived.key.vip, arrived.key.client, &inspection)
         });
         match outcome {
@@ -239,7 +240,8 @@ impl State {
         }
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
-        match cluster.choose(health, record.pool, b"", arrived.key.client) {
+        let subject = Subject { host: "", path: b"", query: None, client: arrived.key.client };
+        match cluster.choose(health, record.pool, &subject) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }

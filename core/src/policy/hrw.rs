@@ -18,6 +18,10 @@ impl Policy for Hrw {
         PolicyKind::Hrw
     }
 
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn choose(
         &mut self,
         _now: Duration,

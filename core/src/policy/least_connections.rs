@@ -19,6 +19,10 @@ impl Policy for LeastConnections {
         PolicyKind::LeastConnections
     }
 
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn choose(
         &mut self,
         _now: Duration,

@@ -25,6 +25,10 @@ impl Policy for RoundRobin {
         PolicyKind::RoundRobin
     }
 
+    fn clone_box(&self) -> Box<dyn Policy> {
+        Box::new(self.clone())
+    }
+
     fn choose(
         &mut self,
         _now: Duration,

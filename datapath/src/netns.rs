@@ -1,0 +1,146 @@
+//! Network namespaces: run a closure, a command or the rest of this process in
+//! one. Only the network changes; mounts stay, so /sys/fs/bpf is the same inside.
+//! Making and removing namespaces is left to iproute2.
+#![allow(unsafe_code)]
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where iproute2 keeps namespaces that have a name.
+pub const NAMED: &str = "/run/netns";
+
+/// The path of the namespace that `ip netns` calls `name`.
+pub fn path(name: &str) -> PathBuf {
+    Path::new(NAMED).join(name)
+}
+
+/// Moves the calling thread into the namespace at `path`, for good.
+///
+/// Threads made before stay where they are: call it first, or in a thread of
+/// its own ([`inside`]).
+///
+/// # Errors
+/// The path is no network namespace, or CAP_SYS_ADMIN is missing.
+pub fn enter(path: &Path) -> io::Result<()> {
+    set_namespace(&File::open(path)?)
+}
+
+/// Runs `work` in the namespace at `path`, on a thread of its own.
+///
+/// # Errors
+/// As [`enter`], and those of `work`.
+pub fn inside<T, F>(path: &Path, work: F) -> io::Result<T>
+where
+    T: Send,
+    F: FnOnce() -> io::Result<T> + Send,
+{
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            enter(path)?;
+            work()
+        });
+        thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+/// A command that will run `program` in the namespace at `path`.
+///
+/// # Errors
+/// The namespace does not exist. That it is none shows when the command starts.
+pub fn command_in(path: &Path, program: impl AsRef<OsStr>) -> io::Result<Command> {
+    let namespace = File::open(path)?;
+    let mut command = Command::new(program);
+    // SAFETY: the hook makes one system call, allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(move || set_namespace(&namespace));
+    }
+    Ok(command)
+}
+
+/// Makes `command` start in a session of its own, so that no terminal's signal
+/// reaches it and all that it forks can be found by the session's id, its pid.
+pub fn in_own_session(command: &mut Command) -> &mut Command {
+    // SAFETY: the hook makes one system call, allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(|| match libc::setsid() {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        })
+    }
+}
+
+/// Makes `command` start with as many open files as the hard limit allows,
+/// instead of the soft limit that suits interactive use.
+pub fn with_all_files(command: &mut Command) -> &mut Command {
+    // SAFETY: the hook makes two system calls on a variable of its own stack,
+    // allocates nothing and takes no lock.
+    unsafe {
+        command.pre_exec(|| {
+            let mut limit = libc::rlimit {
+                rlim_cur: 0,
+                rlim_max: 0,
+            };
+            if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == -1 {
+                return Err(io::Error::last_os_error());
+            }
+            limit.rlim_cur = limit.rlim_max;
+            match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
+                -1 => Err(io::Error::last_os_error()),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+/// What identifies the namespace at `path`: the same for every process in it.
+///
+/// # Errors
+/// The path does not exist or must not be read.
+pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let metadata = std::fs::metadata(path)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+fn set_namespace(namespace: &File) -> io::Result<()> {
+    // SAFETY: the descriptor is open for as long as the call takes.
+    match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_namespace_is_an_error() {
+        let nowhere = path("trapeze-no-such-namespace");
+        assert_eq!(
+            command_in(&nowhere, "true").unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+        assert_eq!(
+            inside(&nowhere, || Ok(())).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn a_file_that_is_no_namespace_is_an_error() {
+        assert_eq!(
+            inside(Path::new("/etc/passwd"), || Ok(()))
+                .unwrap_err()
+                .raw_os_error(),
+            Some(libc::EINVAL)
+        );
+    }
+}

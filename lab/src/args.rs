@@ -1,0 +1,189 @@
+//! The command line of `trapeze lab`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand, value_parser};
+
+use crate::link::settings::{self, LinkSettings, Rate};
+use crate::options::{Options, ServerKind};
+use crate::role::Process;
+
+/// A whole cluster on this machine, in network namespaces
+#[derive(Debug, Parser)]
+pub struct Args {
+    /// Which lab; several live side by side
+    #[arg(long, global = true, default_value = "lab")]
+    pub name: String,
+    /// What to do
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What can be done with a lab.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Make a lab and wait until it serves
+    Up(Up),
+    /// Remove a lab, whatever state it is in
+    Down,
+    /// Show the hosts, what runs on them, and what the links do
+    Status {
+        /// As JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Run a command on a host; its exit status and output pass through
+    Exec {
+        /// c1, d1, b1, …, or switch
+        host: String,
+        /// The command and its arguments
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Power a host off, or kill one of its processes
+    Kill {
+        /// c1, d1, b1, …
+        host: String,
+        /// Kill only this one
+        #[arg(long)]
+        process: Option<Process>,
+    },
+    /// Bring back what does not run of a host
+    Start {
+        /// c1, d1, b1, …
+        host: String,
+        /// Start only this one
+        #[arg(long)]
+        process: Option<Process>,
+    },
+    /// Emulate a link between a host and the switch, in both directions
+    Link(Link),
+    /// The process that emulates a link
+    #[command(hide = true)]
+    Relay(Relay),
+}
+
+/// `lab up`.
+#[derive(Debug, Parser)]
+pub struct Up {
+    /// Hosts that make requests: c1, c2, …
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=9))]
+    pub clients: u8,
+    /// Hosts that read requests: d1, d2, … [default: 1, or as --config says]
+    #[arg(long, value_parser = value_parser!(u8).range(1..=9))]
+    pub dispatchers: Option<u8>,
+    /// Hosts that serve: b1, b2, … [default: 3, or as --config says]
+    #[arg(long, value_parser = value_parser!(u8).range(1..=60))]
+    pub backends: Option<u8>,
+    /// What runs on backends
+    #[arg(long, value_enum, default_value = "nginx")]
+    pub server: ServerKind,
+    /// How backends are chosen [default: round-robin]
+    #[arg(long, conflicts_with = "config")]
+    pub policy: Option<String>,
+    /// The directory to serve [default: files of 1 KiB to 100 MiB: /1k /10k /100k /1m /10m /100m]
+    #[arg(long)]
+    pub root: Option<PathBuf>,
+    /// Serve HTTPS on port 443 as well
+    #[arg(long)]
+    pub tls: bool,
+    /// The cluster's configuration file, which must name the lab's hosts and addresses
+    #[arg(long)]
+    pub config: Option<PathBuf>,
+    /// Have servers log each request
+    #[arg(long)]
+    pub access_log: bool,
+    /// Only servers and clients: no agent, no dispatcher
+    #[arg(long, hide = true)]
+    pub no_daemons: bool,
+}
+
+/// `lab link`. The options that are not given are off.
+#[derive(Debug, Parser)]
+#[command(group = clap::ArgGroup::new("effect").required(true).multiple(true)
+    .args(["delay", "jitter", "loss", "rate", "reorder", "duplicate", "clear"]))]
+pub struct Link {
+    /// c1, d1, b1, …
+    pub host: String,
+    /// How long each frame travels, such as 40ms; a round trip takes twice as long
+    #[arg(long, value_parser = settings::parse_time)]
+    pub delay: Option<Duration>,
+    /// How much the delay varies up and down, such as 5ms; order is kept
+    #[arg(long, value_parser = settings::parse_time)]
+    pub jitter: Option<Duration>,
+    /// The share of frames that vanish, such as 1%
+    #[arg(long, value_parser = settings::parse_share)]
+    pub loss: Option<f64>,
+    /// Bits a second, such as 10mbit
+    #[arg(long, value_parser = settings::parse_rate)]
+    pub rate: Option<Rate>,
+    /// The share of frames that later ones overtake, such as 5%
+    #[arg(long, value_parser = settings::parse_share)]
+    pub reorder: Option<f64>,
+    /// The share of frames that arrive twice, such as 1%
+    #[arg(long, value_parser = settings::parse_share)]
+    pub duplicate: Option<f64>,
+    /// Frames that may wait for their turn at the rate
+    #[arg(long, default_value_t = LinkSettings::default().limit)]
+    pub limit: usize,
+    /// Determines which frames are lost, doubled and overtaken
+    #[arg(long, default_value_t = LinkSettings::default().seed)]
+    pub seed: u64,
+    /// Remove the emulator
+    #[arg(long, conflicts_with_all = ["delay", "jitter", "loss", "rate", "reorder", "duplicate"])]
+    pub clear: bool,
+}
+
+/// `lab relay`.
+#[derive(Debug, Parser)]
+pub struct Relay {
+    /// The interface towards the host
+    #[arg(long)]
+    pub host_side: String,
+    /// The interface towards the bridge
+    #[arg(long)]
+    pub network_side: String,
+    /// Where to make the socket for questions
+    #[arg(long)]
+    pub control: PathBuf,
+    /// The settings to begin with, as JSON
+    #[arg(long)]
+    pub settings: String,
+}
+
+impl Up {
+    /// As the library takes them.
+    pub fn options(self, name: &str) -> Options {
+        Options {
+            name: name.to_owned(),
+            clients: self.clients,
+            dispatchers: self.dispatchers,
+            backends: self.backends,
+            server: self.server,
+            policy: self.policy,
+            root: self.root,
+            tls: self.tls,
+            config: self.config,
+            access_log: self.access_log,
+            daemons: !self.no_daemons,
+            program: None,
+        }
+    }
+}
+
+impl Link {
+    /// As the library takes them.
+    pub fn settings(&self) -> LinkSettings {
+        LinkSettings {
+            delay: self.delay.unwrap_or_default(),
+            jitter: self.jitter.unwrap_or_default(),
+            loss: self.loss.unwrap_or_default(),
+            duplicate: self.duplicate.unwrap_or_default(),
+            reorder: self.reorder.unwrap_or_default(),
+            rate: self.rate.and_then(|Rate(rate)| rate),
+            limit: self.limit,
+            seed: self.seed,
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! The cluster's configuration file: made for the lab, or the user's own, of
+//! which is checked only what must agree with the lab's network. The daemons
+//! check the rest.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::options::Options;
+use crate::role::{INTERFACE, Role, VIP};
+use crate::state::{Ports, cluster};
+
+/// What a lab takes from its configuration.
+#[derive(Debug)]
+pub struct Cluster {
+    /// The file's text.
+    pub text: String,
+    /// How many dispatchers it names.
+    pub dispatchers: u8,
+    /// How many backends it names.
+    pub backends: u8,
+    /// The first service's address.
+    pub service: SocketAddr,
+    /// Where servers must listen.
+    pub ports: Ports,
+}
+
+/// The configuration that `options` ask for.
+///
+/// # Errors
+/// The user's file cannot be read, or does not agree with the lab.
+pub fn configure(options: &Options) -> Result<Cluster> {
+    match &options.config {
+        None => {
+            let text = generate(options)?;
+            read(&text, &options.name)
+        }
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?;
+            let cluster = read(&text, &options.name)
+                .with_context(|| format!("{} does not fit a lab", path.display()))?;
+            agree(&cluster, options, path)?;
+            Ok(cluster)
+        }
+    }
+}
+
+/// The parts of a configuration file that name the network.
+#[derive(Deserialize)]
+struct File {
+    cluster: Section,
+    #[serde(default)]
+    dispatcher: Vec<Node>,
+    #[serde(default)]
+    backend: Vec<Node>,
+    #[serde(default)]
+    pool: Vec<Pool>,
+    #[serde(default)]
+    service: Vec<Service>,
+}
+
+#[derive(Deserialize)]
+struct Section {
+    name: Spanned<String>,
+}
+
+#[derive(Deserialize)]
+struct Node {
+    name: String,
+    address: IpAddr,
+    interface: String,
+    server: Option<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    #[serde(default)]
+    backends: Vec<Member>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Member {
+    Full { server: Option<SocketAddr> },
+    Name(#[expect(dead_code, reason = "the daemons look it up")] String),
+}
+
+#[derive(Deserialize)]
+struct Service {
+    name: String,
+    address: SocketAddr,
+}
+
+fn read(text: &str, lab: &str) -> Result<Cluster> {
+    let file: File = toml::from_str(text)?;
+    check_nodes(Role::Dispatcher, &file.dispatcher)?;
+    check_nodes(Role::Backend, &file.backend)?;
+    let first = file.service.first().context("it has no [[service]]")?;
+    for Service { name, address } in &file.service {
+        ensure!(
+            address.ip() == IpAddr::V4(VIP),
+            "service {name:?} is at {}; a lab's service address is {VIP}",
+            address.ip()
+        );
+    }
+    // Pins, and the daemons' own state, go by the cluster's name: two labs from
+    // one file must not share it.
+    let mut own = text.to_owned();
+    own.replace_range(file.cluster.name.span(), &format!("{:?}", cluster(lab)));
+    Ok(Cluster {
+        text: own,
+        dispatchers: file.dispatcher.len() as u8,
+        backends: file.backend.len() as u8,
+        service: first.address,
+        ports: ports(&file),
+    })
+}
+
+/// Checks that nodes are the lab's hosts from the first on, where they are.
+fn check_nodes(role: Role, nodes: &[Node]) -> Result<()> {
+    let word = role.word();
+    let count = nodes.len();
+    ensure!(
+        (1..=usize::from(role.limit())).contains(&count),
+        "it has {count} {word}s; a lab has 1 to {}",
+        role.limit()
+    );
+    for number in 1..=count as u8 {
+        let (name, address) = (role.host(number), role.address(number));
+        let Some(node) = nodes.iter().find(|node| node.name == name) else {
+            let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            bail!(
+                "its {word}s are {}; in a lab {count} of them are called {} to {}",
+                names.join(" "),
+                role.host(1),
+                role.host(count as u8)
+            );
+        };
+        ensure!(
+            node.address == IpAddr::V4(address),
+            "{name} is at {}; in a lab it has the address {address}",
+            node.address
+        );
+        ensure!(
+            node.interface == INTERFACE,
+            "{name} has the interface {:?}; in a lab it is {INTERFACE:?}",
+            node.interface
+        );
+    }
+    Ok(())
+}
+
+/// Where servers listen: at services' own ports, and where nodes and pools say.
+fn ports(file: &File) -> Ports {
+    let services = file.service.iter().map(|service| service.address.port());
+    let nodes = file.backend.iter().filter_map(|node| node.server);
+    let members = file.pool.iter().flat_map(|pool| &pool.backends);
+    let members = members.filter_map(|member| match member {
+        Member::Full { server } => *server,
+        Member::Name(_) => None,
+    });
+    let all: BTreeSet<u16> = services
+        .chain(nodes.chain(members).map(|server| server.port()))
+        .collect();
+    // 443, 8443 and the like, by custom.
+    let (tls, plain) = all.into_iter().partition(|port| port % 1000 == 443);
+    Ports { plain, tls }
+}
+
+fn agree(cluster: &Cluster, options: &Options, path: &Path) -> Result<()> {
+    for (option, wanted, has) in [
+        ("--dispatchers", options.dispatchers, cluster.dispatchers),
+        ("--backends", options.backends, cluster.backends),
+    ] {
+        if let Some(wanted) = wanted.filter(|&wanted| wanted != has) {
+            bail!(
+                "{option} is {wanted}, but {} names {has}: leave {option} out",
+                path.display()
+            );
+        }
+    }
+    ensure!(
+        !options.tls || !cluster.ports.tls.is_empty(),
+        "{} has no service on port 443 for --tls: add one",
+        path.display()
+    );
+    Ok(())
+}
+
+fn generate(options: &Options) -> Result<String> {
+    let mut text = format!(
+        "# Made by `trapeze lab up --name {}`; yours to change.\n\
+         [cluster]\nname = {:?}\nkeys = [{{ id = 1, secret = \"{}\" }}]\n",
+        options.name,
+        cluster(&options.name),
+        random_key()?
+    );
+    let backends = options.backends.unwrap_or(3);
+    for number in 1..=options.dispatchers.unwrap_or(1) {
+        write_node(&mut text, Role::Dispatcher, number)?;
+        writeln!(text, "attach = \"tc\"")?;
+    }
+    for number in 1..=backends {
+        write_node(&mut text, Role::Backend, number)?;
+    }
+    let members: Vec<String> = (1..=backends)
+        .map(|number| format!("{:?}", Role::Backend.host(number)))
+        .collect();
+    write!(
+        text,
+        "\n[[pool]]\nname = \"web\"\npolicy = {:?}\nbackends = [{}]\n",
+        options.policy.as_deref().unwrap_or("round-robin"),
+        members.join(", ")
+    )?;
+    write_service(&mut text, "web", 80)?;
+    if options.tls {
+        write_service(&mut text, "web-tls", 443)?;
+    }
+    Ok(text)
+}
+
+fn write_node(text: &mut String, role: Role, number: u8) -> std::fmt::Result {
+    write!(
+        text,
+        "\n[[{}]]\nname = {:?}\naddress = \"{}\"\ninterface = {INTERFACE:?}\n",
+        role.word(),
+        role.host(number),
+        role.address(number)
+    )
+}
+
+fn write_service(text: &mut String, name: &str, port: u16) -> std::fmt::Result {
+    write!(
+        text,
+        "\n[[service]]\nname = {name:?}\naddress = \"{VIP}:{port}\"\npool = \"web\"\n"
+    )
+}
+
+fn random_key() -> Result<String> {
+    use std::io::Read;
+    let mut bytes = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .context("cannot read /dev/urandom")?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+#[cfg(test)]
+#[path = "cluster_tests.rs"]
+mod tests;

@@ -1,0 +1,84 @@
+//! Which configuration files fit a lab, and what the misfits are told.
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../examples/trapeze.toml");
+
+fn refusal(text: &str) -> String {
+    format!("{:#}", read(text, "x").unwrap_err())
+}
+
+#[test]
+fn the_generated_file_fits() {
+    let options = Options {
+        backends: Some(2),
+        tls: true,
+        ..Options::named("x")
+    };
+    let cluster = configure(&options).unwrap();
+    assert_eq!((cluster.dispatchers, cluster.backends), (1, 2));
+    assert_eq!(cluster.service.to_string(), "10.77.0.100:80");
+    assert_eq!(cluster.ports.plain, [80]);
+    assert_eq!(cluster.ports.tls, [443]);
+    assert!(cluster.text.contains("name = \"lab-x\""));
+    assert!(cluster.text.contains("policy = \"round-robin\""));
+}
+
+#[test]
+fn every_lab_has_its_own_key() {
+    let options = Options::named("x");
+    assert_ne!(
+        configure(&options).unwrap().text,
+        configure(&options).unwrap().text
+    );
+}
+
+#[test]
+fn the_example_fits_and_gets_the_labs_name() {
+    let cluster = read(EXAMPLE, "x").unwrap();
+    assert_eq!((cluster.dispatchers, cluster.backends), (1, 3));
+    assert_eq!(cluster.ports.plain, [80, 8080, 8081]);
+    assert_eq!(cluster.ports.tls, [443]);
+    let expected = EXAMPLE.replace("name = \"example\"", "name = \"lab-x\"");
+    assert_eq!(cluster.text, expected);
+}
+
+#[test]
+fn misfits_are_told_what_a_lab_has() {
+    for (from, to, says) in [
+        (
+            "10.77.0.21",
+            "10.77.0.31",
+            "in a lab it has the address 10.77.0.21",
+        ),
+        (
+            "10.77.0.100:80",
+            "10.0.0.1:80",
+            "a lab's service address is 10.77.0.100",
+        ),
+        ("name = \"d1\"", "name = \"front\"", "are called d1 to d1"),
+        (
+            "interface = \"eth0\"",
+            "interface = \"ens1\"",
+            "in a lab it is \"eth0\"",
+        ),
+        ("[[service", "[[other", "it has no [[service]]"),
+        ("[cluster]", "[cluster", "TOML parse error at line 2"),
+    ] {
+        let refusal = refusal(&EXAMPLE.replace(from, to));
+        assert!(refusal.contains(says), "{refusal}");
+    }
+}
+
+#[test]
+fn numbers_that_contradict_the_file_are_refused() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), EXAMPLE).unwrap();
+    let options = Options {
+        backends: Some(2),
+        config: Some(file.path().to_owned()),
+        ..Options::named("x")
+    };
+    let refusal = configure(&options).unwrap_err().to_string();
+    assert!(refusal.contains("--backends is 2"), "{refusal}");
+}

@@ -1,0 +1,58 @@
+//! `trapeze lab …`: from the command line to the lab and back to the terminal.
+
+use std::os::unix::process::CommandExt;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::args::{Args, Command, Relay};
+use crate::lab::Lab;
+use crate::link::relay;
+
+/// Does what the command line says.
+///
+/// # Errors
+/// With a message that says what to do.
+pub fn run(args: Args) -> Result<ExitCode> {
+    let name = args.name;
+    match args.command {
+        Command::Up(up) => {
+            let lab = Lab::up(&up.options(&name))?;
+            print!("{}", lab.status()?);
+        }
+        Command::Down => Lab::remove(&name)?,
+        Command::Status { json } => {
+            let status = Lab::open(&name)?.status()?;
+            match json {
+                true => println!("{}", serde_json::to_string_pretty(&status)?),
+                false => print!("{status}"),
+            }
+        }
+        Command::Exec { host, command } => {
+            let host = Lab::open(&name)?.host(&host)?;
+            let (program, arguments) = command.split_first().context("give a command to run")?;
+            // Becomes the command, so that signals and the exit status are its own.
+            let error = host.command(program).args(arguments).exec();
+            eprintln!(
+                "cannot run {} on {}: {error}",
+                program.display(),
+                host.name()
+            );
+            let not_found = error.kind() == std::io::ErrorKind::NotFound;
+            return Ok(ExitCode::from(if not_found { 127 } else { 126 }));
+        }
+        Command::Kill { host, process } => Lab::open(&name)?.kill(&host, process)?,
+        Command::Start { host, process } => Lab::open(&name)?.start(&host, process)?,
+        Command::Link(link) => Lab::open(&name)?.link(&link.host, &link.settings())?,
+        Command::Relay(Relay {
+            host_side,
+            network_side,
+            control,
+            settings,
+        }) => {
+            let settings = serde_json::from_str(&settings).context("--settings is not JSON")?;
+            relay::run(&host_side, &network_side, settings, &control)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,67 @@
+//! What a new lab is to be.
+
+use std::path::PathBuf;
+
+use clap::ValueEnum;
+use serde::{Deserialize, Serialize};
+
+/// What a new lab is to be. Build on [`Options::named`].
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Which lab: several live side by side.
+    pub name: String,
+    /// Hosts that make requests, 1..=9.
+    pub clients: u8,
+    /// Hosts that read requests, 1..=9; as `config` says, or one.
+    pub dispatchers: Option<u8>,
+    /// Hosts that serve, 1..=60; as `config` says, or three.
+    pub backends: Option<u8>,
+    /// What backends run.
+    pub server: ServerKind,
+    /// How backends are chosen; without it `round-robin`. Not with `config`.
+    pub policy: Option<String>,
+    /// The directory to serve instead of the lab's own documents.
+    pub root: Option<PathBuf>,
+    /// Serve HTTPS on port 443 as well.
+    pub tls: bool,
+    /// The cluster's configuration, instead of one made from the above.
+    pub config: Option<PathBuf>,
+    /// Have servers log each request.
+    pub access_log: bool,
+    /// Start agents and dispatchers; without them a lab is servers on a network.
+    pub daemons: bool,
+    /// The `trapeze` binary; without it this very program, or the one beside it.
+    pub program: Option<PathBuf>,
+}
+
+impl Options {
+    /// The defaults, for a lab of this name.
+    pub fn named(name: &str) -> Self {
+        Options {
+            name: name.to_owned(),
+            clients: 1,
+            dispatchers: None,
+            backends: None,
+            server: ServerKind::Nginx,
+            policy: None,
+            root: None,
+            tls: false,
+            config: None,
+            access_log: false,
+            daemons: true,
+            program: None,
+        }
+    }
+}
+
+/// The servers that a backend can run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerKind {
+    /// nginx, from its package.
+    Nginx,
+    /// Apache with its event MPM, from its package.
+    Apache,
+    /// The lab's own, on Python's http.server.
+    Python,
+}

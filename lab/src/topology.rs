@@ -1,0 +1,181 @@
+//! The lab's network: a bridge in a namespace of its own, and for each host a
+//! namespace whose `eth0` is plugged into it. What the daemons need beyond that
+//! (the VIP's address, ARP, sysctls) they set themselves, as on real hosts.
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use trapeze_datapath::netns;
+
+use crate::ip;
+use crate::program;
+use crate::role::{INTERFACE, PREFIX, mac};
+use crate::state::{self, State};
+
+/// The bridge's name in the switch's namespace.
+pub const BRIDGE: &str = "br0";
+
+/// Makes the network of a whole lab.
+///
+/// # Errors
+/// What iproute2 refused.
+pub fn make(state: &State) -> Result<()> {
+    make_switch(&state.switch())?;
+    let hosts: Vec<(&str, Ipv4Addr)> = state
+        .hosts
+        .iter()
+        .map(|host| (host.name.as_str(), host.address))
+        .collect();
+    make_hosts(state, &hosts)
+}
+
+/// Makes hosts' namespaces and plugs them into the switch.
+///
+/// # Errors
+/// What iproute2 refused.
+pub fn make_hosts(state: &State, hosts: &[(&str, Ipv4Addr)]) -> Result<()> {
+    let switch = state.switch();
+    let mut namespaces = Vec::new();
+    let mut links = Vec::new();
+    let mut ports = Vec::new();
+    for (host, address) in hosts {
+        let namespace = state.namespace(host);
+        let mac = mac(*address);
+        namespaces.push(format!("netns add {namespace}"));
+        links.push(format!(
+            "link add {INTERFACE} netns {namespace} address {mac} \
+             type veth peer name {host} netns {switch}"
+        ));
+        ports.push(format!("link set {host} master {BRIDGE} up"));
+    }
+    ip::batch(None, &namespaces)?;
+    ip::batch(None, &links)?;
+    for (host, address) in hosts {
+        ip::batch(
+            Some(&state.namespace(host)),
+            &[
+                "link set lo up".to_owned(),
+                format!("addr add {address}/{PREFIX} dev {INTERFACE}"),
+                format!("link set {INTERFACE} up"),
+            ],
+        )?;
+    }
+    ip::batch(Some(&switch), &ports)
+}
+
+/// Removes a namespace and what is in it, if it is there.
+///
+/// # Errors
+/// What iproute2 refused.
+pub fn remove(namespace: &str) -> Result<()> {
+    match netns::path(namespace).exists() {
+        true => ip::batch(None, &[format!("netns del {namespace}")]),
+        false => Ok(()),
+    }
+}
+
+/// Plugs a host's cable out: no frame leaves or reaches it any more.
+///
+/// # Errors
+/// What iproute2 refused.
+pub fn unplug(state: &State, host: &str) -> Result<()> {
+    change_port(state, host, format!("link set {host} down"))
+}
+
+/// Removes a host's port and with it the host's interface. The kernel would do
+/// so some time after the host's namespace is gone, which may be too late for
+/// a host that comes back at once.
+///
+/// # Errors
+/// What iproute2 refused.
+pub fn remove_port(state: &State, host: &str) -> Result<()> {
+    change_port(state, host, format!("link del {host}"))
+}
+
+/// Changes a port, if it is there.
+fn change_port(state: &State, host: &str, change: String) -> Result<()> {
+    match has_interface(&state.switch(), host) {
+        true => ip::batch(Some(&state.switch()), &[change]),
+        false => Ok(()),
+    }
+}
+
+/// Whether `interface` exists in the namespace.
+pub fn has_interface(namespace: &str, interface: &str) -> bool {
+    netns::inside(&netns::path(namespace), || {
+        std::fs::read_to_string("/proc/thread-self/net/dev")
+    })
+    .is_ok_and(|text| {
+        text.lines()
+            .filter_map(|line| line.split_once(':'))
+            .any(|(name, _)| name.trim() == interface)
+    })
+}
+
+/// Turns on or off what lets frames be larger than the wire allows, or leave
+/// without their checksum.
+///
+/// # Errors
+/// ethtool is missing or refuses.
+pub fn set_offloads(namespace: &str, interface: &str, on: bool) -> Result<()> {
+    let mut command = netns::command_in(&netns::path(namespace), program::find("ethtool")?)
+        .with_context(|| format!("namespace {namespace} is gone"))?;
+    command.args(["-K", interface]);
+    // A veth's gro is off from the start and stays so.
+    for feature in ["rx", "tx", "tso", "gso"] {
+        command.args([feature, if on { "on" } else { "off" }]);
+    }
+    run(&mut command)
+}
+
+/// Removes what the daemons of a host, or of the whole lab, have pinned.
+///
+/// # Errors
+/// A pin cannot be removed.
+pub fn remove_pins(lab: &str, host: Option<&str>) -> Result<()> {
+    let mut path = state::pins(lab);
+    path.extend(host);
+    match path.exists() {
+        true => std::fs::remove_dir_all(&path)
+            .with_context(|| format!("cannot remove {}", path.display())),
+        false => Ok(()),
+    }
+}
+
+fn make_switch(switch: &str) -> Result<()> {
+    ip::batch(None, &[format!("netns add {switch}")])?;
+    // The switch only switches: no router solicitations, no address of its own.
+    netns::inside(&netns::path(switch), || {
+        let off = Path::new("/proc/sys/net/ipv6/conf/default/disable_ipv6");
+        match off.exists() {
+            true => std::fs::write(off, "1"),
+            false => Ok(()),
+        }
+    })
+    .context("cannot configure the switch")?;
+    ip::batch(
+        Some(switch),
+        &[
+            format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"),
+            format!("link set {BRIDGE} up"),
+        ],
+    )
+}
+
+/// Runs a command to its end.
+///
+/// # Errors
+/// It failed: with what it said.
+pub fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_owned();
+    let output = command
+        .output()
+        .with_context(|| format!("cannot run {}", program.display()))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    bail!("{} failed: {}", program.display(), said.trim())
+}

@@ -1,0 +1,136 @@
+//! The servers on backends: documents, uploads, TLS. Needs root, the packages
+//! nginx-light, apache2, python3, openssl and curl, and cargo build -p trapeze-cli.
+
+mod support;
+
+use support::*;
+use trapeze_lab::{LabGuard, Options, ServerKind, documents::DOCUMENTS};
+
+#[test]
+fn nginx_serves_and_stores() {
+    serves_and_stores(ServerKind::Nginx, "nginx");
+}
+
+#[test]
+fn apache_serves_and_stores() {
+    serves_and_stores(ServerKind::Apache, "apache");
+}
+
+#[test]
+fn python_serves_and_stores() {
+    serves_and_stores(ServerKind::Python, "python");
+}
+
+fn serves_and_stores(server: ServerKind, test: &str) {
+    let options = Options {
+        server,
+        tls: true,
+        backends: Some(1),
+        ..servers_only(test)
+    };
+    let lab = LabGuard::up(&options).unwrap();
+    let status = lab.status().unwrap();
+    let body = std::fs::read(status.root.join("10m")).unwrap();
+
+    for (name, length) in DOCUMENTS {
+        let url = format!("http://10.77.0.21/{name}");
+        let format = "%{http_code} %{size_download}";
+        let got = on(
+            &lab,
+            "c1",
+            &["curl", "-sS", "-o", "/dev/null", "-w", format, &url],
+        );
+        assert_eq!(got, format!("200 {length}"));
+    }
+    // Two requests on one connection, one of them for a part.
+    let url = "http://10.77.0.21/1m";
+    let format = "%{http_code} %{num_connects} %{size_download}\n";
+    let reuse = ["curl", "-sS", "-w", format, "-o", "/dev/null", url];
+    let part = [
+        "--next",
+        "-sS",
+        "-r",
+        "9-18",
+        "-w",
+        format,
+        "-o",
+        "/dev/null",
+        url,
+    ];
+    let got = on(&lab, "c1", &[&reuse[..], &part].concat());
+    assert_eq!(got, "200 1 1048576\n206 0 10\n");
+
+    let uploads = status.host("b1").unwrap().uploads.clone().unwrap();
+    let document = format!("@{}", status.root.join("10m").display());
+    for method in ["PUT", "POST"] {
+        for (framing, name) in [
+            ("X-None: 1", "plain"),
+            ("Transfer-Encoding: chunked", "chunked"),
+        ] {
+            let name = format!("{method}-{name}");
+            let url = format!("http://10.77.0.21/upload/{name}");
+            let command = [
+                "curl",
+                "-sSf",
+                "-X",
+                method,
+                "-H",
+                framing,
+                "--data-binary",
+                &document,
+                &url,
+            ];
+            on(&lab, "c1", &command);
+            assert_eq!(std::fs::read(uploads.join(&name)).unwrap(), body, "{name}");
+        }
+    }
+    on(
+        &lab,
+        "c1",
+        &["curl", "-sSf", "-d", "a=1", "http://10.77.0.21/upload"],
+    );
+    assert_eq!(std::fs::read(uploads.join("body")).unwrap(), b"a=1");
+
+    let trusted = status.config.with_file_name("tls").join("all.pem");
+    let command = [
+        "curl",
+        "-sSf",
+        "--cacert",
+        trusted.to_str().unwrap(),
+        "--connect-to",
+        "www.lab:443:10.77.0.21:443",
+        "-w",
+        "%{http_code} %{size_download}",
+        "-o",
+        "/dev/null",
+        "https://www.lab/10m",
+    ];
+    assert_eq!(on(&lab, "c1", &command), "200 10485760");
+}
+
+#[test]
+fn a_directory_that_only_root_may_read_is_served() {
+    for (server, test) in [
+        (ServerKind::Nginx, "own-nginx"),
+        (ServerKind::Apache, "own-apache"),
+        (ServerKind::Python, "own-python"),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("own.txt"), "mine").unwrap();
+        let options = Options {
+            server,
+            backends: Some(1),
+            root: Some(root.path().to_owned()),
+            access_log: true,
+            ..servers_only(test)
+        };
+        let lab = LabGuard::up(&options).unwrap();
+        let url = "http://10.77.0.21/own.txt?x=1";
+        assert_eq!(on(&lab, "c1", &["curl", "-sSf", url]), "mine");
+        let log = lab.status().unwrap().logs.join("b1.access.log");
+        assert_eq!(
+            std::fs::read_to_string(log).unwrap(),
+            "GET /own.txt?x=1 200 4\n"
+        );
+    }
+}
