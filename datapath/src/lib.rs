@@ -13,7 +13,6 @@ pub mod map;
 pub mod netns;
 pub mod node;
 pub mod object;
-pub mod orders;
 pub mod packet_socket;
 pub mod raw;
 pub mod signal;

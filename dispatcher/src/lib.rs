@@ -35,7 +35,7 @@ use trapeze_datapath::host::{self, Host};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
-use trapeze_datapath::orders::{Order, Orders};
+use trapeze_datapath::signal::{Signal, Signals};
 
 use cluster::Cluster;
 use health::Health;
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
-    let orders = Orders::block()?;
+    let signals = Signals::block()?;
     let config = read_config(&config_path)?;
     let own = find_dispatcher(&config, node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
@@ -118,12 +118,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     attach_dispatcher(&loaded, &options).with_context(|| attach_advice(&own))?;
     shared.announce();
     println!("ready: dispatcher {} on {} ({})", own.name, own.interface, attach_name(own.attach));
-    let end = shared.wait(&orders)?;
+    let end = shared.wait(&signals)?;
     shared.stopping.store(true, Ordering::Relaxed);
     for thread in threads {
         let _ = thread.join();
     }
-    if end == Order::Stop {
+    if end == Signal::Stop {
         shared.clean_up()?;
     }
     Ok(())
@@ -135,10 +135,10 @@ impl Shared {
     }
 
     /// Obeys signals until one says to end.
-    fn wait(&self, orders: &Orders) -> anyhow::Result<Order> {
+    fn wait(&self, signals: &Signals) -> anyhow::Result<Signal> {
         loop {
-            match orders.wait(Duration::from_secs(10))? {
-                Some(Order::Reload) => match self.reload() {
+            match signals.wait(Duration::from_secs(10))? {
+                Some(Signal::Reload) => match self.reload() {
                     Ok(()) => println!("reloaded {}", self.config_path.display()),
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 },

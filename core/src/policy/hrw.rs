@@ -10,7 +10,7 @@ use super::hash::{Hasher, mix};
 use super::{Candidate, Policy, Subject};
 use crate::config::PolicyKind;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Hrw;
 
 impl Policy for Hrw {

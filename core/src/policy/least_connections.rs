@@ -9,7 +9,7 @@ use super::round_robin::RoundRobin;
 use super::{Candidate, Policy, Subject};
 use crate::config::PolicyKind;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct LeastConnections {
     turns: RoundRobin,
 }

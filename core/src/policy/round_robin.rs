@@ -8,13 +8,13 @@ use crate::config::PolicyKind;
 
 /// Each choice gives every candidate its weight in credit; the richest is chosen
 /// and pays what all were given. Credits add up to about zero.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct RoundRobin {
     /// In the order of the last candidates; then those who left, the last first.
     turns: Vec<Turn>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Turn {
     name: String,
     credit: i64,
