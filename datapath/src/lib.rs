@@ -1,5 +1,5 @@
 //! The one place with unsafe code and system calls: sockets, namespaces, BPF.
 
+pub mod kill;
 pub mod netns;
 pub mod packet_socket;
-pub mod signal;
