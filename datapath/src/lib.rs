@@ -9,6 +9,7 @@ pub mod clock;
 pub mod diag;
 pub mod dispatcher;
 pub mod host;
+pub mod kill;
 pub mod map;
 pub mod netns;
 pub mod node;

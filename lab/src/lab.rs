@@ -294,7 +294,7 @@ fn remove(name: &str) -> Result<()> {
         process::kill_namespace(&netns::path(namespace));
         topology::remove(namespace)?;
     }
-    topology::remove_pins(name, None)?;
+    power::remove_left_by_daemons(name, None)?;
     // The directory last: as long as it is there, `lab down` can be repeated.
     for directory in [state::spool(name), RunDir::of(name).path().to_owned()] {
         if directory.exists() {

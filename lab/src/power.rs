@@ -6,7 +6,7 @@ use trapeze_datapath::netns;
 use crate::process::{self, Launch, ProcessRecord};
 use crate::role::Process;
 use crate::servers;
-use crate::state::State;
+use crate::state::{self, State};
 use crate::{link, topology};
 
 /// Powers a host off: its cable first, so that nothing it does when it dies is
@@ -23,7 +23,7 @@ pub fn power_off(state: &mut State, name: &str) -> Result<()> {
     link::power_off(state, state.host(name)?);
     topology::remove_port(state, name)?;
     topology::remove(&state.namespace(name))?;
-    topology::remove_pins(&state.name, Some(name))?;
+    remove_left_by_daemons(&state.name, Some(name))?;
     let host = state.host_mut(name)?;
     host.powered = false;
     host.processes.clear();
@@ -62,8 +62,10 @@ pub fn start(state: &mut State, name: &str) -> Result<()> {
         topology::make_hosts(state, &[(name, host.address)])?;
         state.host_mut(name)?.powered = true;
     }
-    if let Some(settings) = host.link.map(|link| link.settings) {
-        link::set(state, name, &settings)?;
+    if let Some(link) = host.link
+        && !link.relay.is_running()
+    {
+        link::set(state, name, &link.settings)?;
     }
     start_processes(state, &[name.to_owned()], None)
 }
@@ -84,6 +86,21 @@ pub fn start_process(state: &mut State, name: &str, process: Process) -> Result<
         );
     }
     start_processes(state, &[name.to_owned()], Some(process))
+}
+
+/// Removes what the daemons of a host, or of the whole lab, have pinned and
+/// written: on a host of its own it would not survive a loss of power.
+///
+/// # Errors
+/// Something cannot be removed.
+pub fn remove_left_by_daemons(lab: &str, host: Option<&str>) -> Result<()> {
+    for path in state::left_by_daemons(lab, host) {
+        if path.exists() {
+            std::fs::remove_dir_all(&path)
+                .with_context(|| format!("cannot remove {}", path.display()))?;
+        }
+    }
+    Ok(())
 }
 
 /// Starts what does not run on `hosts`, or of that only `wanted`; kind by kind,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
-use trapeze_datapath::{netns, signal};
+use trapeze_datapath::{kill::kill, netns};
 
 /// How long a process may take until it serves.
 const READY_TIMEOUT: Duration = Duration::from_secs(10);
@@ -125,7 +125,7 @@ impl Launch {
             let problem = if !is_running {
                 "ended before it was ready".to_owned()
             } else if Instant::now() > deadline {
-                let _ = signal::send(self.record.pid, signal::Signal::Kill);
+                let _ = kill(self.record.pid);
                 format!("was not ready after {READY_TIMEOUT:?}")
             } else {
                 std::thread::sleep(POLL);
@@ -190,7 +190,7 @@ fn kill_until_gone(victims: impl Fn() -> Vec<u32>) {
             return;
         }
         for pid in pids {
-            let _ = signal::send(pid, signal::Signal::Kill);
+            let _ = kill(pid);
         }
         std::thread::sleep(Duration::from_millis(1));
     }

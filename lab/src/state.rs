@@ -21,8 +21,9 @@ use crate::role::{self, Process, Role};
 const LABS: &str = "/run/trapeze/lab";
 /// Where labs keep what may be large: uploads, and bodies that servers buffer.
 const SPOOL: &str = "/var/tmp/trapeze/lab";
-/// Where the daemons of all clusters pin their maps and programs.
-const PINS: &str = "/sys/fs/bpf/trapeze";
+/// Where the daemons of all clusters have what outlives them: pinned maps and
+/// programs, and files about themselves.
+const LEFT_BY_DAEMONS: [&str; 2] = ["/sys/fs/bpf/trapeze", "/run/trapeze"];
 
 /// A lab, as its directory describes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -280,9 +281,13 @@ pub fn spool(name: &str) -> PathBuf {
     Path::new(SPOOL).join(name)
 }
 
-/// Where the daemons of the lab `name` pin what must survive them.
-pub fn pins(name: &str) -> PathBuf {
-    Path::new(PINS).join(cluster(name))
+/// What daemons of the lab `name` leave behind, those of one host or of all.
+pub fn left_by_daemons(name: &str, host: Option<&str>) -> impl Iterator<Item = PathBuf> {
+    LEFT_BY_DAEMONS.iter().map(move |directory| {
+        let mut path = Path::new(directory).join(cluster(name));
+        path.extend(host);
+        path
+    })
 }
 
 /// The name of the cluster that the lab `name` is.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use serde::Serialize;
 
 use crate::link::control;
-use crate::link::settings::LinkSettings;
+use crate::link::settings::{LinkSettings, percent};
 use crate::link::shape::Counters;
 use crate::options::ServerKind;
 use crate::role::{INTERFACE, Process, Role};
@@ -166,9 +166,9 @@ impl LinkStatus {
             summary: settings.to_string(),
             delay_ms: settings.delay.as_secs_f64() * 1e3,
             jitter_ms: settings.jitter.as_secs_f64() * 1e3,
-            loss_percent: settings.loss * 100.0,
-            duplicate_percent: settings.duplicate * 100.0,
-            reorder_percent: settings.reorder * 100.0,
+            loss_percent: percent(settings.loss),
+            duplicate_percent: percent(settings.duplicate),
+            reorder_percent: percent(settings.reorder),
             rate_bits: settings.rate,
             limit: settings.limit,
             seed: settings.seed,

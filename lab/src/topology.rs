@@ -12,7 +12,7 @@ use trapeze_datapath::netns;
 use crate::ip;
 use crate::program;
 use crate::role::{INTERFACE, PREFIX, mac};
-use crate::state::{self, State};
+use crate::state::State;
 
 /// The bridge's name in the switch's namespace.
 pub const BRIDGE: &str = "br0";
@@ -128,20 +128,6 @@ pub fn set_offloads(namespace: &str, interface: &str, on: bool) -> Result<()> {
         command.args([feature, if on { "on" } else { "off" }]);
     }
     run(&mut command)
-}
-
-/// Removes what the daemons of a host, or of the whole lab, have pinned.
-///
-/// # Errors
-/// A pin cannot be removed.
-pub fn remove_pins(lab: &str, host: Option<&str>) -> Result<()> {
-    let mut path = state::pins(lab);
-    path.extend(host);
-    match path.exists() {
-        true => std::fs::remove_dir_all(&path)
-            .with_context(|| format!("cannot remove {}", path.display())),
-        false => Ok(()),
-    }
 }
 
 fn make_switch(switch: &str) -> Result<()> {

@@ -190,6 +190,27 @@ fn daemons_are_started_with_the_configuration_and_their_node() {
 }
 
 #[test]
+fn what_daemons_pin_goes_with_their_host_and_the_lab() {
+    let (options, _program) = with_daemons("pins", READY);
+    let lab = LabGuard::up(&options).unwrap();
+    let name = lab.name().to_owned();
+    let directories = ["/sys/fs/bpf/trapeze", "/run/trapeze"]
+        .map(|directory| Path::new(directory).join(format!("lab-{name}")));
+    for directory in &directories {
+        for host in ["d1", "b1"] {
+            std::fs::create_dir_all(directory.join(host)).unwrap();
+        }
+    }
+    lab.kill("b1", None).unwrap();
+    for directory in &directories {
+        assert!(directory.join("d1").exists() && !directory.join("b1").exists());
+    }
+    drop(lab);
+    assert_gone(&name);
+    assert!(directories.iter().all(|directory| !directory.exists()));
+}
+
+#[test]
 fn a_daemon_that_does_not_start_is_quoted_and_nothing_is_left() {
     let script = "test $1 = agent && exec sleep 3600 >/dev/null & \
                   echo no such option: frob >&2; exit 3";

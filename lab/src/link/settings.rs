@@ -65,7 +65,7 @@ impl fmt::Display for LinkSettings {
             ("reorder", self.reorder),
         ] {
             if share > 0.0 {
-                words.push(format!("{name} {}%", share * 100.0));
+                words.push(format!("{name} {}%", percent(share)));
             }
         }
         if let Some(rate) = self.rate {
@@ -131,6 +131,11 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate(pub Option<u64>);
 
+/// A share as people write it, to a ten-thousandth of a percent.
+pub fn percent(share: f64) -> f64 {
+    (share * 1e6).round() / 1e4
+}
+
 /// A number that is finite and not negative, and what follows it.
 fn split_unit(text: &str) -> Option<(f64, &str)> {
     let end = text
@@ -183,11 +188,11 @@ mod tests {
     fn settings_read_as_they_are_written() {
         let settings = LinkSettings {
             delay: Duration::from_millis(40),
-            loss: 0.01,
+            loss: 0.07,
             rate: Some(10_000_000),
             ..LinkSettings::default()
         };
-        assert_eq!(settings.to_string(), "delay 40ms loss 1% rate 10mbit");
+        assert_eq!(settings.to_string(), "delay 40ms loss 7% rate 10mbit");
         assert_eq!(LinkSettings::default().to_string(), "clear");
         assert!(LinkSettings::default().is_clear());
         assert!(!settings.is_clear());
