@@ -6,7 +6,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
-use crate::abi::Pod;
+use trapeze_core::config::ClusterKey;
+
+use crate::abi::{Pod, SiphashKey};
 
 /// Whether an update may create or replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,6 +220,24 @@ impl PerCpu {
             })
             .collect()
     }
+}
+
+/// All of a cluster's keys are accepted, each in the slot of its id; which one
+/// signs stands in the node map.
+pub fn fill_tag_keys(map: &Map<u32, SiphashKey>, keys: &[ClusterKey]) -> io::Result<()> {
+    for id in 0..=255u8 {
+        let value = match keys.iter().find(|key| key.id == id) {
+            Some(key) => {
+                let word = |at: usize| {
+                    u64::from_le_bytes(*key.secret[at..].first_chunk().expect("16 bytes"))
+                };
+                SiphashKey { k0: word(0), k1: word(8), generation: 1 }
+            }
+            None => SiphashKey::zeroed(),
+        };
+        map.put(&id.into(), &value, Update::Any)?;
+    }
+    Ok(())
 }
 
 fn info(fd: &OwnedFd) -> io::Result<libbpf_sys::bpf_map_info> {

@@ -78,6 +78,13 @@ impl Node {
         comm.is_ok_and(|comm| comm.trim() == "trapeze")
     }
 
+    /// The process, if another one runs as this node.
+    pub fn running_elsewhere(&self) -> io::Result<Option<u32>> {
+        let same = |n: &Self| (&n.cluster, &n.name) == (&self.cluster, &self.name);
+        let other = all().into_iter().find(same);
+        Ok(other.filter(|n| n.pid != self.pid && n.is_running()).map(|n| n.pid))
+    }
+
     /// Makes the directory and writes the node's file.
     pub fn register(&self) -> io::Result<()> {
         std::fs::create_dir_all(self.run_dir())?;

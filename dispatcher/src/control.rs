@@ -148,6 +148,7 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
         }
         Request::Explain { vip, client, head, sni, alpn } => {
             let hello = || ClientHello {
+                len: 0,
                 server_name: sni.clone(),
                 alpn: alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
             };

@@ -1,31 +1,12 @@
-//! Keys of the data path: tags under the cluster's keys, cookies under keys
-//! derived from them, which change with time and are the same on every
-//! dispatcher without a word between them.
+//! Keys of cookies: derived from the cluster's keys, they change with time and
+//! are the same on every dispatcher without a word between them.
 
 use trapeze_core::config::ClusterKey;
 use trapeze_core::siphash::siphash24;
 use trapeze_datapath::abi::{COOKIE_PERIOD_S, COOKIE_ROTATION_SHIFT, SiphashKey};
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::DispatcherMaps;
-use trapeze_datapath::map::{Map, Update};
-
-/// All keys are accepted; which one signs stands in the node map.
-pub fn publish_tag_keys(maps: &DispatcherMaps, keys: &[ClusterKey]) -> std::io::Result<()> {
-    fill_tag_keys(&maps.tag_keys, keys)
-}
-
-/// One slot a key id; generation 0 means that there is none.
-fn fill_tag_keys(map: &Map<u32, SiphashKey>, keys: &[ClusterKey]) -> std::io::Result<()> {
-    for id in 0..=255u8 {
-        let key = keys.iter().find(|k| k.id == id);
-        let value = key.map_or(SiphashKey { k0: 0, k1: 0, generation: 0 }, |key| {
-            let (k0, k1) = halves(&key.secret);
-            SiphashKey { k0, k1, generation: 1 }
-        });
-        map.put(&id.into(), &value, Update::Any)?;
-    }
-    Ok(())
-}
+use trapeze_datapath::map::Update;
 
 /// The keys of the rotation before, the present one and the next two: a daemon
 /// may be away for two hours.
@@ -48,10 +29,4 @@ fn derive(secret: &[u8; 16], rotation: u64) -> SiphashKey {
         k1: half(b"trapeze cookie 1"),
         generation: rotation,
     }
-}
-
-fn halves(secret: &[u8; 16]) -> (u64, u64) {
-    let (a, b) = secret.split_at(8);
-    let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("eight bytes"));
-    (word(a), word(b))
 }

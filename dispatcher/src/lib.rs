@@ -180,7 +180,7 @@ impl Shared {
     /// Puts the configuration into the data path's maps.
     fn publish(&self, own: &Dispatcher) -> anyhow::Result<()> {
         let cluster = self.cluster();
-        keys::publish_tag_keys(&self.maps, &cluster.config.keys)?;
+        trapeze_datapath::map::fill_tag_keys(&self.maps.tag_keys, &cluster.config.keys)?;
         keys::publish_cookie_keys(&self.maps, &cluster.config.keys)?;
         self.maps.node.put(
             &0,
@@ -190,6 +190,13 @@ impl Shared {
             },
             Update::Any,
         )?;
+        let new_slots = {
+            let mut registry = self.registry.lock().expect("no thread panics with it");
+            registry.publish(&self.maps.backends, v4(own.address)?)?
+        };
+        for slot in new_slots {
+            self.health.reset(slot);
+        }
         let mss = host::mtu(&own.interface)?.saturating_sub(HEADERS + ENCAP_LEN as u32);
         let mut wanted = Vec::new();
         for (id, service) in cluster.config.services.iter().enumerate() {
@@ -264,14 +271,10 @@ fn find_dispatcher<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Dis
 }
 
 fn refuse_second(node: &Node) -> anyhow::Result<()> {
-    let running = Node::local()?.into_iter().find(|n| {
-        (&n.cluster, &n.name) == (&node.cluster, &node.name) && n.pid != node.pid && n.is_running()
-    });
-    match running {
-        Some(other) => bail!(
-            "{} runs already (process {}): kill -USR2 it to take over its flows, or -TERM to stop it",
-            node.name,
-            other.pid
+    match node.running_elsewhere()? {
+        Some(pid) => bail!(
+            "{} runs already (process {pid}): kill -USR2 it to take over its flows, or -TERM to stop it",
+            node.name
         ),
         None => Ok(()),
     }

@@ -40,6 +40,11 @@ impl Flags {
         self.0
     }
 
+    /// These flags but for those of `other`.
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
     /// Are all of these set?
     pub const fn has(self, flags: Self) -> bool {
         self.0 & flags.0 == flags.0
