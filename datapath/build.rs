@@ -58,7 +58,9 @@ fn names(abi: &str) -> String {
             .and_then(|(_, rest)| rest.split_once("enum "))
             .unwrap_or_else(|| panic!("abi.h has no table {table}"))
             .0;
-        rust += &format!("/// Name and meaning of each, in the order of abi.h.\npub const {constant}: &[(&str, &str)] = &[\n");
+        rust += &format!(
+            "/// Name and meaning of each, in the order of abi.h.\npub const {constant}: &[(&str, &str)] = &[\n"
+        );
         for line in body.lines().filter(|l| l.trim_start().starts_with("X(")) {
             let strings: Vec<&str> = line.split('"').collect();
             rust += &format!("    ({:?}, {:?}),\n", strings[1], strings[3]);

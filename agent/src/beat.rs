@@ -61,10 +61,14 @@ impl Heart {
                 handshake: Handshake::default(),
                 server_port: 0,
             };
-            let Some(binding) = Binding::of_packet(dispatcher.into(), &inner) else { continue };
+            let Some(binding) = Binding::of_packet(dispatcher.into(), &inner) else {
+                continue;
+            };
             let mut datagram = Vec::new();
             geneve::write(&meta.seal(&self.keys, &binding), &inner, &mut datagram);
-            let _ = self.socket.send_to(&datagram, SocketAddrV4::new(dispatcher, GENEVE_PORT));
+            let _ = self
+                .socket
+                .send_to(&datagram, SocketAddrV4::new(dispatcher, GENEVE_PORT));
         }
     }
 }

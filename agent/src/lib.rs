@@ -30,14 +30,19 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let own = find_backend(&config, node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
     refuse_second(&node)?;
-    node.register().with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+    node.register()
+        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
 
     let (maps, loaded) = load_agent(&node.pins())?;
     publish(&maps, &config, &own)?;
     let mut host = Host::open(&node.run_dir().join("host"))?;
     prepare::prepare(&mut host, &config, &own)?;
-    attach_agent(&loaded, &own.interface)
-        .with_context(|| format!("cannot attach to {} at tc: see `trapeze doctor`", own.interface))?;
+    attach_agent(&loaded, &own.interface).with_context(|| {
+        format!(
+            "cannot attach to {} at tc: see `trapeze doctor`",
+            own.interface
+        )
+    })?;
     let mut heart = Heart::new(&config, &own)?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
@@ -46,21 +51,27 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         heart.beat();
         due += heart.interval();
         due = due.max(Instant::now());
-        match signals.wait(due.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))? {
+        match signals.wait(
+            due.saturating_duration_since(Instant::now())
+                .max(Duration::from_millis(1)),
+        )? {
             None => {}
-            Some(Signal::Reload) => match reload(&config_path, &config.name, &own, &maps, &mut host) {
-                Ok(new) => {
-                    heart = new;
-                    println!("reloaded {}", config_path.display());
+            Some(Signal::Reload) => {
+                match reload(&config_path, &config.name, &own, &maps, &mut host) {
+                    Ok(new) => {
+                        heart = new;
+                        println!("reloaded {}", config_path.display());
+                    }
+                    Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 }
-                Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
-            },
+            }
             Some(Signal::HandOver) => return Ok(()),
             Some(Signal::Stop) => break,
         }
     }
     object::unpin_all(&node.pins())?;
-    host.restore().context("cannot take back all changes of this host")?;
+    host.restore()
+        .context("cannot take back all changes of this host")?;
     node.unregister()?;
     Ok(())
 }
@@ -75,7 +86,9 @@ fn reload(
     let config = read_config(path)?;
     let own = find_backend(&config, &old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
-        bail!("the cluster's name and this backend's address and interface are fixed while it runs: restart it");
+        bail!(
+            "the cluster's name and this backend's address and interface are fixed while it runs: restart it"
+        );
     }
     publish(maps, &config, &own)?;
     prepare::prepare(host, &config, &own)?;
@@ -85,7 +98,10 @@ fn reload(
 /// Puts the configuration into the data path's maps.
 fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<()> {
     trapeze_datapath::map::fill_tag_keys(&maps.tag_keys, &config.keys)?;
-    let node = abi::Node { address: v4(own.address)?.octets(), signing_key: config.keys[0].id.into() };
+    let node = abi::Node {
+        address: v4(own.address)?.octets(),
+        signing_key: config.keys[0].id.into(),
+    };
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);
@@ -96,8 +112,17 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
         .filter(|server| !server.ip().is_unspecified());
     let mut wanted = Vec::new();
     for server in servers {
-        let key = ServerKey { port: server.port().to_be_bytes(), pad: 0 };
-        maps.servers.put(&key, &Server { addr: addr_bytes(server.ip()) }, Update::Any)?;
+        let key = ServerKey {
+            port: server.port().to_be_bytes(),
+            pad: 0,
+        };
+        maps.servers.put(
+            &key,
+            &Server {
+                addr: addr_bytes(server.ip()),
+            },
+            Update::Any,
+        )?;
         wanted.push(key);
     }
     for (key, _) in maps.servers.all()? {
@@ -117,7 +142,10 @@ fn read_config(path: &Path) -> anyhow::Result<Config> {
 fn find_backend<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Backend> {
     config.backend(name).ok_or_else(|| {
         let names: Vec<&str> = config.backends.iter().map(|b| b.name.as_str()).collect();
-        anyhow!("no [[backend]] is named {name}; there are: {}", names.join(", "))
+        anyhow!(
+            "no [[backend]] is named {name}; there are: {}",
+            names.join(", ")
+        )
     })
 }
 

@@ -11,7 +11,8 @@ use trapeze_datapath::host::{Host, sysctl};
 pub fn prepare(host: &mut Host, config: &Config, own: &Backend) -> anyhow::Result<()> {
     for (name, value) in sysctls(&own.interface) {
         if !is_enough(&name, value) {
-            host.set_sysctl(&name, value).with_context(|| format!("cannot set {name}"))?;
+            host.set_sysctl(&name, value)
+                .with_context(|| format!("cannot set {name}"))?;
         }
     }
     let mut vips: Vec<IpAddr> = config.services.iter().map(|s| s.address.ip()).collect();

@@ -47,40 +47,89 @@ unsafe impl Pod for u32 {}
 // SAFETY: plain integers.
 unsafe impl Pod for u64 {}
 
-pod!(struct FlowKey { client_addr: [u8; 16], vip_addr: [u8; 16], client_port: [u8; 2], vip_port: [u8; 2], });
-pod!(struct ServiceKey { addr: [u8; 16], port: [u8; 2], pad: u16, });
-pod!(struct Service { id: u32, mss: u16, window_scale: u8, ecn: u8, });
-pod!(struct Flow {
-    meta: [u8; 32],
-    client_isn: u32,
-    server_isn: u32,
-    backend: u32,
-    state: u32,
-    last_seq: u32,
-    last_ack: u32,
-    pool: u32,
-    pad: u32,
-    created_ns: u64,
-    last_seen_ns: u64,
-    syn_seen_ns: u64,
-    packets: u64,
-    bytes: u64,
-});
-pod!(struct Backend {
-    addr: [u8; 16],
-    name: [u8; 32],
-    source: [u8; 4],
-    pad: u32,
-    resolved_ns: u64,
-    ifindex: u32,
-    destination_mac: [u8; 6],
-    source_mac: [u8; 6],
-});
-pod!(struct BackendLoad { active: i64, total: u64, });
-pod!(struct SiphashKey { k0: u64, k1: u64, generation: u64, });
-pod!(struct Node { address: [u8; 4], signing_key: u32, });
-pod!(struct ServerKey { port: [u8; 2], pad: u16, });
-pod!(struct Server { addr: [u8; 16], });
+pod!(
+    struct FlowKey {
+        client_addr: [u8; 16],
+        vip_addr: [u8; 16],
+        client_port: [u8; 2],
+        vip_port: [u8; 2],
+    }
+);
+pod!(
+    struct ServiceKey {
+        addr: [u8; 16],
+        port: [u8; 2],
+        pad: u16,
+    }
+);
+pod!(
+    struct Service {
+        id: u32,
+        mss: u16,
+        window_scale: u8,
+        ecn: u8,
+    }
+);
+pod!(
+    struct Flow {
+        meta: [u8; 32],
+        client_isn: u32,
+        server_isn: u32,
+        backend: u32,
+        state: u32,
+        last_seq: u32,
+        last_ack: u32,
+        pool: u32,
+        pad: u32,
+        created_ns: u64,
+        last_seen_ns: u64,
+        syn_seen_ns: u64,
+        packets: u64,
+        bytes: u64,
+    }
+);
+pod!(
+    struct Backend {
+        addr: [u8; 16],
+        name: [u8; 32],
+        source: [u8; 4],
+        pad: u32,
+        resolved_ns: u64,
+        ifindex: u32,
+        destination_mac: [u8; 6],
+        source_mac: [u8; 6],
+    }
+);
+pod!(
+    struct BackendLoad {
+        active: i64,
+        total: u64,
+    }
+);
+pod!(
+    struct SiphashKey {
+        k0: u64,
+        k1: u64,
+        generation: u64,
+    }
+);
+pod!(
+    struct Node {
+        address: [u8; 4],
+        signing_key: u32,
+    }
+);
+pod!(
+    struct ServerKey {
+        port: [u8; 2],
+        pad: u16,
+    }
+);
+pod!(
+    struct Server {
+        addr: [u8; 16],
+    }
+);
 
 /// `enum flow_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -166,7 +215,11 @@ impl ServiceKey {
 impl Backend {
     /// The name, without its padding.
     pub fn name(&self) -> &str {
-        let end = self.name.iter().position(|&b| b == 0).unwrap_or(self.name.len());
+        let end = self
+            .name
+            .iter()
+            .position(|&b| b == 0)
+            .unwrap_or(self.name.len());
         std::str::from_utf8(&self.name[..end]).unwrap_or("?")
     }
 

@@ -28,7 +28,10 @@ pub struct AgentMaps {
 /// Loads the programs, or takes over what is there.
 pub fn load_agent(pins: &Path) -> Result<(AgentMaps, object::Loaded), LoadError> {
     let loaded = object::load("agent", AGENT, pins, &[])?;
-    let maps = AgentMaps::open(pins).map_err(|source| LoadError::Pin { path: pins.into(), source })?;
+    let maps = AgentMaps::open(pins).map_err(|source| LoadError::Pin {
+        path: pins.into(),
+        source,
+    })?;
     Ok((maps, loaded))
 }
 
@@ -36,8 +39,18 @@ pub fn load_agent(pins: &Path) -> Result<(AgentMaps, object::Loaded), LoadError>
 pub fn attach_agent(loaded: &object::Loaded, interface: &str) -> io::Result<()> {
     let ifindex = crate::host::ifindex(interface)?;
     // Egress first: no connection may speak before somebody listens for its word.
-    attach(&loaded.program("agent_egress"), ifindex, Hook::TcEgress, &loaded.pin("link_egress"))?;
-    attach(&loaded.program("agent_ingress"), ifindex, Hook::TcIngress, &loaded.pin("link_ingress"))
+    attach(
+        &loaded.program("agent_egress"),
+        ifindex,
+        Hook::TcEgress,
+        &loaded.pin("link_egress"),
+    )?;
+    attach(
+        &loaded.program("agent_ingress"),
+        ifindex,
+        Hook::TcIngress,
+        &loaded.pin("link_ingress"),
+    )
 }
 
 impl AgentMaps {

@@ -59,9 +59,8 @@ pub fn attach(program: &OwnedFd, ifindex: u32, hook: Hook, path: &Path) -> io::R
         ..Default::default()
     };
     // SAFETY: a valid program descriptor and options of the size they claim.
-    let fd = unsafe {
-        libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options)
-    };
+    let fd =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options) };
     check(fd)?;
     // SAFETY: the kernel has just given us this descriptor.
     pin(&unsafe { OwnedFd::from_raw_fd(fd) }, path)

@@ -13,7 +13,10 @@ pub fn tai() -> Duration {
 }
 
 fn read(clock: libc::clockid_t) -> Duration {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
     // SAFETY: room for the answer; these clocks exist on every Linux.
     unsafe { libc::clock_gettime(clock, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

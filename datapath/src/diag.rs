@@ -15,7 +15,11 @@ const REQUEST: usize = NLMSG_HEADER + 56;
 pub fn listening_ports() -> io::Result<BTreeSet<u16>> {
     // SAFETY: no pointers.
     let fd = unsafe {
-        libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, NETLINK_SOCK_DIAG)
+        libc::socket(
+            libc::AF_NETLINK,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+            NETLINK_SOCK_DIAG,
+        )
     };
     if fd < 0 {
         return Err(io::Error::last_os_error());
@@ -46,15 +50,18 @@ fn request(family: u8) -> [u8; REQUEST] {
 fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     // SAFETY: a whole buffer.
     let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 /// False at the end of the dump.
 fn read_answer(fd: &OwnedFd, ports: &mut BTreeSet<u16>) -> io::Result<bool> {
     let mut buffer = [0u8; 32768];
     // SAFETY: a whole buffer.
-    let length =
-        unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+    let length = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
     if length < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use trapeze_core::config::Attach;
 
-use crate::abi::{self, Backend, BackendLoad, Flow, FlowKey, Node, Service, ServiceKey, SiphashKey};
+use crate::abi::{
+    self, Backend, BackendLoad, Flow, FlowKey, Node, Service, ServiceKey, SiphashKey,
+};
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu};
 use crate::object::{self, LoadError, MapSize};
@@ -53,22 +55,31 @@ pub struct DispatcherOptions<'a> {
 /// Loads the programs, or takes over what is there, without a gap for flows.
 ///
 /// They do nothing until the maps are filled; [`attach_dispatcher`] comes after that.
-pub fn load_dispatcher(options: &DispatcherOptions) -> Result<(DispatcherMaps, object::Loaded), LoadError> {
+pub fn load_dispatcher(
+    options: &DispatcherOptions,
+) -> Result<(DispatcherMaps, object::Loaded), LoadError> {
     let (name, bytes) = match options.attach {
         Attach::Tc => ("dispatch_tc", DISPATCH_TC),
         Attach::Xdp | Attach::XdpGeneric => ("dispatch_xdp", DISPATCH_XDP),
     };
     let sizes: [MapSize; 1] = [("flows", options.flows)];
     let loaded = object::load(name, bytes, options.pins, &sizes)?;
-    let maps = DispatcherMaps::open(options.pins)
-        .map_err(|source| LoadError::Pin { path: options.pins.into(), source })?;
+    let maps = DispatcherMaps::open(options.pins).map_err(|source| LoadError::Pin {
+        path: options.pins.into(),
+        source,
+    })?;
     Ok((maps, loaded))
 }
 
 /// Puts the loaded program on the interface.
 pub fn attach_dispatcher(loaded: &object::Loaded, options: &DispatcherOptions) -> io::Result<()> {
     let ifindex = crate::host::ifindex(options.interface)?;
-    attach(&loaded.program("dispatch"), ifindex, Hook::from(options.attach), &loaded.pin("link_dispatch"))
+    attach(
+        &loaded.program("dispatch"),
+        ifindex,
+        Hook::from(options.attach),
+        &loaded.pin("link_dispatch"),
+    )
 }
 
 impl DispatcherMaps {
@@ -124,7 +135,9 @@ impl Loads {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self { entries: memory.cast() })
+        Ok(Self {
+            entries: memory.cast(),
+        })
     }
 
     fn entry(&self, slot: u32) -> &LoadEntry {

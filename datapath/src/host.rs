@@ -28,7 +28,10 @@ impl Host {
             .filter_map(|line| line.split_once('\t'))
             .map(|(what, was)| (what.to_owned(), was.to_owned()))
             .collect();
-        Ok(Self { journal: journal.into(), originals })
+        Ok(Self {
+            journal: journal.into(),
+            originals,
+        })
     }
 
     /// Sets a sysctl (`net/ipv4/conf/all/arp_ignore`) of this network namespace.
@@ -52,7 +55,11 @@ impl Host {
 
     /// Takes an address away that this journal has added.
     pub fn remove_address(&mut self, address: IpAddr, interface: &str) -> io::Result<()> {
-        if self.originals.remove(&format!("address {address} {interface}")).is_some() {
+        if self
+            .originals
+            .remove(&format!("address {address} {interface}"))
+            .is_some()
+        {
             self.save()?;
             ip(&["address", "del", &with_prefix(address), "dev", interface])?;
         }
@@ -94,7 +101,11 @@ impl Host {
     }
 
     fn save(&self) -> io::Result<()> {
-        let text: String = self.originals.iter().map(|(what, was)| format!("{what}\t{was}\n")).collect();
+        let text: String = self
+            .originals
+            .iter()
+            .map(|(what, was)| format!("{what}\t{was}\n"))
+            .collect();
         std::fs::write(&self.journal, text)
     }
 }
@@ -120,9 +131,14 @@ pub fn ifindex(interface: &str) -> io::Result<u32> {
 
 /// An interface's MTU in bytes.
 pub fn mtu(interface: &str) -> io::Result<u32> {
-    let out = Command::new("ip").args(["-o", "link", "show", "dev", interface]).output()?;
+    let out = Command::new("ip")
+        .args(["-o", "link", "show", "dev", interface])
+        .output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    let mut words = text.split_whitespace().skip_while(|word| *word != "mtu").skip(1);
+    let mut words = text
+        .split_whitespace()
+        .skip_while(|word| *word != "mtu")
+        .skip(1);
     words
         .next()
         .and_then(|mtu| mtu.parse().ok())
@@ -131,7 +147,9 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
 
 /// Whether an interface of this host has the address.
 pub fn has_address(address: IpAddr, interface: &str) -> io::Result<bool> {
-    let out = Command::new("ip").args(["-o", "address", "show", "dev", interface]).output()?;
+    let out = Command::new("ip")
+        .args(["-o", "address", "show", "dev", interface])
+        .output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     Ok(text
         .split_whitespace()

@@ -43,7 +43,10 @@ impl<K: Pod, V: Pod> Map<K, V> {
                 size_of::<V>()
             )));
         }
-        Ok(Self { fd, types: PhantomData })
+        Ok(Self {
+            fd,
+            types: PhantomData,
+        })
     }
 
     /// A map pinned in the BPF file system.
@@ -197,9 +200,14 @@ impl PerCpu {
         let fd = crate::object::open_pin(path)?;
         let info = info(&fd)?;
         if info.value_size != 8 || info.key_size != 4 {
-            return Err(io::Error::other("not an array of counters: it is another version's"));
+            return Err(io::Error::other(
+                "not an array of counters: it is another version's",
+            ));
         }
-        Ok(Self { fd, entries: info.max_entries })
+        Ok(Self {
+            fd,
+            entries: info.max_entries,
+        })
     }
 
     /// Each counter, summed over all CPUs.
@@ -231,7 +239,11 @@ pub fn fill_tag_keys(map: &Map<u32, SiphashKey>, keys: &[ClusterKey]) -> io::Res
                 let word = |at: usize| {
                     u64::from_le_bytes(*key.secret[at..].first_chunk().expect("16 bytes"))
                 };
-                SiphashKey { k0: word(0), k1: word(8), generation: 1 }
+                SiphashKey {
+                    k0: word(0),
+                    k1: word(8),
+                    generation: 1,
+                }
             }
             None => SiphashKey::zeroed(),
         };

@@ -82,7 +82,9 @@ impl Node {
     pub fn running_elsewhere(&self) -> io::Result<Option<u32>> {
         let same = |n: &Self| (&n.cluster, &n.name) == (&self.cluster, &self.name);
         let other = all().into_iter().find(same);
-        Ok(other.filter(|n| n.pid != self.pid && n.is_running()).map(|n| n.pid))
+        Ok(other
+            .filter(|n| n.pid != self.pid && n.is_running())
+            .map(|n| n.pid))
     }
 
     /// Makes the directory and writes the node's file.
@@ -121,7 +123,12 @@ fn own_namespace() -> io::Result<u64> {
 fn all() -> Vec<Node> {
     let clusters = std::fs::read_dir(RUN).into_iter().flatten().flatten();
     clusters
-        .flat_map(|cluster| std::fs::read_dir(cluster.path()).into_iter().flatten().flatten())
+        .flat_map(|cluster| {
+            std::fs::read_dir(cluster.path())
+                .into_iter()
+                .flatten()
+                .flatten()
+        })
         .filter_map(|node| read(&node.path()))
         .collect()
 }
@@ -129,7 +136,9 @@ fn all() -> Vec<Node> {
 fn read(dir: &Path) -> Option<Node> {
     let text = std::fs::read_to_string(dir.join("node")).ok()?;
     let value = |name: &str| {
-        text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('=')).map(str::to_owned)
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='))
+            .map(str::to_owned)
     };
     Some(Node {
         cluster: dir.parent()?.file_name()?.to_str()?.to_owned(),

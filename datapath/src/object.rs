@@ -34,7 +34,9 @@ pub enum LoadError {
     #[error("{BPFFS} is no BPF file system and cannot be mounted ({0}): mount -t bpf bpf {BPFFS}")]
     NoBpffs(io::Error),
     /// The kernel or libbpf refused.
-    #[error("cannot load the {program} program: {source}. `trapeze doctor` tells what this host lacks")]
+    #[error(
+        "cannot load the {program} program: {source}. `trapeze doctor` tells what this host lacks"
+    )]
     Refused {
         /// Which object.
         program: &'static str,
@@ -63,9 +65,14 @@ pub fn load(
     sizes: &[MapSize],
 ) -> Result<Loaded, LoadError> {
     ensure_bpffs().map_err(LoadError::NoBpffs)?;
-    std::fs::create_dir_all(dir).map_err(|source| LoadError::Pin { path: dir.into(), source })?;
+    std::fs::create_dir_all(dir).map_err(|source| LoadError::Pin {
+        path: dir.into(),
+        source,
+    })?;
     let refused = |source| LoadError::Refused { program, source };
-    let mut open = ObjectBuilder::default().open_memory(bytes).map_err(refused)?;
+    let mut open = ObjectBuilder::default()
+        .open_memory(bytes)
+        .map_err(refused)?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if name.starts_with('.') {
@@ -92,7 +99,10 @@ pub fn load(
             map.pin(&pin).map_err(refused)?;
         }
     }
-    Ok(Loaded { object, dir: dir.into() })
+    Ok(Loaded {
+        object,
+        dir: dir.into(),
+    })
 }
 
 impl Loaded {
@@ -166,10 +176,14 @@ fn ensure_bpffs() -> io::Result<()> {
             return Ok(());
         }
     }
-    let done = Command::new("mount").args(["-t", "bpf", "bpf", BPFFS]).output()?;
+    let done = Command::new("mount")
+        .args(["-t", "bpf", "bpf", BPFFS])
+        .output()?;
     match done.status.success() {
         true => Ok(()),
-        false => Err(io::Error::other(String::from_utf8_lossy(&done.stderr).trim().to_owned())),
+        false => Err(io::Error::other(
+            String::from_utf8_lossy(&done.stderr).trim().to_owned(),
+        )),
     }
 }
 

@@ -32,7 +32,9 @@ impl RawSocket {
 
 /// Announces an IPv4 address as being here (RFC 5227 §3); nothing to do for IPv6 yet.
 pub(crate) fn gratuitous_arp(address: IpAddr, interface: &str) -> io::Result<()> {
-    let IpAddr::V4(address) = address else { return Ok(()) };
+    let IpAddr::V4(address) = address else {
+        return Ok(());
+    };
     let index = crate::host::ifindex(interface)?;
     let mac = mac_address(interface)?;
     let fd = socket(libc::AF_PACKET, 0)?;
@@ -59,7 +61,11 @@ pub(crate) fn gratuitous_arp(address: IpAddr, interface: &str) -> io::Result<()>
             size_of_val(&to) as u32,
         )
     };
-    if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 fn mac_address(interface: &str) -> io::Result<[u8; 6]> {

@@ -38,12 +38,18 @@ impl Signals {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just given us this descriptor.
-        Ok(Self { fd: unsafe { OwnedFd::from_raw_fd(fd) } })
+        Ok(Self {
+            fd: unsafe { OwnedFd::from_raw_fd(fd) },
+        })
     }
 
     /// Waits for one, at most so long.
     pub fn wait(&self, timeout: Duration) -> io::Result<Option<Signal>> {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         // SAFETY: one pollfd.
         if unsafe { libc::poll(&mut poll, 1, timeout.as_millis().min(60_000) as i32) } <= 0 {
             return Ok(None);

@@ -44,7 +44,11 @@ impl UdpSocket {
         let name = sockaddr(address);
         // SAFETY: a whole sockaddr_in.
         let bound = unsafe {
-            libc::bind(fd.as_raw_fd(), (&raw const name).cast(), size_of_val(&name) as u32)
+            libc::bind(
+                fd.as_raw_fd(),
+                (&raw const name).cast(),
+                size_of_val(&name) as u32,
+            )
         };
         if bound < 0 {
             return Err(io::Error::last_os_error());
@@ -62,7 +66,11 @@ impl UdpSocket {
 
     /// Waits for datagrams, at most so long; returns how many there are.
     pub fn receive(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
-        let mut poll = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
         let time = timeout.map(|t| libc::timespec {
             tv_sec: t.as_secs() as libc::time_t,
             tv_nsec: t.subsec_nanos().into(),
@@ -73,7 +81,11 @@ impl UdpSocket {
             0 => return Ok(0),
             n if n < 0 => {
                 let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) };
+                return if error.kind() == io::ErrorKind::Interrupted {
+                    Ok(0)
+                } else {
+                    Err(error)
+                };
             }
             _ => {}
         }
@@ -85,10 +97,15 @@ impl UdpSocket {
         let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
         // SAFETY: as above.
         let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-        let mut slices: [libc::iovec; BATCH] =
-            [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+        let mut slices: [libc::iovec; BATCH] = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; BATCH];
         for (i, buffer) in self.buffers.chunks_exact_mut(DATAGRAM).enumerate() {
-            slices[i] = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: DATAGRAM };
+            slices[i] = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: DATAGRAM,
+            };
             messages[i].msg_hdr.msg_iov = &raw mut slices[i];
             messages[i].msg_hdr.msg_iovlen = 1;
             messages[i].msg_hdr.msg_name = (&raw mut names[i]).cast();
@@ -127,7 +144,10 @@ impl UdpSocket {
     pub fn datagram(&mut self, index: usize) -> (&mut [u8], SocketAddrV4) {
         let start = index * DATAGRAM;
         let length = self.lengths[index];
-        (&mut self.buffers[start..start + length], self.sources[index])
+        (
+            &mut self.buffers[start..start + length],
+            self.sources[index],
+        )
     }
 
     /// Sends datagrams; those that the kernel has no room for are lost, as on any network.
@@ -183,13 +203,17 @@ pub(crate) fn send_batch(
     let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
     let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-    let mut slices: [libc::iovec; BATCH] =
-        [libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 }; BATCH];
+    let mut slices: [libc::iovec; BATCH] = [libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; BATCH];
     for (i, &(to, start, length)) in batch.iter().enumerate() {
         let datagram = &bytes[start..start + length];
         names[i] = sockaddr(to);
-        slices[i] =
-            libc::iovec { iov_base: datagram.as_ptr().cast_mut().cast(), iov_len: datagram.len() };
+        slices[i] = libc::iovec {
+            iov_base: datagram.as_ptr().cast_mut().cast(),
+            iov_len: datagram.len(),
+        };
         messages[i].msg_hdr.msg_iov = &raw mut slices[i];
         messages[i].msg_hdr.msg_iovlen = 1;
         messages[i].msg_hdr.msg_name = (&raw mut names[i]).cast();
@@ -219,7 +243,9 @@ fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
     libc::sockaddr_in {
         sin_family: libc::AF_INET as u16,
         sin_port: address.port().to_be(),
-        sin_addr: libc::in_addr { s_addr: u32::from(*address.ip()).to_be() },
+        sin_addr: libc::in_addr {
+            s_addr: u32::from(*address.ip()).to_be(),
+        },
         sin_zero: [0; 8],
     }
 }
@@ -227,11 +253,29 @@ fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
 /// Which worker: the client's port modulo their number, wherever the datagram came from.
 fn steer_by_inner_port(fd: &OwnedFd, workers: u32) -> io::Result<()> {
     let mut program = [
-        libc::sock_filter { code: 0x28, jt: 0, jf: 0, k: INNER_PORT }, // ldh [port]
-        libc::sock_filter { code: 0x94, jt: 0, jf: 0, k: workers },    // mod
-        libc::sock_filter { code: 0x16, jt: 0, jf: 0, k: 0 },          // ret a
+        libc::sock_filter {
+            code: 0x28,
+            jt: 0,
+            jf: 0,
+            k: INNER_PORT,
+        }, // ldh [port]
+        libc::sock_filter {
+            code: 0x94,
+            jt: 0,
+            jf: 0,
+            k: workers,
+        }, // mod
+        libc::sock_filter {
+            code: 0x16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        }, // ret a
     ];
-    let program = libc::sock_fprog { len: 3, filter: program.as_mut_ptr() };
+    let program = libc::sock_fprog {
+        len: 3,
+        filter: program.as_mut_ptr(),
+    };
     // SAFETY: a whole sock_fprog, whose instructions outlive the call.
     let done = unsafe {
         libc::setsockopt(
@@ -242,7 +286,11 @@ fn steer_by_inner_port(fd: &OwnedFd, workers: u32) -> io::Result<()> {
             size_of_val(&program) as u32,
         )
     };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }
 
 pub(crate) fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
@@ -256,5 +304,9 @@ pub(crate) fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io:
             size_of_val(&value) as u32,
         )
     };
-    if done < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
 }

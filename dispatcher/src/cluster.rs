@@ -53,24 +53,48 @@ impl Cluster {
         let wanted: Vec<Wanted> = config
             .backends
             .iter()
-            .map(|b| Wanted { name: &b.name, address: b.address })
+            .map(|b| Wanted {
+                name: &b.name,
+                address: b.address,
+            })
             .collect();
         // A slot in doubt counts as used: there are plenty.
         let slots = registry.assign(&wanted, |_| true)?;
-        let pools = config.pools.iter().map(|p| Mutex::new(policy::build(p.policy))).collect();
+        let pools = config
+            .pools
+            .iter()
+            .map(|p| Mutex::new(policy::build(p.policy)))
+            .collect();
         let keys = Keys::new(&config.keys).expect("a checked configuration has a key");
-        Ok(Self { own: own.clone(), keys, slots, pools, config })
+        Ok(Self {
+            own: own.clone(),
+            keys,
+            slots,
+            pools,
+            config,
+        })
     }
 
     pub fn vips(&self) -> Vec<IpAddr> {
-        let mut vips: Vec<IpAddr> = self.config.services.iter().map(|s| s.address.ip()).collect();
+        let mut vips: Vec<IpAddr> = self
+            .config
+            .services
+            .iter()
+            .map(|s| s.address.ip())
+            .collect();
         vips.sort();
         vips.dedup();
         vips
     }
 
     /// Looks at a connection's first bytes, and decides once they suffice.
-    pub fn look(&self, health: &Health, vip: SocketAddr, client: SocketAddr, inspection: &Inspection) -> Looked<Decision> {
+    pub fn look(
+        &self,
+        health: &Health,
+        vip: SocketAddr,
+        client: SocketAddr,
+        inspection: &Inspection,
+    ) -> Looked<Decision> {
         let Some(service) = self.config.service_at(vip) else {
             return Looked::Bad(Answer::ServiceUnavailable);
         };
@@ -84,10 +108,12 @@ impl Cluster {
         let Some(pool) = route(service, &asked).pool() else {
             return Looked::Done(Decision::Refuse(refusal.nowhere, refusal.body));
         };
-        Looked::Done(match self.choose(health, pool, &Subject::of(&asked, client)) {
-            Some(choice) => Decision::To(choice),
-            None => Decision::Refuse(refusal.nobody, refusal.body),
-        })
+        Looked::Done(
+            match self.choose(health, pool, &Subject::of(&asked, client)) {
+                Some(choice) => Decision::To(choice),
+                None => Decision::Refuse(refusal.nobody, refusal.body),
+            },
+        )
     }
 
     /// The policy's choice among the pool's backends that are alive.
@@ -103,7 +129,10 @@ impl Cluster {
     pub fn preview(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
         let members = &self.config.pools.get(pool)?.members;
         let (candidates, alive) = self.candidates(health, pool);
-        let mut policy = self.pools[pool].lock().expect("no policy panics").clone_box();
+        let mut policy = self.pools[pool]
+            .lock()
+            .expect("no policy panics")
+            .clone_box();
         let member = &members[alive[policy.choose(clock::monotonic(), subject, &candidates)?]];
         Some(self.choice(pool, member))
     }
@@ -169,13 +198,21 @@ impl Refusals {
         nobody: INTERNAL_ERROR,
         body: Body::Full,
     };
-    const H2: Self = Self { nowhere: Answer::Close, nobody: Answer::Close, body: Body::Full };
+    const H2: Self = Self {
+        nowhere: Answer::Close,
+        nobody: Answer::Close,
+        body: Body::Full,
+    };
 
     fn http(head: &HttpHead<'_>) -> Self {
         Self {
             nowhere: Answer::NotFound,
             nobody: Answer::ServiceUnavailable,
-            body: if head.method == "HEAD" { Body::Omitted } else { Body::Full },
+            body: if head.method == "HEAD" {
+                Body::Omitted
+            } else {
+                Body::Full
+            },
         }
     }
 }

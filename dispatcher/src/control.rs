@@ -95,9 +95,15 @@ pub struct Explained {
 }
 
 /// Asks the daemon behind a socket.
-pub fn ask<Answer: for<'de> Deserialize<'de>>(socket: &Path, request: &Request) -> anyhow::Result<Answer> {
+pub fn ask<Answer: for<'de> Deserialize<'de>>(
+    socket: &Path,
+    request: &Request,
+) -> anyhow::Result<Answer> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
-        format!("the daemon does not answer at {}: is it running?", socket.display())
+        format!(
+            "the daemon does not answer at {}: is it running?",
+            socket.display()
+        )
     })?;
     stream.set_read_timeout(Some(PATIENCE))?;
     serde_json::to_writer(&mut stream, request)?;
@@ -146,7 +152,13 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
             shared.reload()?;
             serde_json::Value::Null
         }
-        Request::Explain { vip, client, head, sni, alpn } => {
+        Request::Explain {
+            vip,
+            client,
+            head,
+            sni,
+            alpn,
+        } => {
             let hello = || ClientHello {
                 len: 0,
                 server_name: sni.clone(),
@@ -162,7 +174,11 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
 }
 
 fn status(shared: &Shared) -> Status {
-    let figures = shared.intake.lock().expect("no thread panics with it").clone();
+    let figures = shared
+        .intake
+        .lock()
+        .expect("no thread panics with it")
+        .clone();
     let mut counters = std::collections::BTreeMap::new();
     for (name, count) in figures.iter().flat_map(|f| &f.counters) {
         *counters.entry((*name).to_owned()).or_default() += count;
@@ -173,13 +189,24 @@ fn status(shared: &Shared) -> Status {
         reading_bytes: figures.iter().map(|f| f.held_bytes).sum(),
         answering_flows: figures.iter().map(|f| f.answering_flows).sum(),
         counters,
-        services: shared.cluster().config.services.iter().map(|s| s.address.to_string()).collect(),
+        services: shared
+            .cluster()
+            .config
+            .services
+            .iter()
+            .map(|s| s.address.to_string())
+            .collect(),
     }
 }
 
 fn backends(shared: &Shared) -> Vec<BackendStatus> {
     let cluster = shared.cluster();
-    let backends = cluster.config.backends.iter().zip(&cluster.slots).enumerate();
+    let backends = cluster
+        .config
+        .backends
+        .iter()
+        .zip(&cluster.slots)
+        .enumerate();
     backends
         .map(|(index, (backend, &slot))| BackendStatus {
             name: backend.name.clone(),
@@ -217,9 +244,7 @@ fn explain_head(
 ) -> anyhow::Result<Explained> {
     let limit = shared.cluster().config.limits.head_bytes;
     match head::inspect(head.as_bytes(), limit) {
-        Inspection::Http(parsed) => {
-            explain_asked(shared, vip, client, &Asked::Http(&parsed))
-        }
+        Inspection::Http(parsed) => explain_asked(shared, vip, client, &Asked::Http(&parsed)),
         Inspection::Bad(bad) => bail!("the dispatcher itself would refuse this: {bad}"),
         _ => bail!("this is no whole HTTP/1 request"),
     }
@@ -233,14 +258,23 @@ fn explain_asked(
 ) -> anyhow::Result<Explained> {
     let cluster = shared.cluster();
     let services = &cluster.config.services;
-    let names = || services.iter().map(|s| format!("{} ({})", s.address, s.name)).collect::<Vec<_>>().join(", ");
+    let names = || {
+        services
+            .iter()
+            .map(|s| format!("{} ({})", s.address, s.name))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let service = match vip {
         Some(vip) => cluster
             .config
             .service_at(vip)
             .ok_or_else(|| anyhow!("no service at {vip}; there are: {}", names()))?,
         None if services.len() == 1 => &services[0],
-        None => bail!("there are several services: name one with --vip: {}", names()),
+        None => bail!(
+            "there are several services: name one with --vip: {}",
+            names()
+        ),
     };
     let explanation = explain(service, asked);
     let mut because: Vec<String> = explanation.to_string().lines().map(str::to_owned).collect();
@@ -248,7 +282,8 @@ fn explain_asked(
         Routed::ByRule { pool, .. } | Routed::ByDefault { pool } => Some(pool),
         Routed::Nowhere => None,
     };
-    let choice = pool.and_then(|pool| cluster.preview(&shared.health, pool, &Subject::of(asked, client)));
+    let choice =
+        pool.and_then(|pool| cluster.preview(&shared.health, pool, &Subject::of(asked, client)));
     let config = pool.map(|pool| &cluster.config.pools[pool]);
     if let Some(config) = config {
         for member in &config.members {
@@ -268,7 +303,11 @@ fn explain_asked(
         Some(cluster.config.backends[index].name.clone())
     });
     because.push(match (&backend, config) {
-        (Some(name), Some(pool)) => format!("{} of pool {} chooses {name}", pool.policy.name(), pool.name),
+        (Some(name), Some(pool)) => format!(
+            "{} of pool {} chooses {name}",
+            pool.policy.name(),
+            pool.name
+        ),
         (None, Some(pool)) => format!("no backend of pool {} is alive: 503", pool.name),
         (_, None) => "no rule matches and the service has no pool: 404".into(),
     });

@@ -62,12 +62,15 @@ impl Health {
             loads,
             interval_ms: AtomicU64::new(interval.as_millis() as u64),
             started_ms: now_ms(),
-            slots: std::iter::repeat_with(Slot::default).take(BACKENDS_MAX).collect(),
+            slots: std::iter::repeat_with(Slot::default)
+                .take(BACKENDS_MAX)
+                .collect(),
         }
     }
 
     pub fn set_interval(&self, interval: Duration) {
-        self.interval_ms.store(interval.as_millis() as u64, Ordering::Relaxed);
+        self.interval_ms
+            .store(interval.as_millis() as u64, Ordering::Relaxed);
     }
 
     /// A heartbeat, numbered by its sender's clock. False: it is old.
@@ -78,7 +81,9 @@ impl Health {
         if last != 0 && (beat.wrapping_sub(last as u32) as i32) <= 0 {
             return false;
         }
-        entry.beat.store(u64::from(beat) | 1 << 32, Ordering::Relaxed);
+        entry
+            .beat
+            .store(u64::from(beat) | 1 << 32, Ordering::Relaxed);
         entry.heard_ms.store(now_ms(), Ordering::Relaxed);
         true
     }

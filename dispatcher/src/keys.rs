@@ -13,11 +13,14 @@ use trapeze_datapath::map::Update;
 pub fn publish_cookie_keys(maps: &DispatcherMaps, keys: &[ClusterKey]) -> std::io::Result<()> {
     // The lowest id, not the first: which key signs may change, and cookies
     // that are out must stay good meanwhile.
-    let Some(key) = keys.iter().min_by_key(|k| k.id) else { return Ok(()) };
+    let Some(key) = keys.iter().min_by_key(|k| k.id) else {
+        return Ok(());
+    };
     let now = (clock::tai().as_secs() / COOKIE_PERIOD_S) >> COOKIE_ROTATION_SHIFT;
     for rotation in now.saturating_sub(1)..=now + 2 {
         let value = derive(&key.secret, rotation);
-        maps.cookie_keys.put(&((rotation & 3) as u32), &value, Update::Any)?;
+        maps.cookie_keys
+            .put(&((rotation & 3) as u32), &value, Update::Any)?;
     }
     Ok(())
 }

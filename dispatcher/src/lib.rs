@@ -71,7 +71,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let own = find_dispatcher(&config, node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
     refuse_second(&node)?;
-    node.register().with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+    node.register()
+        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
 
     let pins = node.pins();
     let options = DispatcherOptions {
@@ -117,7 +118,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
 
     attach_dispatcher(&loaded, &options).with_context(|| attach_advice(&own))?;
     shared.announce();
-    println!("ready: dispatcher {} on {} ({})", own.name, own.interface, attach_name(own.attach));
+    println!(
+        "ready: dispatcher {} on {} ({})",
+        own.name,
+        own.interface,
+        attach_name(own.attach)
+    );
     let end = shared.wait(&signals)?;
     shared.stopping.store(true, Ordering::Relaxed);
     for thread in threads {
@@ -131,7 +137,10 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
 
 impl Shared {
     pub(crate) fn cluster(&self) -> Arc<Cluster> {
-        self.cluster.read().expect("no thread panics with it").clone()
+        self.cluster
+            .read()
+            .expect("no thread panics with it")
+            .clone()
     }
 
     /// Obeys signals until one says to end.
@@ -250,7 +259,8 @@ impl Shared {
     fn clean_up(&self) -> anyhow::Result<()> {
         object::unpin_all(&self.node.pins())?;
         if let Some(host) = self.host.lock().expect("no thread panics with it").take() {
-            host.restore().context("cannot take back all changes of this host")?;
+            host.restore()
+                .context("cannot take back all changes of this host")?;
         }
         self.node.unregister()?;
         Ok(())
@@ -266,7 +276,10 @@ fn read_config(path: &PathBuf) -> anyhow::Result<Config> {
 fn find_dispatcher<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Dispatcher> {
     config.dispatcher(name).ok_or_else(|| {
         let names: Vec<&str> = config.dispatchers.iter().map(|d| d.name.as_str()).collect();
-        anyhow!("no [[dispatcher]] is named {name}; there are: {}", names.join(", "))
+        anyhow!(
+            "no [[dispatcher]] is named {name}; there are: {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -301,13 +314,15 @@ fn spawn(
     body: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
 ) -> anyhow::Result<std::thread::JoinHandle<()>> {
     let thread_name = name.to_owned();
-    Ok(std::thread::Builder::new().name(name.into()).spawn(move || {
-        if let Err(error) = body() {
-            // Without this thread nothing works: the pinned data path does better alone.
-            eprintln!("{thread_name}: {error:#}");
-            std::process::exit(1);
-        }
-    })?)
+    Ok(std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            if let Err(error) = body() {
+                // Without this thread nothing works: the pinned data path does better alone.
+                eprintln!("{thread_name}: {error:#}");
+                std::process::exit(1);
+            }
+        })?)
 }
 
 pub(crate) fn v4(address: IpAddr) -> anyhow::Result<std::net::Ipv4Addr> {

@@ -38,7 +38,11 @@ impl Records {
     }
 
     pub fn get(&self, key: &FlowKey) -> io::Result<Option<Record>> {
-        Ok(self.maps.flows.get(&(*key).into())?.and_then(|flow| Record::read(&flow)))
+        Ok(self
+            .maps
+            .flows
+            .get(&(*key).into())?
+            .and_then(|flow| Record::read(&flow)))
     }
 
     /// Assigns a flow to a backend, unless this very connection has one: then
@@ -89,7 +93,9 @@ impl Records {
         {
             self.loads.closed(old.slot);
         }
-        self.maps.flows.put(&map_key, &new_flow(key, isns, handshake, None), Update::Any)
+        self.maps
+            .flows
+            .put(&map_key, &new_flow(key, isns, handshake, None), Update::Any)
     }
 
     /// Takes a record away that was for reading; another connection's stays.
@@ -155,7 +161,11 @@ fn new_flow(
         server_isn: isns.server.raw(),
         backend: choice.map_or(0, |c| c.slot),
         pool: choice.map_or(0, |c| c.pool as u32),
-        state: if to.is_some() { FlowState::Established } else { FlowState::Reading } as u32,
+        state: if to.is_some() {
+            FlowState::Established
+        } else {
+            FlowState::Reading
+        } as u32,
         last_seq: isns.client.raw().wrapping_add(1),
         last_ack: isns.server.raw().wrapping_add(1),
         created_ns: now,

@@ -35,7 +35,10 @@ impl Registry {
                     .then(|| (entry.name().to_owned(), addr_from_bytes(entry.addr))))
             })
             .collect::<std::io::Result<_>>()?;
-        Ok(Self { slots, changed: Vec::new() })
+        Ok(Self {
+            slots,
+            changed: Vec::new(),
+        })
     }
 
     /// The slots of these backends, in their order. `in_use` tells of a slot
@@ -46,19 +49,24 @@ impl Registry {
         in_use: impl Fn(u32) -> bool,
     ) -> anyhow::Result<Vec<u32>> {
         let is_wanted = |entry: &(String, IpAddr)| {
-            wanted.iter().any(|w| w.name == entry.0 && w.address == entry.1)
+            wanted
+                .iter()
+                .any(|w| w.name == entry.0 && w.address == entry.1)
         };
         let mut assigned = Vec::with_capacity(wanted.len());
         for backend in wanted {
             let same = |entry: &Option<(String, IpAddr)>| {
-                entry.as_ref().is_some_and(|e| e.0 == backend.name && e.1 == backend.address)
+                entry
+                    .as_ref()
+                    .is_some_and(|e| e.0 == backend.name && e.1 == backend.address)
             };
             let slot = match self.slots.iter().position(same) {
                 Some(slot) => slot,
                 None => {
                     let free = self.slots.iter().position(Option::is_none).or_else(|| {
                         (0..self.slots.len()).find(|&slot| {
-                            !self.slots[slot].as_ref().is_some_and(is_wanted) && !in_use(slot as u32)
+                            !self.slots[slot].as_ref().is_some_and(is_wanted)
+                                && !in_use(slot as u32)
                         })
                     });
                     let Some(slot) = free else {
@@ -82,7 +90,9 @@ impl Registry {
     ) -> std::io::Result<Vec<u32>> {
         let changed = std::mem::take(&mut self.changed);
         for &slot in &changed {
-            let Some((name, address)) = &self.slots[slot as usize] else { continue };
+            let Some((name, address)) = &self.slots[slot as usize] else {
+                continue;
+            };
             let value = Backend {
                 addr: addr_bytes(*address),
                 name: Backend::name_bytes(name),

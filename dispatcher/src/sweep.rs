@@ -39,7 +39,11 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
         let lifetimes = Lifetimes {
             reading: limits.head_timeout + Duration::from_secs(30),
             idle: limits.idle_timeout,
-            closed: if pressed { PRESSED_FIN_LIFETIME } else { limits.fin_timeout },
+            closed: if pressed {
+                PRESSED_FIN_LIFETIME
+            } else {
+                limits.fin_timeout
+            },
         };
         let mut budget = (entries / ROUND).max(BATCH);
         while budget > 0 {

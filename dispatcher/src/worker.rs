@@ -94,8 +94,14 @@ impl Worker {
         let mut shown = Instant::now();
         while !self.state.shared.stopping.load(Ordering::Relaxed) {
             let now = clock::monotonic();
-            let due = self.state.intake.poll_timeout().map(|at| at.saturating_sub(now));
-            let count = self.socket.receive(Some(due.map_or(LONGEST_WAIT, |d| d.min(LONGEST_WAIT))))?;
+            let due = self
+                .state
+                .intake
+                .poll_timeout()
+                .map(|at| at.saturating_sub(now));
+            let count = self
+                .socket
+                .receive(Some(due.map_or(LONGEST_WAIT, |d| d.min(LONGEST_WAIT))))?;
             self.state.follow_reload();
             let now = clock::monotonic();
             for index in 0..count {
@@ -128,7 +134,8 @@ impl State {
             self.generation = generation;
             self.cluster = self.shared.cluster();
             let workers = self.cluster.own.workers;
-            self.intake.set_bounds(Bounds::per_worker(&self.cluster.config.limits, workers));
+            self.intake
+                .set_bounds(Bounds::per_worker(&self.cluster.config.limits, workers));
         }
     }
 
@@ -165,7 +172,12 @@ impl State {
         let limit = cluster.config.limits.head_bytes;
         let outcome = self.intake.on_packet(now, &arrived, |bytes, _| {
             let inspection = head::inspect(bytes, limit);
-            cluster.look(&shared.health, arrived.key.vip, arrived.key.client, &inspection)
+            cluster.look(
+                &shared.health,
+                arrived.key.vip,
+                arrived.key.client,
+                &inspection,
+            )
         });
         match outcome {
             Outcome::Complete(Decision::To(choice)) => {
@@ -175,7 +187,8 @@ impl State {
             }
             Outcome::Decide(Decision::To(choice)) => {
                 if self.assign(now, &arrived, &choice, None).is_some() {
-                    self.intake.assigned(now, &arrived.key, self.payload_max(&arrived));
+                    self.intake
+                        .assigned(now, &arrived.key, self.payload_max(&arrived));
                 }
             }
             Outcome::Complete(Decision::Refuse(answer, body))
@@ -198,7 +211,9 @@ impl State {
         let Ok(mut arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
-        let Ok(Some(record)) = self.shared.records.get(&arrived.key) else { return };
+        let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
+            return;
+        };
         if record.isns.client != arrived.isns.client
             || record.state == FlowState::Reading
             || record.epoch != meta.epoch
@@ -223,7 +238,8 @@ impl State {
             (_, Refusal::AcceptQueueFull) => {}
             (Decision::Refuse(answer, body), _) => self.intake.answer(now, &arrived, answer, body),
             (Decision::To(_), _) => {
-                self.intake.answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
+                self.intake
+                    .answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
             }
         }
         self.act(now);
@@ -240,7 +256,12 @@ impl State {
         }
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
-        let subject = Subject { host: "", path: b"", query: None, client: arrived.key.client };
+        let subject = Subject {
+            host: "",
+            path: b"",
+            query: None,
+            client: arrived.key.client,
+        };
         match cluster.choose(health, record.pool, &subject) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
@@ -248,7 +269,9 @@ impl State {
     }
 
     fn on_heartbeat(&mut self, beat: u32, inner: &[u8]) {
-        let Ok(packet) = ipv4::Packet::parse(inner) else { return self.count("malformed") };
+        let Ok(packet) = ipv4::Packet::parse(inner) else {
+            return self.count("malformed");
+        };
         let source = IpAddr::V4(packet.source());
         let backends = &self.cluster.config.backends;
         match backends.iter().position(|b| b.address == source) {
@@ -276,12 +299,20 @@ impl State {
     ) -> Option<Record> {
         let records = &self.shared.records;
         let (key, isns) = (&arrived.key, arrived.isns);
-        match records.assign(key, isns, arrived.handshake, choice, &self.cluster.keys, after) {
+        match records.assign(
+            key,
+            isns,
+            arrived.handshake,
+            choice,
+            &self.cluster.keys,
+            after,
+        ) {
             Ok(record) => Some(record),
             Err(_) => {
                 // The table is full: limits.flows.
                 self.count("table-full");
-                self.intake.answer(now, arrived, Answer::ServiceUnavailable, Body::Full);
+                self.intake
+                    .answer(now, arrived, Answer::ServiceUnavailable, Body::Full);
                 None
             }
         }
@@ -292,7 +323,9 @@ impl State {
         if arrived.checksum == TcpChecksum::Wrong {
             return self.count("bad-checksum");
         }
-        let Some(to) = self.backend_address(record.slot) else { return self.count("no-backend") };
+        let Some(to) = self.backend_address(record.slot) else {
+            return self.count("no-backend");
+        };
         if inner.len() <= self.inner_max {
             self.to_backends.push(to, |out| {
                 geneve::write(&record.option, inner, out);
@@ -319,7 +352,8 @@ impl State {
                 payload: payload.to_vec(),
             };
             let packet = segment.to_packet();
-            self.to_backends.push(to, |out| geneve::write(&record.option, &packet, out));
+            self.to_backends
+                .push(to, |out| geneve::write(&record.option, &packet, out));
         }
     }
 
@@ -334,12 +368,21 @@ impl State {
         while let Some(action) = self.intake.poll_action() {
             match action {
                 Action::ToClient(segment) => {
-                    let IpAddr::V4(client) = segment.destination.ip() else { continue };
-                    self.to_clients.push(SocketAddrV4::new(client, 0), |out| segment.write(out));
+                    let IpAddr::V4(client) = segment.destination.ip() else {
+                        continue;
+                    };
+                    self.to_clients
+                        .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
                 }
                 Action::ToBackend { key, segment } => self.to_backend(&key, &segment, None),
-                Action::Probe { key, segment } => self.to_backend(&key, &segment, Some(Kind::Probe)),
-                Action::Reading { key, isns, handshake } => {
+                Action::Probe { key, segment } => {
+                    self.to_backend(&key, &segment, Some(Kind::Probe))
+                }
+                Action::Reading {
+                    key,
+                    isns,
+                    handshake,
+                } => {
                     if self.shared.records.read_on(&key, isns, handshake).is_err() {
                         self.count("table-full");
                         self.intake.forget(&key);
@@ -354,19 +397,26 @@ impl State {
     }
 
     fn to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
-        let Ok(Some(record)) = self.shared.records.get(key) else { return };
-        let Some(to) = self.backend_address(record.slot) else { return self.count("no-backend") };
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        let Some(to) = self.backend_address(record.slot) else {
+            return self.count("no-backend");
+        };
         let option = match kind {
             None => record.option,
             Some(kind) => {
-                let Ok(meta) = Meta::decode(&record.option) else { return };
+                let Ok(meta) = Meta::decode(&record.option) else {
+                    return;
+                };
                 let binding = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip);
                 let Some(binding) = binding else { return };
                 Meta { kind, ..meta }.seal(&self.cluster.keys, &binding)
             }
         };
         let packet = segment.to_packet();
-        self.to_backends.push(to, |out| geneve::write(&option, &packet, out));
+        self.to_backends
+            .push(to, |out| geneve::write(&option, &packet, out));
     }
 
     fn backend_address(&self, slot: u32) -> Option<SocketAddrV4> {
