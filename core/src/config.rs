@@ -146,7 +146,7 @@ pub enum PolicyKind {
     RoundRobin,
     /// `least-connections`, weighted.
     LeastConnections,
-    /// `hrw`: highest random weight of the URL [LACP03].
+    /// `hrw`: highest random weight of the URL \[LACP03\].
     Hrw,
 }
 

@@ -164,6 +164,9 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("10.77.0.100:443", "10.77.0.100:80", "another service is at this address"),
     ("10.77.0.100:443", "10.77.0.21:443", "10.77.0.21 is the own address of `b1`"),
     ("127.0.0.1:8081", "[::1]:8081", "::1 is IPv6"),
+    ("10.77.0.100:443", "[fd00::1]:443", "fd00::1 is IPv6"),
+    ("10.77.0.100:443", "[fd00::1%1]:443", "`address`: an address with a scope"),
+    ("10.77.0.100:443", "224.0.0.1:443", "`address`: 224.0.0.1 is not the address of one host"),
     ("interface = \"eth0\"\nattach", "interface = \"a/b\"\nattach", "`interface`: expected an interface's name"),
     // Rules.
     ("path_prefix = \"/img\"\n", "", "this rule has no condition"),

@@ -164,8 +164,10 @@ impl<'a> RequestLine<'a> {
         let version = trim_start(rest)
             .strip_prefix(b"HTTP/1.")
             .ok_or("no HTTP/1.x request")?;
-        let minor_version = match version.trim_ascii_end() {
+        let minor_version = match *version.trim_ascii_end() {
             [digit @ b'0'..=b'9'] => digit - b'0',
+            // As nginx; no such version exists.
+            [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => (tens - b'0') * 10 + (ones - b'0'),
             _ => return Err("no HTTP/1.x request"),
         };
         let method = str::from_utf8(method).map_err(|_| NO_METHOD)?;

@@ -39,6 +39,7 @@ pub(super) const HEADS: &[(&str, &[u8], Expected)] = &[
     ("empty lines before", b"\r\n\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", ("GET", "/", "/", Some("a"))),
     ("several spaces, as nginx", b"GET   /a  HTTP/1.1 \r\n\r\n", ("GET", "/a", "/a", None)),
     ("a minor version to come", b"GET / HTTP/1.2\r\n\r\n", ("GET", "/", "/", None)),
+    ("a minor version of two digits, as nginx", b"GET / HTTP/1.10\r\n\r\n", ("GET", "/", "/", None)),
     // RFC 9112 §3.2: the four forms of a target.
     ("absolute form wins over Host", b"GET http://User@A.Example:81/p?q HTTP/1.1\r\nHost: b\r\n\r\n", ("GET", "http://User@A.Example:81/p?q", "/p", Some("a.example"))),
     ("absolute form without path", b"GET http://a?q HTTP/1.1\r\n\r\n", ("GET", "http://a?q", "/", Some("a"))),
@@ -135,7 +136,7 @@ const MALFORMED: &[(&[u8], &str)] = &[
     (b"GET\r\n", "no target"),
     (b"GET /\x01 HTTP/1.1\r\n", "no target"),
     (b"GET / HTTP/2.0\r\n", "no HTTP/1.x request"),
-    (b"GET / HTTP/1.10\r\n", "no HTTP/1.x request"),
+    (b"GET / HTTP/1.100\r\n", "no HTTP/1.x request"),
     (b"GET / HTTP/1.\r\n", "no HTTP/1.x request"),
     (b"GET / http/1.1\r\n", "no HTTP/1.x request"),
     (b"GET /a b HTTP/1.1\r\n", "no HTTP/1.x request"),
