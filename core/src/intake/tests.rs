@@ -2,6 +2,7 @@
 //! are laid; reading is in tables.rs, answering in goodbyes.rs, calls without
 //! sense or order in noise.rs, whole conversations in simulated.rs.
 
+mod arrived;
 mod goodbyes;
 mod noise;
 mod simulated;
