@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 /// Pieces that may wait beyond a gap.
-const MAX_PIECES: usize = 64;
+const MAX_PIECES: usize = 32;
 
 /// A stream from its first byte on, and pieces of it beyond gaps.
 #[derive(Clone, Debug, Default)]

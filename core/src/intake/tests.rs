@@ -1,9 +1,11 @@
 //! The intake in virtual time. Here is the bench on which one client's packets
-//! are laid; reading is in tables.rs, answering in goodbyes.rs, and calls
-//! without sense or order in noise.rs.
+//! are laid; reading is in tables.rs, answering in goodbyes.rs, calls without
+//! sense or order in noise.rs, whole conversations in simulated.rs.
 
+mod arrived;
 mod goodbyes;
 mod noise;
+mod simulated;
 mod tables;
 
 use super::*;
@@ -35,8 +37,9 @@ fn inspect(bytes: &[u8], inspected: usize) -> Looked<usize> {
     if bytes.starts_with(b"BAD") {
         return Looked::Bad(Answer::BadRequest);
     }
-    match bytes.windows(4).position(|end| end == b"\r\n\r\n") {
-        Some(at) => Looked::Done(at + 4),
+    let from = inspected.saturating_sub(3);
+    match bytes[from..].windows(4).position(|end| end == b"\r\n\r\n") {
+        Some(at) => Looked::Done(from + at + 4),
         None => Looked::More,
     }
 }

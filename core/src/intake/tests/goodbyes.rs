@@ -44,6 +44,12 @@ fn an_answer_is_read_and_both_sides_close() {
     assert_eq!(bench.actions(), [""; 0]);
     assert_eq!(bench.after(n, 27, Flags::FIN, b""), Outcome::Answering);
     assert_eq!(bench.actions(), [format!("client ACK {n}+0 ack 28")]);
+    // Nothing comes after a FIN.
+    assert_eq!(
+        bench.after(n, 28, Flags::default(), b"x"),
+        Outcome::Answering
+    );
+    assert_eq!(bench.actions(), [format!("client ACK {n}+0 ack 28")]);
     // Our ACK was lost.
     bench.now += ms(300);
     assert_eq!(bench.after(n, 27, Flags::FIN, b""), Outcome::Answering);
@@ -284,4 +290,18 @@ fn a_client_that_breaks_off_is_closed_without_an_answer() {
     );
     assert_eq!(bench.wait(ms(5000)), Some(ms(1000)));
     assert_eq!(bench.actions(), ["ended Closed"]);
+}
+
+#[test]
+fn a_decision_that_nobody_takes_times_out() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    assert_eq!(bench.data(10, &HEAD[10..]), Outcome::Decide(27));
+    bench.actions();
+    assert_eq!(bench.wait(ms(20_000)), Some(ms(10_000)));
+    assert_eq!(
+        bench.actions(),
+        ["client RST|ACK 0+0 ack 27", "ended TimedOut"]
+    );
+    assert!(!bench.assigned(1000));
 }

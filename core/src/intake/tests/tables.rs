@@ -66,6 +66,11 @@ fn bytes_that_come_with_the_head_go_along_and_gaps_do_not() {
     bench.data(0, &HEAD[..10]);
     let rest = [&HEAD[10..], b"body"].concat();
     assert_eq!(bench.packet(10, Flags::FIN, &rest), Outcome::Decide(27));
+    assert_eq!(
+        bench.intake.held_bytes(),
+        31,
+        "what lay beyond the gap is forgotten"
+    );
     bench.actions();
     bench.confirmed(0); // not retained, no harm
     assert!(bench.assigned(1460));
@@ -92,14 +97,18 @@ fn segments_to_the_backend_look_like_the_clients_latest() {
     let mut bench = Bench::new(bounds());
     bench.data(0, &HEAD[..10]);
     bench.clocks = (1005, 78);
-    let mut last = bench.arrived(10, Flags::ACK, &HEAD[10..]);
+    bench.data(20, &HEAD[20..]);
+    bench.clocks = (1004, 77); // overtaken
+    let mut last = bench.arrived(10, Flags::ACK, &HEAD[10..20]);
     last.header.window = 123;
     assert_eq!(bench.give(&last), Outcome::Decide(27));
     bench.assigned(1460);
     let actions: Vec<_> = std::iter::from_fn(|| bench.intake.poll_action()).collect();
     let [
         Action::Reading { isns, .. },
+        Action::ToClient(_),
         Action::ToBackend { key, segment },
+        Action::Probe { .. },
     ] = &actions[..]
     else {
         panic!("{actions:?}");

@@ -183,6 +183,76 @@ fn a_packet_and_its_flow_bind_alike() {
     assert_eq!(Binding::of_packet(backend, &[0x60; 60]), None, "IPv6");
 }
 
+/// The number that abi.h gives a name, by `NAME = n` or `#define NAME n`.
+fn in_abi_h(name: &str) -> u32 {
+    let header = include_str!("../../../../bpf/include/abi.h");
+    let words: Vec<_> = header
+        .split_whitespace()
+        .filter(|word| *word != "=")
+        .collect();
+    let at = words.iter().position(|word| *word == name);
+    let number = words[at.expect(name) + 1].trim_end_matches([',', 'u']);
+    match number.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).unwrap(),
+        None => number.parse().unwrap(),
+    }
+}
+
+#[test]
+fn the_numbers_are_those_of_abi_h() {
+    assert_eq!(u32::from(VERSION), in_abi_h("META_VERSION"));
+    let kinds = [
+        (Kind::Forward, "META_FORWARD"),
+        (
+            Kind::Request {
+                server_isn: ServerSeq::new(0),
+            },
+            "META_REQUEST",
+        ),
+        (Kind::Probe, "META_PROBE"),
+        (
+            Kind::ProbeAnswer {
+                received: ClientSeq::new(0),
+            },
+            "META_PROBE_ANSWER",
+        ),
+        (Kind::Refused(Refusal::NoListener), "META_REFUSED"),
+        (Kind::Icmp, "META_ICMP"),
+        (Kind::Heartbeat, "META_HEARTBEAT"),
+    ];
+    for (kind, name) in kinds {
+        assert_eq!(u32::from(kind.encode().0), in_abi_h(name), "{name}");
+    }
+    let refusals = [
+        (Refusal::NoListener, "REFUSAL_NO_LISTENER"),
+        (Refusal::AcceptQueueFull, "REFUSAL_ACCEPT_QUEUE_FULL"),
+    ];
+    for (refusal, name) in refusals {
+        assert_eq!(
+            u32::from(Kind::Refused(refusal).encode().1),
+            in_abi_h(name),
+            "{name}"
+        );
+    }
+    let options = [
+        (WINDOW_SCALE, "TCP_OPTION_WINDOW_SCALE"),
+        (SACK, "TCP_OPTION_SACK"),
+        (TIMESTAMPS, "TCP_OPTION_TIMESTAMPS"),
+        (ECN, "TCP_OPTION_ECN"),
+    ];
+    for (bit, name) in options {
+        assert_eq!(u32::from(bit), in_abi_h(name), "{name}");
+    }
+    assert_eq!(
+        u32::from(crate::wire::geneve::PORT),
+        in_abi_h("GENEVE_PORT")
+    );
+    assert_eq!(
+        20 + 8 + crate::wire::geneve::HEADER_LEN as u32,
+        in_abi_h("ENCAP_LEN")
+    );
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
