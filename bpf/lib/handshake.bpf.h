@@ -8,7 +8,7 @@
 #include "answer.bpf.h"
 #include "cookie.bpf.h"
 
-#define INITIAL_WINDOW 64240
+#define INITIAL_WINDOW 65535
 /* A proof serves a silent connection for this long. */
 #define PROOF_LIFETIME_NS (3600ull * 1000000000ull)
 

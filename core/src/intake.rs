@@ -41,6 +41,7 @@ pub use events::{Action, Arrived, End, Ignored, Isns, Looked, Outcome};
 
 use crate::config::Limits;
 use crate::flow::FlowKey;
+use crate::head::Progress;
 use crate::seq::ClientSeq;
 use crate::wire::checksum::TcpChecksum;
 use crate::wire::tcp::Flags;
@@ -123,15 +124,15 @@ impl Intake {
         self.bounds = bounds;
     }
 
-    /// Takes a packet. `inspect(bytes, inspected)` looks at a stream from its
-    /// first byte on, of which it has found the first `inspected` bytes
-    /// incomplete before. It says `Done` at most once for a connection, unless
-    /// the connection is forgotten in between.
+    /// Takes a packet. `inspect(bytes, progress)` looks at a stream from its
+    /// first byte on; `progress` is where its last look at this stream stopped.
+    /// It says `Done` at most once for a connection, unless the connection is
+    /// forgotten in between.
     pub fn on_packet<Decision>(
         &mut self,
         now: Duration,
         arrived: &Arrived<'_>,
-        inspect: impl FnMut(&[u8], usize) -> Looked<Decision>,
+        inspect: impl FnMut(&[u8], &mut Progress) -> Looked<Decision>,
     ) -> Outcome<Decision> {
         self.counters.packets += 1;
         let outcome = self.receive(now, arrived, inspect);

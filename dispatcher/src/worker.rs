@@ -170,8 +170,8 @@ impl State {
         }
         let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
         let limit = cluster.config.limits.head_bytes;
-        let outcome = self.intake.on_packet(now, &arrived, |bytes, _| {
-            let inspection = head::inspect(bytes, limit);
+        let outcome = self.intake.on_packet(now, &arrived, |bytes, progress| {
+            let inspection = head::inspect_from(bytes, progress, limit);
             cluster.look(
                 &shared.health,
                 arrived.key.vip,

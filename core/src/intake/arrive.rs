@@ -7,7 +7,7 @@ impl Intake {
         &mut self,
         now: Duration,
         arrived: &Arrived<'_>,
-        inspect: impl FnMut(&[u8], usize) -> Looked<Decision>,
+        inspect: impl FnMut(&[u8], &mut Progress) -> Looked<Decision>,
     ) -> Outcome<Decision> {
         if let Err(why) = check(arrived) {
             return Outcome::Ignored(why);
@@ -44,7 +44,7 @@ impl Intake {
         &mut self,
         now: Duration,
         arrived: &Arrived<'_>,
-        mut inspect: impl FnMut(&[u8], usize) -> Looked<Decision>,
+        mut inspect: impl FnMut(&[u8], &mut Progress) -> Looked<Decision>,
     ) -> Outcome<Decision> {
         if arrived.is(Flags::RST) {
             return Outcome::Ignored(Ignored::Reset);
@@ -63,7 +63,7 @@ impl Intake {
 
         let mut reading = Reading::new(now + self.bounds.head_timeout);
         if in_order {
-            match inspect(arrived.payload, 0) {
+            match inspect(arrived.payload, &mut reading.progress) {
                 Looked::Done(decision) => {
                     self.replace(&arrived.key);
                     return Outcome::Complete(decision);
@@ -100,7 +100,7 @@ impl Intake {
         serial: u64,
         mut reading: Reading,
         arrived: &Arrived<'_>,
-        inspect: impl FnMut(&[u8], usize) -> Looked<Decision>,
+        inspect: impl FnMut(&[u8], &mut Progress) -> Looked<Decision>,
     ) -> Outcome<Decision> {
         let taken = if arrived.is(Flags::ACK) && arrived.ack() != connection.our_start() {
             Err(Ignored::BadAck)
@@ -139,11 +139,11 @@ impl Intake {
         serial: u64,
         mut reading: Reading,
         taken: Taken,
-        mut inspect: impl FnMut(&[u8], usize) -> Looked<Decision>,
+        mut inspect: impl FnMut(&[u8], &mut Progress) -> Looked<Decision>,
     ) -> Outcome<Decision> {
         let bytes = reading.assembly.contiguous();
         if bytes.len() > reading.inspected {
-            match inspect(bytes, reading.inspected) {
+            match inspect(bytes, &mut reading.progress) {
                 Looked::More => reading.inspected = bytes.len(),
                 Looked::Done(decision) => {
                     reading.decide();

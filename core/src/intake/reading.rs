@@ -4,6 +4,7 @@
 use super::assembly::{Assembly, Inserted};
 use super::events::{Arrived, Ignored};
 use super::flow::Connection;
+use crate::head::Progress;
 use crate::seq::ClientSeq;
 use crate::wire::segment::Segment;
 use crate::wire::tcp::Flags;
@@ -22,6 +23,8 @@ pub(super) struct Reading {
     pub(super) assembly: Assembly,
     /// Bytes at the beginning that an inspection has found incomplete.
     pub(super) inspected: usize,
+    /// Where the inspection stands.
+    pub(super) progress: Progress,
     /// Bytes at the beginning that we have acknowledged.
     pub(super) acked: usize,
     /// Where the client's FIN stands.
@@ -57,6 +60,7 @@ impl Reading {
         Self {
             assembly: Assembly::default(),
             inspected: 0,
+            progress: Progress::default(),
             acked: 0,
             fin: None,
             ack_due: None,
