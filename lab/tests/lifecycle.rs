@@ -241,7 +241,10 @@ fn down_removes_what_an_interrupted_up_has_left() {
     Lab::remove(name).unwrap();
     assert_gone(name);
     let absent = Lab::remove(name).unwrap_err().to_string();
-    assert!(absent.contains("there is no lab"), "{absent}");
+    assert!(
+        absent.contains("there is no lab") && absent.contains("to remove"),
+        "{absent}"
+    );
 }
 
 #[test]
