@@ -1,1 +1,171 @@
-//! Placeholder.
+//! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
+//! host the VIPs without announcing them, and tells the dispatchers that it
+//! lives. Packets never come here; flows go on when this process is gone.
+
+mod beat;
+mod prepare;
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, anyhow, bail};
+use trapeze_core::config::{Backend, Config};
+use trapeze_core::flow::addr_bytes;
+use trapeze_core::wire::meta::Keys;
+use trapeze_datapath::abi::{self, Server, ServerKey};
+use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
+use trapeze_datapath::host::Host;
+use trapeze_datapath::map::Update;
+use trapeze_datapath::node::{Node, Role};
+use trapeze_datapath::object;
+use trapeze_datapath::signal::{Signal, Signals};
+
+use beat::Heart;
+
+/// Runs the daemon until it is told to stop.
+pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
+    let signals = Signals::block()?;
+    let config = read_config(&config_path)?;
+    let own = find_backend(&config, node_name)?.clone();
+    let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
+    refuse_second(&node)?;
+    node.register()
+        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+
+    let (maps, loaded) = load_agent(&node.pins())?;
+    publish(&maps, &config, &own)?;
+    let mut host = Host::open(&node.run_dir().join("host"))?;
+    prepare::prepare(&mut host, &config, &own)?;
+    attach_agent(&loaded, &own.interface).with_context(|| {
+        format!(
+            "cannot attach to {} at tc: see `trapeze doctor`",
+            own.interface
+        )
+    })?;
+    let mut heart = Heart::new(&config, &own)?;
+    println!("ready: agent {} on {}", own.name, own.interface);
+
+    let mut due = Instant::now();
+    loop {
+        heart.beat();
+        due += heart.interval();
+        due = due.max(Instant::now());
+        match signals.wait(
+            due.saturating_duration_since(Instant::now())
+                .max(Duration::from_millis(1)),
+        )? {
+            None => {}
+            Some(Signal::Reload) => {
+                match reload(&config_path, &config.name, &own, &maps, &mut host) {
+                    Ok(new) => {
+                        heart = new;
+                        println!("reloaded {}", config_path.display());
+                    }
+                    Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
+                }
+            }
+            Some(Signal::HandOver) => return Ok(()),
+            Some(Signal::Stop) => break,
+        }
+    }
+    object::unpin_all(&node.pins())?;
+    host.restore()
+        .context("cannot take back all changes of this host")?;
+    node.unregister()?;
+    Ok(())
+}
+
+fn reload(
+    path: &Path,
+    cluster: &str,
+    old: &Backend,
+    maps: &AgentMaps,
+    host: &mut Host,
+) -> anyhow::Result<Heart> {
+    let config = read_config(path)?;
+    let own = find_backend(&config, &old.name)?.clone();
+    if config.name != cluster || own.interface != old.interface || own.address != old.address {
+        bail!(
+            "the cluster's name and this backend's address and interface are fixed while it runs: restart it"
+        );
+    }
+    publish(maps, &config, &own)?;
+    prepare::prepare(host, &config, &own)?;
+    Heart::new(&config, &own)
+}
+
+/// Puts the configuration into the data path's maps.
+fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<()> {
+    trapeze_datapath::map::fill_tag_keys(&maps.tag_keys, &config.keys)?;
+    let node = abi::Node {
+        address: v4(own.address)?.octets(),
+        signing_key: config.keys[0].id.into(),
+    };
+    maps.node.put(&0, &node, Update::Any)?;
+    let index = config.backends.iter().position(|b| b.name == own.name);
+    let members = config.pools.iter().flat_map(|p| &p.members);
+    let servers = members
+        .filter(|m| Some(m.backend) == index)
+        .filter_map(|m| m.server)
+        .chain(own.server)
+        .filter(|server| !server.ip().is_unspecified());
+    let mut wanted = Vec::new();
+    for server in servers {
+        let key = ServerKey {
+            port: server.port().to_be_bytes(),
+            pad: 0,
+        };
+        maps.servers.put(
+            &key,
+            &Server {
+                addr: addr_bytes(server.ip()),
+            },
+            Update::Any,
+        )?;
+        wanted.push(key);
+    }
+    for (key, _) in maps.servers.all()? {
+        if !wanted.contains(&key) {
+            maps.servers.delete(&key)?;
+        }
+    }
+    Ok(())
+}
+
+fn read_config(path: &Path) -> anyhow::Result<Config> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+    Config::parse(&text, &path.display().to_string()).map_err(|errors| anyhow!("{errors}"))
+}
+
+fn find_backend<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Backend> {
+    config.backend(name).ok_or_else(|| {
+        let names: Vec<&str> = config.backends.iter().map(|b| b.name.as_str()).collect();
+        anyhow!(
+            "no [[backend]] is named {name}; there are: {}",
+            names.join(", ")
+        )
+    })
+}
+
+fn refuse_second(node: &Node) -> anyhow::Result<()> {
+    match node.running_elsewhere()? {
+        Some(pid) => bail!(
+            "{} runs already (process {pid}): kill -USR2 it to take over its connections, or -TERM to stop it",
+            node.name
+        ),
+        None => Ok(()),
+    }
+}
+
+fn keys(config: &Config) -> Keys {
+    Keys::new(&config.keys).expect("a checked configuration has a key")
+}
+
+fn v4(address: IpAddr) -> anyhow::Result<Ipv4Addr> {
+    match address {
+        IpAddr::V4(v4) => Ok(v4),
+        IpAddr::V6(v6) => bail!("{v6}: IPv6 is not supported yet"),
+    }
+}

@@ -120,6 +120,8 @@ struct flow {
 	__u32 state; /* enum flow_state */
 	__u32 last_seq; /* the client's latest segment */
 	__u32 last_ack;
+	__u32 pool; /* where its backend was chosen from: the daemon's */
+	__u32 pad;
 	__u64 created_ns; /* CLOCK_MONOTONIC */
 	__u64 last_seen_ns; /* CLOCK_MONOTONIC_COARSE */
 	__u64 syn_seen_ns; /* a SYN of the same 4-tuple came by: look twice */
@@ -162,6 +164,12 @@ struct siphash_key {
 	__u64 k0;
 	__u64 k1;
 	__u64 generation; /* cookie: rotation number; tag: 1 when in use */
+};
+
+/* The node that runs the program. */
+struct node {
+	__be32 address; /* its own, where its daemon listens */
+	__u32 signing_key; /* id */
 };
 
 /* Agent: what was rebuilt last for a 4-tuple (at most once). */
@@ -215,9 +223,7 @@ struct server {
 	X(EARLY, "early", "overtook the packet that sets its connection up; it comes again")   \
 	X(NO_LISTENER, "no-listener", "no server listens here: start it")                      \
 	X(ACCEPT_QUEUE_FULL, "accept-queue-full", "the server accepts too slowly")             \
-	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")     \
-	X(GHOST, "ghost", "a request that has already run, repeated by the network")           \
-	X(PROBE_DONE, "probe", "a probe, answered: expected")
+	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -237,7 +243,8 @@ enum drop_reason {
 	X(REBUILT, "rebuilt", "connections given to a listener")        \
 	X(REPLACED, "replaced", "leftover sockets removed for a new connection") \
 	X(REFUSED, "refused", "connections given back to the dispatcher") \
-	X(CONFIRMED, "confirmed", "rebuilt connections that have answered")
+	X(CONFIRMED, "confirmed", "rebuilt connections that have answered") \
+	X(GHOST, "ghost", "requests that the network repeated after their connection had ended")
 
 enum event {
 #define X(NAME, name, text) EVENT_##NAME,
@@ -249,7 +256,7 @@ enum event {
 /* Cookies: a time counter of this many seconds, keys change every 256 of them. */
 #define COOKIE_PERIOD_S 16
 #define COOKIE_ROTATION_SHIFT 8
-/* Accepted: the current period and this many before it. */
-#define COOKIE_MAX_AGE 3
+/* Accepted: the next period and this many before it. */
+#define COOKIE_MAX_AGE 3 /* so 32 to 48 s, and one period ahead for clocks that differ */
 
 #endif

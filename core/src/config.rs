@@ -1,8 +1,22 @@
 //! The cluster's one configuration file, checked: every name resolves, every
-//! number is in range. Parsing and its errors are in `config/parse.rs`.
+//! number is in range. This file is the model and the questions that are asked
+//! of it; `config/parse.rs` makes it from text, `config/errors.rs` says what is
+//! wrong with a text and where. Nothing here reads a file.
+
+mod checks;
+mod errors;
+mod nearest;
+mod parse;
+mod section;
+mod value;
+
+#[cfg(test)]
+mod tests;
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
+
+pub use errors::{ConfigError, ConfigErrors};
 
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -23,6 +37,30 @@ pub struct Config {
     pub limits: Limits,
 }
 
+impl Config {
+    /// Reads and checks a whole file. `file_name` only names it in errors. All
+    /// semantic errors are reported at once, in the order of the text; errors of
+    /// syntax alone, because nothing after them can be trusted.
+    pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigErrors> {
+        parse::parse(text, file_name)
+    }
+
+    /// The dispatcher of that name.
+    pub fn dispatcher(&self, name: &str) -> Option<&Dispatcher> {
+        self.dispatchers.iter().find(|d| d.name == name)
+    }
+
+    /// The backend of that name.
+    pub fn backend(&self, name: &str) -> Option<&Backend> {
+        self.backends.iter().find(|b| b.name == name)
+    }
+
+    /// The service at exactly that address and port.
+    pub fn service_at(&self, address: SocketAddr) -> Option<&Service> {
+        self.services.iter().find(|s| s.address == address)
+    }
+}
+
 /// A shared secret and the number by which packets name it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ClusterKey {
@@ -32,6 +70,7 @@ pub struct ClusterKey {
     pub secret: [u8; 16],
 }
 
+/// Never shows the secret: configurations end up in logs.
 impl std::fmt::Debug for ClusterKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ClusterKey {{ id: {}, secret: .. }}", self.id)
@@ -49,7 +88,7 @@ pub struct Dispatcher {
     pub interface: String,
     /// Where the data path is attached.
     pub attach: Attach,
-    /// Threads that read requests (1..=64).
+    /// Threads that read requests (1..=64; default 1).
     pub workers: usize,
 }
 
@@ -81,9 +120,9 @@ pub struct Backend {
 /// A set of backends with a policy.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pool {
-    /// Unique among pools.
+    /// Unique among pools, spelt like a node's name.
     pub name: String,
-    /// How one of them is chosen.
+    /// How one of them is chosen (default round-robin).
     pub policy: PolicyKind,
     /// Its backends, at least one.
     pub members: Vec<Member>,
@@ -94,7 +133,7 @@ pub struct Pool {
 pub struct Member {
     /// Index into [`Config::backends`].
     pub backend: usize,
-    /// Share of the load, 0..=256; 0 takes none.
+    /// Share of the load, 0..=256 (default 1); 0 takes none.
     pub weight: u16,
     /// Where this pool's server listens on that backend, if not as the backend says.
     pub server: Option<SocketAddr>,
@@ -111,10 +150,28 @@ pub enum PolicyKind {
     Hrw,
 }
 
+impl PolicyKind {
+    /// Every policy, in the order of the documentation.
+    pub const ALL: [PolicyKind; 3] = [
+        PolicyKind::RoundRobin,
+        PolicyKind::LeastConnections,
+        PolicyKind::Hrw,
+    ];
+
+    /// Its name in the file.
+    pub fn name(self) -> &'static str {
+        match self {
+            PolicyKind::RoundRobin => "round-robin",
+            PolicyKind::LeastConnections => "least-connections",
+            PolicyKind::Hrw => "hrw",
+        }
+    }
+}
+
 /// A service address and what decides there.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Service {
-    /// Unique among services.
+    /// Unique among services, spelt like a node's name.
     pub name: String,
     /// The VIP and its port.
     pub address: SocketAddr,
@@ -163,18 +220,33 @@ pub struct HeaderRule {
 pub struct Limits {
     /// The largest request head, in bytes (1 KiB..=64 KiB; default 32 KiB).
     pub head_bytes: usize,
-    /// How long a head may take from its first byte (default 10 s).
+    /// How long a head may take from its first byte (100 ms..=1 h; default 10 s).
     pub head_timeout: Duration,
-    /// Flows whose heads are being read at once (default 16384).
+    /// Flows whose heads are being read at once (1..=16,777,216; default 16384).
     pub reading_flows: usize,
-    /// Bytes held for them in all (default 64 MiB).
+    /// Bytes held for them in all (`head_bytes`..=64 GiB; default 64 MiB).
     pub reading_bytes: usize,
-    /// Flow records (default 1,048,576).
+    /// Flow records (1..=268,435,456; default 1,048,576).
     pub flows: u32,
-    /// A record without a packet for this long ends (default 1 h).
+    /// A record without a packet for this long ends (1 s..=30 d; default 1 h).
     pub idle_timeout: Duration,
-    /// The same once the client has said FIN (default 60 s).
+    /// The same once the client has said FIN (1 s..=1 h; default 60 s).
     pub fin_timeout: Duration,
     /// Heartbeats between nodes (10 ms..=5 s; default 200 ms); three missed mean dead.
     pub heartbeat: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            head_bytes: 32 << 10,
+            head_timeout: Duration::from_secs(10),
+            reading_flows: 16_384,
+            reading_bytes: 64 << 20,
+            flows: 1 << 20,
+            idle_timeout: Duration::from_secs(3600),
+            fin_timeout: Duration::from_secs(60),
+            heartbeat: Duration::from_millis(200),
+        }
+    }
 }

@@ -1,1 +1,304 @@
-//! Placeholder.
+//! The intake: reads the first request of a connection from its packets,
+//! without a TCP endpoint, and hands what it held to the backend chosen.
+//!
+//! ```text
+//!             head incomplete           head complete           assigned
+//!   (nothing) ──────────────► Reading ─────────────► Decided ──────────────► (nothing)
+//!     │  │                     │ 408, 431, 400,         │      if we had        ▲ backend has
+//!     │  │ whole head in       │ FIN in the middle      │      acknowledged     │ the bytes
+//!     │  │ one packet:         ▼                        ▼      bytes            │
+//!     │  └─► Complete       Goodbye ◄────────────── answer()   └────────► Retained ──► RST
+//!     └────────── answer() ───►│ both sides closed, or 10 s                    after 10 s
+//!                              └─► (nothing)
+//! ```
+//!
+//! What is acknowledged to a client will not come again, so it must not be
+//! lost: acknowledged bytes are retained until the backend confirms them.
+//! Therefore the intake acknowledges as late as it can. What it has not
+//! acknowledged it may forget, because the client's own TCP sends it again.
+//!
+//! There is no socket, clock or thread in here: `now` is a duration since any
+//! fixed moment, the same for all calls; what is to be sent comes out of
+//! [`Intake::poll_action`], to be drained after every call.
+
+mod answer;
+mod arrive;
+mod assembly;
+mod counters;
+mod depart;
+mod events;
+mod flow;
+mod goodbye;
+mod reading;
+mod retained;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use answer::{Answer, Body};
+pub use counters::Counters;
+pub use events::{Action, Arrived, End, Ignored, Isns, Looked, Outcome};
+
+use crate::config::Limits;
+use crate::flow::FlowKey;
+use crate::seq::ClientSeq;
+use crate::wire::checksum::TcpChecksum;
+use crate::wire::tcp::Flags;
+use flow::{Connection, Flow, Phase};
+use goodbye::{Goodbye, Step};
+use reading::{Reading, Taken};
+use retained::{Due, Retained};
+use std::collections::VecDeque;
+use std::time::Duration;
+use table::Table;
+
+/// Bounds of one intake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bounds {
+    /// The largest head, in bytes.
+    pub head_bytes: usize,
+    /// How long a head may take from its first byte.
+    pub head_timeout: Duration,
+    /// Flows held at once.
+    pub flows: usize,
+    /// Flows being answered at once; beyond, the oldest is reset.
+    pub answers: usize,
+    /// Bytes held in all.
+    pub bytes: usize,
+    /// The window that our SYN-ACK announced, in bytes (its field is not
+    /// shifted, RFC 7323 §2.2).
+    pub first_window: u16,
+}
+
+impl Bounds {
+    /// An equal share of the configured limits for each of `workers` intakes.
+    pub fn per_worker(limits: &Limits, workers: usize) -> Self {
+        let workers = workers.max(1);
+        let flows = (limits.reading_flows / workers).max(1);
+        Self {
+            head_bytes: limits.head_bytes,
+            head_timeout: limits.head_timeout,
+            flows,
+            answers: (flows / 4).max(1),
+            bytes: limits.reading_bytes / workers,
+            first_window: u16::MAX,
+        }
+    }
+
+    /// How far behind its start a stream is held: bytes of a body that come
+    /// along with the head, or ahead of its last byte.
+    fn capacity(&self) -> usize {
+        self.head_bytes + usize::from(u16::MAX)
+    }
+
+    /// How far behind its start the client is asked to send while we read.
+    fn reach(&self) -> u32 {
+        let head = u32::try_from(self.head_bytes).unwrap_or(u32::MAX / 4);
+        head.saturating_add(4096).max(u32::from(self.first_window))
+    }
+}
+
+/// The heads that one thread reads.
+#[derive(Debug)]
+pub struct Intake {
+    bounds: Bounds,
+    table: Table,
+    actions: VecDeque<Action>,
+    counters: Counters,
+}
+
+impl Intake {
+    /// An intake without flows.
+    pub fn new(bounds: Bounds) -> Self {
+        Self {
+            bounds,
+            table: Table::default(),
+            actions: VecDeque::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    /// Other bounds, from now on; what is held stays.
+    pub fn set_bounds(&mut self, bounds: Bounds) {
+        self.bounds = bounds;
+    }
+
+    /// Takes a packet. `inspect(bytes, inspected)` looks at a stream from its
+    /// first byte on, of which it has found the first `inspected` bytes
+    /// incomplete before. It says `Done` at most once for a connection, unless
+    /// the connection is forgotten in between.
+    pub fn on_packet<Decision>(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        inspect: impl FnMut(&[u8], usize) -> Looked<Decision>,
+    ) -> Outcome<Decision> {
+        self.counters.packets += 1;
+        let outcome = self.receive(now, arrived, inspect);
+        match &outcome {
+            Outcome::Complete(_) => self.counters.complete += 1,
+            Outcome::Decide(_) => self.counters.decided += 1,
+            Outcome::Held => self.counters.held += 1,
+            Outcome::Answering => self.counters.answering += 1,
+            Outcome::Closed => self.counters.closed_silent += 1,
+            Outcome::Assigned => self.counters.assigned += 1,
+            Outcome::Ignored(why) => self.counters.ignored(*why),
+        }
+        outcome
+    }
+
+    /// A backend takes the flow that [`Outcome::Decide`] or [`Self::head`]
+    /// named: its bytes go there, in segments of at most `mss` bytes of payload.
+    /// May be called again for another backend. False if nothing is held (any
+    /// more): then the client's retransmission will come.
+    pub fn assigned(&mut self, now: Duration, key: &FlowKey, mss: u16) -> bool {
+        if !self.has_head(key) {
+            return false;
+        }
+        let Some(Flow {
+            connection,
+            serial,
+            phase,
+        }) = self.table.take(key)
+        else {
+            return false;
+        };
+        let mss = usize::from(mss);
+        let retained = match phase {
+            Phase::Reading(reading) if reading.acked == 0 => {
+                let bytes = reading.assembly.contiguous();
+                let all = retained::segments(&connection, bytes, 0, reading.closed(), mss);
+                self.send_to_backend(&connection, all);
+                return true;
+            }
+            Phase::Reading(reading) => Retained::new(&reading, mss, now),
+            Phase::Retained(mut retained) => {
+                retained.reassign(mss, now);
+                retained
+            }
+            Phase::Goodbye(_) => return false,
+        };
+        self.send_retained(&connection, &retained);
+        self.table.put(Flow {
+            connection,
+            serial,
+            phase: Phase::Retained(retained),
+        });
+        true
+    }
+
+    /// The flow's backend has everything before `received`.
+    pub fn on_probe_answer(&mut self, key: &FlowKey, received: ClientSeq) {
+        let Some(mut flow) = self.table.take(key) else {
+            return;
+        };
+        if let Phase::Retained(retained) = &mut flow.phase
+            && retained.confirm(flow.connection.start(), received)
+        {
+            self.counters.confirmed += 1;
+            return;
+        }
+        self.table.put(flow);
+    }
+
+    /// Answers a connection ourselves: the one that this packet belongs to,
+    /// whether it is held or not.
+    pub fn answer(&mut self, now: Duration, arrived: &Arrived<'_>, answer: Answer, body: Body) {
+        match self.table.take_same(&arrived.key, arrived.isns) {
+            Some(Flow {
+                connection,
+                phase: Phase::Reading(reading),
+                ..
+            }) => {
+                self.part(now, connection, &reading, answer, body);
+            }
+            Some(Flow {
+                connection,
+                phase: Phase::Retained(retained),
+                ..
+            }) => {
+                // Its record sends the client's packets elsewhere: call them back.
+                self.want_packets_of(&connection);
+                let received = retained.end(&connection);
+                let goodbye = Goodbye::new(answer, body, received, retained.fin, now);
+                self.say_goodbye(connection, goodbye);
+            }
+            Some(flow) => self.table.put(flow),
+            None => {
+                self.replace(&arrived.key);
+                self.part_at_packet(now, arrived, answer, body);
+            }
+        }
+    }
+
+    /// Forgets a flow without a word to anybody.
+    pub fn forget(&mut self, key: &FlowKey) {
+        self.table.take(key);
+    }
+
+    /// The stream so far of a flow whose head is complete: decided, or
+    /// retained for a backend that has not confirmed it.
+    pub fn head(&self, key: &FlowKey) -> Option<&[u8]> {
+        match &self.table.get(key)?.phase {
+            Phase::Reading(reading) if reading.decided => Some(reading.assembly.contiguous()),
+            Phase::Retained(retained) => Some(&retained.bytes),
+            _ => None,
+        }
+    }
+
+    /// When [`Self::on_timeout`] wants to be called.
+    pub fn poll_timeout(&self) -> Option<Duration> {
+        self.table.deadline()
+    }
+
+    /// Does what is due.
+    pub fn on_timeout(&mut self, now: Duration) {
+        while let Some(Flow {
+            connection,
+            serial,
+            phase,
+        }) = self.table.take_due(now)
+        {
+            match phase {
+                Phase::Reading(reading) => self.on_reading_due(now, connection, serial, reading),
+                Phase::Retained(retained) => {
+                    self.on_retained_due(now, connection, serial, retained);
+                }
+                Phase::Goodbye(goodbye) => {
+                    let (mut connection, mut goodbye) = (connection, goodbye);
+                    let step = goodbye.on_timeout(&mut connection, now);
+                    self.go_on_parting(connection, serial, goodbye, step);
+                }
+            }
+        }
+    }
+
+    /// The next thing to do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// What has been counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Flows whose bytes are held.
+    pub fn held_flows(&self) -> usize {
+        self.table.held()
+    }
+
+    /// Bytes held.
+    pub fn held_bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
+    /// Flows being answered.
+    pub fn answering_flows(&self) -> usize {
+        self.table.parting()
+    }
+
+    fn has_head(&self, key: &FlowKey) -> bool {
+        self.head(key).is_some()
+    }
+}

@@ -1,5 +1,4 @@
 //! The end of other processes.
-#![allow(unsafe_code)]
 
 use std::io;
 

@@ -1,5 +1,20 @@
-//! The one place with unsafe code and system calls: sockets, namespaces, BPF.
+//! The one place that talks to the kernel: BPF programs and their maps,
+//! sockets with batches, namespaces, interfaces and sysctls. Everything above
+//! is safe code.
 
+pub mod abi;
+pub mod agent;
+pub mod attach;
+pub mod clock;
+pub mod diag;
+pub mod dispatcher;
+pub mod host;
 pub mod kill;
+pub mod map;
 pub mod netns;
+pub mod node;
+pub mod object;
 pub mod packet_socket;
+pub mod raw;
+pub mod signal;
+pub mod udp;

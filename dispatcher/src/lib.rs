@@ -1,1 +1,333 @@
-//! Placeholder.
+//! The dispatcher's daemon: reads first requests, chooses backends, writes flow
+//! records. Everything after that is the data path's (bpf/dispatch.bpf.h), which
+//! goes on when this process is gone.
+//!
+//! ```text
+//!  worker   packets of unknown flows ─► intake ─► cluster.choose ─► record, backend
+//!  sweep    records age ─► deleted          health   heartbeats ─► who is alive
+//!  control  the command line asks           lib      signals: reload, stop
+//! ```
+
+mod cluster;
+mod control;
+mod health;
+mod keys;
+mod records;
+mod registry;
+mod sweep;
+mod worker;
+
+pub use control::{BackendStatus, Explained, Request, Status, ask};
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use trapeze_core::config::{Attach, Config, Dispatcher};
+use trapeze_datapath::abi::{self, ENCAP_LEN, Service, ServiceKey};
+use trapeze_datapath::dispatcher::{
+    DispatcherMaps, DispatcherOptions, Loads, attach_dispatcher, load_dispatcher,
+};
+use trapeze_datapath::host::{self, Host};
+use trapeze_datapath::map::Update;
+use trapeze_datapath::node::{Node, Role};
+use trapeze_datapath::object;
+use trapeze_datapath::signal::{Signal, Signals};
+
+use cluster::Cluster;
+use health::Health;
+use records::Records;
+use registry::Registry;
+
+/// Our window shift: 65535 << 9 is as much as Linux gives a connection by default (32 MiB).
+const WINDOW_SCALE: u8 = 9;
+/// IPv4 and TCP headers without options.
+const HEADERS: u32 = 40;
+
+/// What the threads share.
+pub(crate) struct Shared {
+    config_path: PathBuf,
+    node: Node,
+    interface: String,
+    cluster: RwLock<Arc<Cluster>>,
+    /// Raised by every reload.
+    generation: AtomicU64,
+    records: Records,
+    health: Health,
+    registry: Mutex<Registry>,
+    maps: Arc<DispatcherMaps>,
+    host: Mutex<Option<Host>>,
+    stopping: AtomicBool,
+    intake: Mutex<Vec<worker::Figures>>,
+}
+
+/// Runs the daemon until it is told to stop.
+pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
+    let signals = Signals::block()?;
+    let config = read_config(&config_path)?;
+    let own = find_dispatcher(&config, node_name)?.clone();
+    let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
+    refuse_second(&node)?;
+    node.register()
+        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+
+    let pins = node.pins();
+    let options = DispatcherOptions {
+        pins: &pins,
+        interface: &own.interface,
+        attach: own.attach,
+        flows: config.limits.flows,
+    };
+    let (maps, loaded) = load_dispatcher(&options)?;
+    let maps = Arc::new(maps);
+    let loads = Arc::new(Loads::map(&maps.loads)?);
+    let mut registry = Registry::read(&maps)?;
+    let cluster = Cluster::new(config, &own, &mut registry)?;
+    let shared = Arc::new(Shared {
+        config_path,
+        interface: own.interface.clone(),
+        generation: AtomicU64::new(0),
+        records: Records::new(maps.clone(), loads.clone()),
+        health: Health::new(loads, cluster.config.limits.heartbeat),
+        registry: Mutex::new(registry),
+        host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
+        stopping: AtomicBool::new(false),
+        intake: Mutex::new(vec![worker::Figures::default(); own.workers]),
+        cluster: RwLock::new(Arc::new(cluster)),
+        maps,
+        node,
+    });
+    shared.publish(&own)?;
+    shared.prepare_host()?;
+
+    let mut threads = Vec::new();
+    // In this order: the sockets' places in their group are the workers' numbers.
+    for index in 0..own.workers {
+        let worker = worker::Worker::bind(shared.clone(), &own, index)?;
+        threads.push(spawn(&format!("worker-{index}"), move || worker.run())?);
+    }
+    let control = control::listen(&shared)?;
+    let (for_control, for_sweep) = (shared.clone(), shared.clone());
+    threads.push(spawn("sweep", move || sweep::run(&for_sweep))?);
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(move || control::serve(&control, &for_control))?;
+
+    attach_dispatcher(&loaded, &options).with_context(|| attach_advice(&own))?;
+    shared.announce();
+    println!(
+        "ready: dispatcher {} on {} ({})",
+        own.name,
+        own.interface,
+        attach_name(own.attach)
+    );
+    let end = shared.wait(&signals)?;
+    shared.stopping.store(true, Ordering::Relaxed);
+    for thread in threads {
+        let _ = thread.join();
+    }
+    if end == Signal::Stop {
+        shared.clean_up()?;
+    }
+    Ok(())
+}
+
+impl Shared {
+    pub(crate) fn cluster(&self) -> Arc<Cluster> {
+        self.cluster
+            .read()
+            .expect("no thread panics with it")
+            .clone()
+    }
+
+    /// Obeys signals until one says to end.
+    fn wait(&self, signals: &Signals) -> anyhow::Result<Signal> {
+        loop {
+            match signals.wait(Duration::from_secs(10))? {
+                Some(Signal::Reload) => match self.reload() {
+                    Ok(()) => println!("reloaded {}", self.config_path.display()),
+                    Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
+                },
+                Some(end) => return Ok(end),
+                None => {}
+            }
+        }
+    }
+
+    /// Reads the configuration again; flows and their backends stay as they are.
+    pub(crate) fn reload(&self) -> anyhow::Result<()> {
+        let config = read_config(&self.config_path)?;
+        let own = find_dispatcher(&config, &self.node.name)?.clone();
+        let old = self.cluster();
+        if config.name != old.config.name
+            || own.interface != self.interface
+            || own.address != old.own.address
+            || own.attach != old.own.attach
+            || own.workers != old.own.workers
+            || config.limits.flows != old.config.limits.flows
+        {
+            bail!(
+                "cluster name, limits.flows, and this dispatcher's address, interface, attach and \
+                 workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
+            );
+        }
+        let cluster = {
+            let mut registry = self.registry.lock().expect("no thread panics with it");
+            Cluster::new(config, &own, &mut registry)?
+        };
+        *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
+        self.publish(&own)?;
+        self.generation.fetch_add(1, Ordering::Release);
+        self.prepare_host()?;
+        self.announce();
+        Ok(())
+    }
+
+    /// Puts the configuration into the data path's maps.
+    fn publish(&self, own: &Dispatcher) -> anyhow::Result<()> {
+        let cluster = self.cluster();
+        trapeze_datapath::map::fill_tag_keys(&self.maps.tag_keys, &cluster.config.keys)?;
+        keys::publish_cookie_keys(&self.maps, &cluster.config.keys)?;
+        self.maps.node.put(
+            &0,
+            &abi::Node {
+                address: v4(own.address)?.octets(),
+                signing_key: cluster.config.keys[0].id.into(),
+            },
+            Update::Any,
+        )?;
+        let new_slots = {
+            let mut registry = self.registry.lock().expect("no thread panics with it");
+            registry.publish(&self.maps.backends, v4(own.address)?)?
+        };
+        for slot in new_slots {
+            self.health.reset(slot);
+        }
+        let mss = host::mtu(&own.interface)?.saturating_sub(HEADERS + ENCAP_LEN as u32);
+        let mut wanted = Vec::new();
+        for (id, service) in cluster.config.services.iter().enumerate() {
+            let value = Service {
+                id: id as u32,
+                mss: mss.clamp(536, 65_495) as u16,
+                window_scale: WINDOW_SCALE,
+                ecn: service.ecn.into(),
+            };
+            // With port 0: the address is a VIP.
+            for port in [service.address.port(), 0] {
+                let key = ServiceKey::new(service.address.ip(), port);
+                self.maps.services.put(&key, &value, Update::Any)?;
+                wanted.push(key);
+            }
+        }
+        for (key, _) in self.maps.services.all()? {
+            if !wanted.contains(&key) {
+                self.maps.services.delete(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The VIPs on the interface, so that ARP is answered; forwarding, without
+    /// which the kernel resolves no next hop for the data path.
+    fn prepare_host(&self) -> anyhow::Result<()> {
+        let mut host = self.host.lock().expect("no thread panics with it");
+        let host = host.as_mut().expect("until clean_up");
+        host.set_sysctl(&format!("net/ipv4/conf/{}/forwarding", self.interface), "1")
+            .context("cannot set the forwarding sysctl")?;
+        let vips = self.cluster().vips();
+        for vip in &vips {
+            host.add_address(*vip, &self.interface)?;
+        }
+        for added in host.added_addresses(&self.interface) {
+            if !vips.contains(&added) {
+                host.remove_address(added, &self.interface)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn announce(&self) {
+        for vip in self.cluster().vips() {
+            // Neighbours without it would ask on their own.
+            let _ = host::announce(vip, &self.interface);
+        }
+    }
+
+    fn clean_up(&self) -> anyhow::Result<()> {
+        object::unpin_all(&self.node.pins())?;
+        if let Some(host) = self.host.lock().expect("no thread panics with it").take() {
+            host.restore()
+                .context("cannot take back all changes of this host")?;
+        }
+        self.node.unregister()?;
+        Ok(())
+    }
+}
+
+fn read_config(path: &PathBuf) -> anyhow::Result<Config> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
+    Config::parse(&text, &path.display().to_string()).map_err(|errors| anyhow!("{errors}"))
+}
+
+fn find_dispatcher<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Dispatcher> {
+    config.dispatcher(name).ok_or_else(|| {
+        let names: Vec<&str> = config.dispatchers.iter().map(|d| d.name.as_str()).collect();
+        anyhow!(
+            "no [[dispatcher]] is named {name}; there are: {}",
+            names.join(", ")
+        )
+    })
+}
+
+fn refuse_second(node: &Node) -> anyhow::Result<()> {
+    match node.running_elsewhere()? {
+        Some(pid) => bail!(
+            "{} runs already (process {pid}): kill -USR2 it to take over its flows, or -TERM to stop it",
+            node.name
+        ),
+        None => Ok(()),
+    }
+}
+
+fn attach_advice(own: &Dispatcher) -> String {
+    format!(
+        "cannot attach to {} by {}: for virtual interfaces set attach = \"tc\" (`trapeze doctor` tells more)",
+        own.interface,
+        attach_name(own.attach)
+    )
+}
+
+fn attach_name(attach: Attach) -> &'static str {
+    match attach {
+        Attach::Xdp => "XDP",
+        Attach::XdpGeneric => "generic XDP",
+        Attach::Tc => "tc",
+    }
+}
+
+fn spawn(
+    name: &str,
+    body: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+) -> anyhow::Result<std::thread::JoinHandle<()>> {
+    let thread_name = name.to_owned();
+    Ok(std::thread::Builder::new()
+        .name(name.into())
+        .spawn(move || {
+            if let Err(error) = body() {
+                // Without this thread nothing works: the pinned data path does better alone.
+                eprintln!("{thread_name}: {error:#}");
+                std::process::exit(1);
+            }
+        })?)
+}
+
+pub(crate) fn v4(address: IpAddr) -> anyhow::Result<std::net::Ipv4Addr> {
+    match address {
+        IpAddr::V4(v4) => Ok(v4),
+        IpAddr::V6(v6) => bail!("{v6}: IPv6 is not supported yet"),
+    }
+}

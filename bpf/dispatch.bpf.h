@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * dispatch: the dispatcher's data path, one source for both hooks
+ * (dispatch_tc.bpf.c, dispatch_xdp.bpf.c). A packet to a service is
+ *
+ *   SYN                        answered with a cookie            handshake
+ *   of a flow with a record    forwarded to its backend          forward
+ *   the first of a proved one  given to the daemon               forward
+ *   an ICMP error about one    forwarded to its backend          icmp
+ *   anything else              dropped under a named reason
+ *
+ * All other packets pass to the host.
+ */
+#include "kernel.h"
+#include "lib/address.bpf.h"
+#include "lib/counters.bpf.h"
+#include "lib/dispatch_maps.bpf.h"
+#include "lib/packet.bpf.h"
+#include "lib/handshake.bpf.h"
+#include "lib/forward.bpf.h"
+#include "lib/flow.bpf.h"
+#include "lib/icmp.bpf.h"
+
+static __always_inline int drop(enum drop_reason reason)
+{
+	count_drop(reason);
+	return VERDICT_DROP;
+}
+
+/* No record: is it somebody who has finished our handshake? */
+static __always_inline int dispatch_unknown(context_t *ctx, const struct segment *segment,
+					    const struct service *service)
+{
+	struct proof proof;
+
+	if (!(segment->flags & TCP_ACK) || segment->flags & TCP_RST)
+		return drop(segment->flags & TCP_RST ? DROP_BAD_COOKIE : DROP_BAD_FLAGS);
+	if (!prove(ctx, segment, service, &proof))
+		return drop(DROP_BAD_COOKIE);
+	if (segment->seq == proof.client_isn && segment->payload <= 1)
+		return answer_keep_alive(ctx, segment, &proof);
+	if (segment->payload || segment->flags & TCP_FIN)
+		return send_to_daemon(ctx, segment, &proof);
+	bpf_map_update_elem(&proofs, &segment->key, &proof, BPF_ANY);
+	return drop(DROP_HANDSHAKE_ACK);
+}
+
+static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment, struct flow *flow)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+
+	if (flow->state == FLOW_READING) {
+		struct proof proof = proof_of(flow);
+
+		flow->last_seen_ns = now;
+		return send_to_daemon(ctx, segment, &proof);
+	}
+	age_flow(flow, segment, now);
+	count_event(EVENT_FORWARDED);
+	return send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
+}
+
+static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *segment,
+					const struct service *service)
+{
+	struct flow *flow = bpf_map_lookup_elem(&flows, &segment->key);
+
+	if (segment->flags & TCP_SYN) {
+		if (segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
+			return drop(DROP_BAD_FLAGS);
+		if (flow)
+			flow->syn_seen_ns = bpf_ktime_get_coarse_ns();
+		return answer_syn(ctx, segment, service);
+	}
+	if (flow && !is_another_connection(ctx, flow, segment))
+		return dispatch_known(ctx, segment, flow);
+	return dispatch_unknown(ctx, segment, service);
+}
+
+SEC(DISPATCH_SECTION)
+int dispatch(context_t *ctx)
+{
+	struct service *service;
+	struct segment segment;
+	struct ethhdr *ethernet;
+	struct tcp_header *tcp;
+	struct iphdr *ip;
+
+	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)))
+		return VERDICT_PASS;
+	ethernet = context_data(ctx);
+	ip = (void *)(ethernet + 1);
+	if ((void *)(ip + 1) > context_end(ctx) || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4)
+		return VERDICT_PASS;
+	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_ICMP)
+		return VERDICT_PASS;
+	if (ip->ihl != 5 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) {
+		if (!find_service(ip->daddr, 0))
+			return VERDICT_PASS;
+		return drop(ip->ihl != 5 ? DROP_IP_OPTIONS : DROP_FRAGMENT);
+	}
+	if (ip->protocol == IPPROTO_ICMP)
+		return dispatch_icmp(ctx);
+
+	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip) + sizeof(*tcp)))
+		return VERDICT_PASS;
+	ethernet = context_data(ctx);
+	ip = (void *)(ethernet + 1);
+	tcp = (void *)(ip + 1);
+	if ((void *)(tcp + 1) > context_end(ctx))
+		return VERDICT_PASS;
+	service = find_service(ip->daddr, tcp->dest);
+	if (!service)
+		return VERDICT_PASS;
+	if (!read_segment(ctx, ip, tcp, &segment))
+		return drop(DROP_MALFORMED);
+	return dispatch_tcp(ctx, &segment, service);
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

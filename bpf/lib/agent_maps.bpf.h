@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/* agent_maps: what a backend's programs know. */
+#pragma once
+
+/* What was rebuilt last, by 4-tuple; the least used makes room. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 262144);
+	__type(key, struct flow_key);
+	__type(value, struct setup);
+} setups SEC(".maps");
+
+/* Servers that do not listen on the VIP itself, by port. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 256);
+	__type(key, struct server_key);
+	__type(value, struct server);
+} servers SEC(".maps");

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/* context_tc: what the data path needs of its hook, at tc ingress (offloads kept). */
+#pragma once
+
+typedef struct __sk_buff context_t;
+
+#define VERDICT_PASS TC_ACT_OK
+#define VERDICT_DROP TC_ACT_SHOT
+#define DISPATCH_SECTION "tcx/ingress"
+
+static __always_inline void *context_data(const context_t *ctx)
+{
+	return (void *)(long)ctx->data;
+}
+
+static __always_inline void *context_end(const context_t *ctx)
+{
+	return (void *)(long)ctx->data_end;
+}
+
+static __always_inline __u32 context_length(const context_t *ctx)
+{
+	return ctx->len;
+}
+
+/* Makes the first bytes readable in place; false if there are not as many. */
+static __always_inline bool context_pull(context_t *ctx, __u32 bytes)
+{
+	return context_data(ctx) + bytes <= context_end(ctx) || bpf_skb_pull_data(ctx, bytes) == 0;
+}
+
+static __always_inline long context_load(context_t *ctx, __u32 offset, void *to, __u32 length)
+{
+	return bpf_skb_load_bytes(ctx, offset, to, length);
+}
+
+static __always_inline long context_store(context_t *ctx, __u32 offset, const void *from, __u32 length)
+{
+	return bpf_skb_store_bytes(ctx, offset, from, length, 0);
+}
+
+static __always_inline long context_resize(context_t *ctx, __u32 length)
+{
+	return length == ctx->len ? 0 : bpf_skb_change_tail(ctx, length, 0);
+}
+
+/* Makes room for ENCAP_LEN bytes behind the Ethernet header; its content is undefined. */
+static __always_inline long context_grow(context_t *ctx)
+{
+	return bpf_skb_adjust_room(ctx, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
+				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					   BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+static __always_inline int context_send_back(context_t *ctx)
+{
+	return bpf_redirect(ctx->ifindex, 0);
+}
+
+static __always_inline int context_send(context_t *ctx, __u32 ifindex)
+{
+	return bpf_redirect(ifindex, 0);
+}

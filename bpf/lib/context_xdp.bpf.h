@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/* context_xdp: what the data path needs of its hook, at XDP (real network cards). */
+#pragma once
+
+typedef struct xdp_md context_t;
+
+#define VERDICT_PASS XDP_PASS
+#define VERDICT_DROP XDP_DROP
+#define DISPATCH_SECTION "xdp"
+
+static __always_inline void *context_data(const context_t *ctx)
+{
+	return (void *)(long)ctx->data;
+}
+
+static __always_inline void *context_end(const context_t *ctx)
+{
+	return (void *)(long)ctx->data_end;
+}
+
+static __always_inline __u32 context_length(const context_t *ctx)
+{
+	return bpf_xdp_get_buff_len((context_t *)ctx);
+}
+
+/* Makes the first bytes readable in place; false if there are not as many. */
+static __always_inline bool context_pull(context_t *ctx, __u32 bytes)
+{
+	return context_data(ctx) + bytes <= context_end(ctx);
+}
+
+static __always_inline long context_load(context_t *ctx, __u32 offset, void *to, __u32 length)
+{
+	return bpf_xdp_load_bytes(ctx, offset, to, length);
+}
+
+static __always_inline long context_store(context_t *ctx, __u32 offset, void *from, __u32 length)
+{
+	return bpf_xdp_store_bytes(ctx, offset, from, length);
+}
+
+static __always_inline long context_resize(context_t *ctx, __u32 length)
+{
+	return bpf_xdp_adjust_tail(ctx, (int)length - (int)context_length(ctx));
+}
+
+/* Makes room for ENCAP_LEN bytes behind the Ethernet header; its content is undefined. */
+static __always_inline long context_grow(context_t *ctx)
+{
+	return bpf_xdp_adjust_head(ctx, -ENCAP_LEN);
+}
+
+static __always_inline int context_send_back(context_t *ctx)
+{
+	return XDP_TX;
+}
+
+static __always_inline int context_send(context_t *ctx, __u32 ifindex)
+{
+	return ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(ifindex, 0);
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/* dispatch_maps: what a dispatcher's data path knows. Sizes are set at load. */
+#pragma once
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct service_key);
+	__type(value, struct service);
+} services SEC(".maps");
+
+/* Written by the daemon after a decision, aged by the data path. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1048576);
+	__type(key, struct flow_key);
+	__type(value, struct flow);
+} flows SEC(".maps");
+
+/* Handshakes proved by their bare ACK: the oldest makes room for the newest. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, struct proof);
+} proofs SEC(".maps");
+
+#define BACKENDS_MAX 1024
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BACKENDS_MAX);
+	__type(key, __u32);
+	__type(value, struct backend);
+} backends SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, BACKENDS_MAX);
+	__type(key, __u32);
+	__type(value, struct backend_load);
+} loads SEC(".maps");
+
+/* With port 0: is it the address of any service? */
+static __always_inline struct service *find_service(__be32 address, __be16 port)
+{
+	struct service_key key = { .port = port };
+
+	map_ipv4(key.addr, address);
+	return bpf_map_lookup_elem(&services, &key);
+}

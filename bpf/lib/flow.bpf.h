@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/* flow: records, how packets age them, and how a new connection under an old name is told. */
+#pragma once
+
+/* After a SYN on a known 4-tuple, packets are looked at twice for this long. */
+#define SYN_SEEN_LIFETIME_NS (120ull * 1000000000ull)
+
+/* False: the lengths contradict each other. */
+static __always_inline bool read_segment(context_t *ctx, const struct iphdr *ip,
+					 const struct tcp_header *tcp, struct segment *segment)
+{
+	__u32 ip_length = bpf_ntohs(ip->tot_len);
+	__u32 header_length = tcp->offset >> 4 << 2;
+
+	if (header_length < sizeof(struct tcp_header) || ip_length < sizeof(struct iphdr) + header_length ||
+	    ip_length + sizeof(struct ethhdr) > context_length(ctx))
+		return false;
+	segment->client = ip->saddr;
+	segment->vip = ip->daddr;
+	segment->key = flow_key_v4(ip->saddr, ip->daddr, tcp->source, tcp->dest);
+	segment->seq = bpf_ntohl(tcp->seq);
+	segment->ack = bpf_ntohl(tcp->ack);
+	segment->flags = tcp->flags;
+	segment->ip_length = ip_length;
+	segment->header_length = header_length;
+	segment->payload = ip_length - sizeof(struct iphdr) - header_length;
+	return true;
+}
+
+static __always_inline struct proof proof_of(const struct flow *flow)
+{
+	return (struct proof){
+		.client_isn = flow->client_isn,
+		.server_isn = flow->server_isn,
+		.mss = bpf_ntohs(flow->meta.mss),
+		.window_scales = flow->meta.window_scales,
+		.tcp_options = flow->meta.tcp_options,
+	};
+}
+
+/*
+ * A SYN has come by on this record's 4-tuple, which proves nothing: anyone can
+ * send one. A packet that shows a valid cookie under other ISNs proves that
+ * the client uses the port for a new connection.
+ */
+static __noinline bool is_another_connection(context_t *ctx, const struct flow *flow,
+					     const struct segment *segment)
+{
+	struct tcp_options options;
+	struct cookie_terms terms;
+	struct proof *proof;
+
+	if (!flow->syn_seen_ns || bpf_ktime_get_coarse_ns() - flow->syn_seen_ns > SYN_SEEN_LIFETIME_NS)
+		return false;
+	proof = bpf_map_lookup_elem(&proofs, &segment->key);
+	if (proof && proof->server_isn != flow->server_isn && segment->ack == proof->server_isn + 1 &&
+	    segment->seq - proof->client_isn < 1 << 20)
+		return true;
+	if (segment->ack - 1 == flow->server_isn || read_options(ctx, segment, &options) == CHECKSUM_WRONG)
+		return false;
+	return check_cookie(&segment->key, segment->seq - 1, segment->ack - 1, options.timestamps,
+			    options.tsecr, &terms);
+}
+
+/* The client has closed, or aborted: its backend has one connection less. */
+static __always_inline void end_flow(struct flow *flow, __u32 state)
+{
+	struct backend_load *load;
+	__u32 slot = flow->backend;
+
+	if (__sync_val_compare_and_swap(&flow->state, FLOW_ESTABLISHED, state) != FLOW_ESTABLISHED) {
+		flow->state = state;
+		return;
+	}
+	load = bpf_map_lookup_elem(&loads, &slot);
+	if (load)
+		__sync_fetch_and_add(&load->active, -1);
+}
+
+static __always_inline void age_flow(struct flow *flow, const struct segment *segment, __u64 now)
+{
+	flow->last_seen_ns = now;
+	flow->last_seq = segment->seq + segment->payload;
+	flow->last_ack = segment->ack;
+	flow->packets++;
+	flow->bytes += segment->payload;
+	if (segment->flags & TCP_RST)
+		end_flow(flow, FLOW_RESET);
+	else if (segment->flags & TCP_FIN)
+		end_flow(flow, FLOW_CLIENT_FIN);
+	else if (flow->state == FLOW_RESET)
+		flow->state = FLOW_CLIENT_FIN; /* that RST was not the client's, or not in time */
+}

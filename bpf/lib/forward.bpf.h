@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * forward: a packet put into the encapsulation and sent on, to a backend or
+ * to this node's own daemon.
+ */
+#pragma once
+
+#include "encapsulation.bpf.h"
+
+/* A next hop is looked up anew after this long. */
+#define NEXT_HOP_LIFETIME_NS 1000000000ull
+
+#define AF_INET 2
+
+/* All that goes in front of the inner IP packet. */
+struct new_head {
+	__u16 alignment;
+	struct ethhdr ethernet;
+	struct encapsulation encapsulation;
+};
+
+/* Grows the packet, and puts the new head in place of its Ethernet header. */
+static __always_inline bool encapsulate(context_t *ctx, struct new_head *head)
+{
+	const __u32 length = sizeof(struct ethhdr) + sizeof(struct encapsulation);
+
+	if (context_grow(ctx) || context_store(ctx, 0, &head->ethernet, length)) {
+		count_drop(DROP_REWRITE);
+		return false;
+	}
+	return true;
+}
+
+/* Outer source port: entropy for the network's hashes (RFC 8926 3.3). */
+static __always_inline __be16 entropy_port(const struct segment *segment)
+{
+	return segment->key.client_port | bpf_htons(0xc000);
+}
+
+/* False: counted, drop. */
+static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend, __u64 now)
+{
+	struct bpf_fib_lookup fib = {
+		.family = AF_INET,
+		.l4_protocol = IPPROTO_UDP,
+		.tot_len = 0,
+		.ifindex = ctx->ingress_ifindex,
+		.ipv4_src = backend->source,
+		.ipv4_dst = mapped_ipv4(backend->addr),
+	};
+	long result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+
+	if (result == BPF_FIB_LKUP_RET_SUCCESS) {
+		backend->ifindex = fib.ifindex;
+		__builtin_memcpy(backend->destination_mac, fib.dmac, ETH_ALEN);
+		__builtin_memcpy(backend->source_mac, fib.smac, ETH_ALEN);
+		backend->resolved_ns = now;
+		return true;
+	}
+	/* A neighbour in doubt: what was known last is better than nothing. */
+	if (result == BPF_FIB_LKUP_RET_NO_NEIGH && backend->ifindex)
+		return true;
+	count_drop(result == BPF_FIB_LKUP_RET_NO_NEIGH ? DROP_NO_NEIGHBOUR : DROP_NO_ROUTE);
+	return false;
+}
+
+/* To backend number `slot`, with its option as it is. */
+static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct meta *meta,
+				      __be16 source_port, __u16 inner_length)
+{
+	struct backend *backend = bpf_map_lookup_elem(&backends, &slot);
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct new_head head = {};
+	__u32 ifindex;
+
+	if (!backend || !backend->name[0]) {
+		count_drop(DROP_NO_BACKEND);
+		return VERDICT_DROP;
+	}
+	if (inner_length > 0xffff - ENCAP_LEN) {
+		count_drop(DROP_TOO_BIG);
+		return VERDICT_DROP;
+	}
+	if (now - backend->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_next_hop(ctx, backend, now))
+		return VERDICT_DROP;
+	ifindex = backend->ifindex;
+	__builtin_memcpy(head.ethernet.h_dest, backend->destination_mac, ETH_ALEN);
+	__builtin_memcpy(head.ethernet.h_source, backend->source_mac, ETH_ALEN);
+	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
+	fill_encapsulation(&head.encapsulation, backend->source, mapped_ipv4(backend->addr), source_port,
+			   inner_length);
+	head.encapsulation.meta = *meta;
+	if (!encapsulate(ctx, &head))
+		return VERDICT_DROP;
+	return context_send(ctx, ifindex);
+}
+
+/*
+ * To the daemon, up this host's own stack, as a datagram that has the
+ * client's address as its source: so it takes the route that the client's
+ * own packet would have taken, and a flow always meets the same worker.
+ */
+static __noinline int send_to_daemon(context_t *ctx, const struct segment *segment,
+				     const struct proof *proof)
+{
+	struct new_head head = {};
+	struct meta *meta = &head.encapsulation.meta;
+	struct siphash_key *key;
+	struct node *self = this_node();
+
+	if (segment->ip_length > 0xffff - ENCAP_LEN) {
+		count_drop(DROP_TOO_BIG);
+		return VERDICT_DROP;
+	}
+	if (!self || !(key = tag_key(self->signing_key))) {
+		count_drop(DROP_BAD_TAG);
+		return VERDICT_DROP;
+	}
+	if (context_load(ctx, 0, &head.ethernet, sizeof(head.ethernet))) {
+		count_drop(DROP_REWRITE);
+		return VERDICT_DROP;
+	}
+	fill_encapsulation(&head.encapsulation, segment->client, self->address, segment->key.client_port,
+			   segment->ip_length);
+	*meta = (struct meta){
+		.version = META_VERSION,
+		.kind = META_REQUEST,
+		.key_id = self->signing_key,
+		.start = bpf_htonl(proof->client_isn + 1),
+		.mss = bpf_htons(proof->mss),
+		.window_scales = proof->window_scales,
+		.tcp_options = proof->tcp_options,
+		.value = bpf_htonl(proof->server_isn),
+	};
+	set_tag(meta, meta_tag(key, meta, self->address, segment->client, segment->vip,
+			       segment->key.client_port, segment->key.vip_port));
+	if (!encapsulate(ctx, &head))
+		return VERDICT_DROP;
+	count_event(EVENT_TO_DAEMON);
+	return VERDICT_PASS;
+}

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * handshake: SYN in, SYN-ACK with a cookie out; nothing is remembered until
+ * the client has shown the cookie [LVSCAD07 4.1 fast handshaking, stateless].
+ */
+#pragma once
+
+#include "answer.bpf.h"
+#include "cookie.bpf.h"
+
+#define INITIAL_WINDOW 64240
+/* A proof serves a silent connection for this long. */
+#define PROOF_LIFETIME_NS (3600ull * 1000000000ull)
+
+/* 4 MSS, then [2 SACK permitted + 10 timestamps], then [NOP window scale]. */
+static __always_inline void put_syn_options(struct answer *answer, const struct service *service,
+					    const struct cookie_terms *terms, __u32 tsval, __u32 tsecr)
+{
+	__u8 *at = answer->options;
+
+	at[0] = 2;
+	at[1] = 4;
+	at[2] = service->mss >> 8;
+	at[3] = service->mss;
+	answer->options_length = 4;
+	if (terms->timestamps) {
+		put_timestamps(at + 4, tsval, tsecr);
+		if (terms->sack) {
+			at[4] = 4;
+			at[5] = 2;
+		}
+		if (terms->client_shift != WSCALE_NONE) {
+			at[16] = 1;
+			at[17] = 3;
+			at[18] = 3;
+			at[19] = service->window_scale;
+			answer->options_length = 20;
+		} else {
+			answer->options_length = 16;
+		}
+		return;
+	}
+	/* NOP NOP SACK permitted, NOP window scale: NOPs where one is not agreed. */
+	if (terms->sack || terms->client_shift != WSCALE_NONE) {
+		__builtin_memset(at + 4, 1, 8);
+		if (terms->sack) {
+			at[6] = 4;
+			at[7] = 2;
+		}
+		if (terms->client_shift != WSCALE_NONE) {
+			at[9] = 3;
+			at[10] = 3;
+			at[11] = service->window_scale;
+		}
+		answer->options_length = 12;
+	}
+}
+
+/* Calls, not inlined: each has the stack to itself. */
+static __noinline int answer_syn(context_t *ctx, const struct segment *segment,
+				      const struct service *service)
+{
+	struct tcp_options options;
+	struct answer answer = {};
+	struct cookie_terms terms = {};
+	enum checksum_state checksum;
+	struct siphash_key *key;
+	__u64 period = cookie_period();
+	__u32 tsval, cookie;
+
+	checksum = read_options(ctx, segment, &options);
+	if (checksum == CHECKSUM_WRONG)
+		goto malformed;
+	key = cookie_key(period);
+	if (!key) {
+		count_drop(DROP_NO_COOKIE_KEY);
+		return VERDICT_DROP;
+	}
+	terms.mss = options.mss ? options.mss : 536; /* RFC 9293 3.7.1 */
+	terms.client_shift = options.shift;
+	terms.sack = options.sack;
+	terms.timestamps = options.timestamps;
+	terms.ecn = service->ecn && (segment->flags & (TCP_ECE | TCP_CWR)) == (TCP_ECE | TCP_CWR);
+	cookie = make_cookie(key, &segment->key, segment->seq, period, &terms);
+	tsval = ((__u32)(bpf_ktime_get_tai_ns() / 1000000) & ~TSVAL_OPTION_MASK) | tsval_bits(&terms);
+
+	answer.tcp.seq = bpf_htonl(cookie);
+	answer.tcp.ack = bpf_htonl(segment->seq + 1);
+	answer.tcp.flags = TCP_SYN | TCP_ACK | (terms.ecn ? TCP_ECE : 0);
+	answer.tcp.window = bpf_htons(INITIAL_WINDOW);
+	put_syn_options(&answer, service, &terms, tsval, options.tsval);
+	count_event(EVENT_SYN);
+	return send_answer(ctx, segment, &answer, checksum);
+malformed:
+	count_drop(DROP_MALFORMED);
+	return VERDICT_DROP;
+}
+
+/*
+ * Does this packet, of no flow we know, belong to a connection that has
+ * proved itself: by its own cookie (it is the handshake's ACK or the first
+ * payload), or by the proof that its handshake's ACK left?
+ */
+static __noinline bool prove(context_t *ctx, const struct segment *segment,
+				  const struct service *service, struct proof *proof)
+{
+	struct proof *known = bpf_map_lookup_elem(&proofs, &segment->key);
+	struct tcp_options options;
+	struct cookie_terms terms = {};
+
+	if (known && segment->ack == known->server_isn + 1 &&
+	    segment->seq - known->client_isn < 1 << 20 &&
+	    bpf_ktime_get_coarse_ns() - known->created_ns < PROOF_LIFETIME_NS) {
+		*proof = *known;
+		return true;
+	}
+	if (read_options(ctx, segment, &options) == CHECKSUM_WRONG)
+		return false;
+	if (!check_cookie(&segment->key, segment->seq - 1, segment->ack - 1, options.timestamps,
+			  options.tsecr, &terms))
+		return false;
+	*proof = (struct proof){
+		.client_isn = segment->seq - 1,
+		.server_isn = segment->ack - 1,
+		.mss = terms.mss,
+		.tcp_options = (terms.sack ? TCP_OPTION_SACK : 0) |
+			       (terms.timestamps ? TCP_OPTION_TIMESTAMPS : 0) |
+			       (terms.ecn ? TCP_OPTION_ECN : 0),
+		.created_ns = bpf_ktime_get_coarse_ns(),
+	};
+	if (terms.client_shift != WSCALE_NONE) {
+		proof->tcp_options |= TCP_OPTION_WINDOW_SCALE;
+		proof->window_scales = terms.client_shift << 4 | service->window_scale;
+	}
+	count_event(EVENT_COOKIE_OK);
+	return true;
+}
+
+/* A client asks whether its silent connection still stands (RFC 9293 3.8.4): it does. */
+static __noinline int answer_keep_alive(context_t *ctx, const struct segment *segment,
+					     const struct proof *proof)
+{
+	struct tcp_options options;
+	struct answer answer = {};
+	enum checksum_state checksum;
+
+	checksum = read_options(ctx, segment, &options);
+	if (checksum == CHECKSUM_WRONG)
+		goto malformed;
+	answer.tcp.seq = bpf_htonl(proof->server_isn + 1);
+	answer.tcp.ack = bpf_htonl(proof->client_isn + 1);
+	answer.tcp.flags = TCP_ACK;
+	answer.tcp.window = bpf_htons(INITIAL_WINDOW >> (proof->window_scales & 15));
+	if (options.timestamps) {
+		put_timestamps(answer.options, options.tsecr, options.tsval);
+		answer.options_length = 12;
+	}
+	return send_answer(ctx, segment, &answer, checksum);
+malformed:
+	count_drop(DROP_MALFORMED);
+	return VERDICT_DROP;
+}

@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * rebuild: the packet that starts a request becomes an established socket of
+ * the server's listener [LVSCAD07 TCP Rebuilding], by
+ * bpf_sk_assign_tcp_reqsk() (Linux 6.9): its ISNs are taken from the packet,
+ * its options from our header.
+ */
+#pragma once
+
+extern int bpf_sk_assign_tcp_reqsk(struct __sk_buff *skb, struct sock *sk,
+				   struct bpf_tcp_req_attrs *attrs, int attrs__sz) __ksym;
+
+/* A packet that came round again after a socket in its way was removed. */
+#define SECOND_PASS_MARK 0x545a0002
+
+#define KERNEL_MSS_MIN 536
+
+static __always_inline void fill_attributes(struct bpf_tcp_req_attrs *attributes, const struct meta *meta,
+					    const struct tcp_options *options)
+{
+	__u16 mss = bpf_ntohs(meta->mss);
+
+	__builtin_memset(attributes, 0, sizeof(*attributes));
+	attributes->mss = mss < KERNEL_MSS_MIN ? KERNEL_MSS_MIN : mss;
+	attributes->snd_wscale = meta->window_scales >> 4;
+	attributes->rcv_wscale = meta->window_scales & 15;
+	attributes->wscale_ok = !!(meta->tcp_options & TCP_OPTION_WINDOW_SCALE);
+	attributes->sack_ok = !!(meta->tcp_options & TCP_OPTION_SACK);
+	attributes->ecn_ok = !!(meta->tcp_options & TCP_OPTION_ECN);
+	attributes->tstamp_ok = !!(meta->tcp_options & TCP_OPTION_TIMESTAMPS);
+	attributes->rcv_tsval = options->tsval;
+	attributes->rcv_tsecr = options->tsecr;
+}
+
+/* Where the server listens: the VIP's own address and port, unless the header says another. */
+static __always_inline void listener_tuple(const struct segment *segment, const struct meta *meta,
+					   struct bpf_sock_tuple *tuple)
+{
+	struct server_key key = { .port = meta->server_port };
+	struct server *server;
+
+	/* No client in the tuple: only a listener can match. */
+	__builtin_memset(tuple, 0, sizeof(*tuple));
+	tuple->ipv4.daddr = segment->vip;
+	tuple->ipv4.dport = meta->server_port ? meta->server_port : segment->key.vip_port;
+	server = meta->server_port ? bpf_map_lookup_elem(&servers, &key) : NULL;
+	if (server && mapped_ipv4(server->addr))
+		tuple->ipv4.daddr = mapped_ipv4(server->addr);
+}
+
+/*
+ * The listener that shall take the connection, to be released by the caller;
+ * or none, and why.
+ */
+static __always_inline struct bpf_sock *find_listener(struct __sk_buff *skb, const struct segment *segment,
+						      const struct meta *meta, enum refusal *refusal)
+{
+	struct bpf_sock_tuple tuple;
+	struct tcp_sock *listener;
+	struct bpf_sock *found;
+
+	*refusal = REFUSAL_NO_LISTENER;
+	listener_tuple(segment, meta, &tuple);
+	found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return NULL;
+	if (found->state != TCP_STATE_LISTEN)
+		goto release;
+	listener = bpf_skc_to_tcp_sock(found);
+	if (!listener)
+		goto release;
+	/* include/net/sock.h, sk_acceptq_is_full() */
+	if (listener->inet_conn.icsk_inet.sk.sk_ack_backlog >
+	    listener->inet_conn.icsk_inet.sk.sk_max_ack_backlog) {
+		*refusal = REFUSAL_ACCEPT_QUEUE_FULL;
+		goto release;
+	}
+	*refusal = REFUSAL_NONE;
+	return found;
+release:
+	bpf_sk_release(found);
+	return NULL;
+}
+
+/* Gives the packet, which must be decapsulated, to the listener. */
+static __always_inline bool rebuild(struct __sk_buff *skb, struct bpf_sock *found, const struct meta *meta,
+				    const struct tcp_options *options)
+{
+	struct tcp_sock *listener = bpf_skc_to_tcp_sock(found);
+	struct bpf_tcp_req_attrs attributes;
+
+	if (!listener)
+		return false;
+	fill_attributes(&attributes, meta, options);
+	return bpf_sk_assign_tcp_reqsk(skb, (struct sock *)listener, &attributes, sizeof(attributes)) == 0;
+}
+
+/* What stands on the flow's 4-tuple now. */
+struct occupant {
+	__u32 state; /* TCP state; 0: nobody, or only a listener */
+	__u32 rcv_nxt;
+};
+
+static __always_inline struct occupant find_occupant(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct bpf_sock_tuple tuple = {
+		.ipv4 = {
+			.saddr = segment->client,
+			.daddr = segment->vip,
+			.sport = segment->key.client_port,
+			.dport = segment->key.vip_port,
+		},
+	};
+	struct bpf_sock *found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	struct occupant occupant = {};
+
+	if (!found)
+		return occupant;
+	if (found->state == TCP_STATE_TIME_WAIT) {
+		struct tcp_timewait_sock *timewait = bpf_skc_to_tcp_timewait_sock(found);
+
+		if (timewait) {
+			struct tcp_timewait_sock___old *old = (void *)timewait;
+
+			occupant.state = TCP_STATE_TIME_WAIT;
+			if (bpf_core_field_exists(old->tw_rcv_nxt))
+				occupant.rcv_nxt = BPF_CORE_READ(old, tw_rcv_nxt);
+			else
+				occupant.rcv_nxt = timewait->tw_sk.__tw_common.skc_tw_rcv_nxt;
+		}
+	} else if (found->state != TCP_STATE_LISTEN && found->state != TCP_STATE_NEW_SYN_RECV) {
+		struct tcp_sock *full = bpf_skc_to_tcp_sock(found);
+
+		if (full) {
+			occupant.state = found->state;
+			occupant.rcv_nxt = full->rcv_nxt;
+		}
+	}
+	bpf_sk_release(found);
+	return occupant;
+}
+
+/*
+ * The packet in hand, already decapsulated, becomes the RST that removes the
+ * occupant: no payload's meaning, no options (a timestamp could fail PAWS),
+ * its sequence number exactly what the occupant expects (RFC 5961 3.2).
+ */
+static __always_inline bool become_reset(struct __sk_buff *skb, const struct segment *segment, __u32 rcv_nxt)
+{
+	const __u32 tcp = sizeof(struct ethhdr) + sizeof(struct iphdr);
+	__be32 old_seq = bpf_htonl(segment->seq), new_seq = bpf_htonl(rcv_nxt);
+	__be16 old_flags, new_flags = bpf_htons(5 << 12 | TCP_RST);
+
+	return !bpf_skb_load_bytes(skb, tcp + offsetof(struct tcp_header, offset), &old_flags, 2) &&
+	       !bpf_l4_csum_replace(skb, tcp + offsetof(struct tcp_header, check), old_seq, new_seq, 4) &&
+	       !bpf_l4_csum_replace(skb, tcp + offsetof(struct tcp_header, check), old_flags, new_flags, 2) &&
+	       !bpf_skb_store_bytes(skb, tcp + offsetof(struct tcp_header, seq), &new_seq, 4, 0) &&
+	       !bpf_skb_store_bytes(skb, tcp + offsetof(struct tcp_header, offset), &new_flags, 2, 0);
+}

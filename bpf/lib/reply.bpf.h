@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * reply: a backend's word to the dispatcher that sent a packet, made of that
+ * packet: how far a flow got, or that it could not be rebuilt here, with the
+ * packet enclosed for another backend to have. Works without the daemon.
+ */
+#pragma once
+
+#include "encapsulation.bpf.h"
+
+static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr *ethernet,
+				      struct encapsulation *outer, const struct segment *segment)
+{
+	struct {
+		struct ethhdr ethernet;
+		struct encapsulation outer;
+	} __attribute__((packed)) head;
+	struct siphash_key *key;
+	struct node *self = this_node();
+	__be32 dispatcher = outer->ip.saddr;
+
+	if (!self || !(key = tag_key(self->signing_key))) {
+		count_drop(DROP_BAD_TAG);
+		return TC_ACT_SHOT;
+	}
+	__builtin_memcpy(head.ethernet.h_dest, ethernet->h_source, ETH_ALEN);
+	__builtin_memcpy(head.ethernet.h_source, ethernet->h_dest, ETH_ALEN);
+	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
+	outer->meta.key_id = self->signing_key;
+	fill_encapsulation(outer, self->address, dispatcher, segment->key.client_port, segment->ip_length);
+	set_tag(&outer->meta, meta_tag(key, &outer->meta, dispatcher, segment->client, segment->vip,
+				       segment->key.client_port, segment->key.vip_port));
+	head.outer = *outer;
+	if (bpf_skb_store_bytes(skb, 0, &head, sizeof(head), 0)) {
+		count_drop(DROP_REWRITE);
+		return TC_ACT_SHOT;
+	}
+	return bpf_redirect(skb->ifindex, 0);
+}
+
+/* The request could not be set up here: another backend may have it. */
+static __always_inline int refuse(struct __sk_buff *skb, const struct ethhdr *ethernet,
+				  const struct encapsulation *received, const struct segment *segment,
+				  enum refusal refusal)
+{
+	struct encapsulation outer = *received;
+
+	outer.meta.kind = META_REFUSED;
+	outer.meta.reason = refusal;
+	count_event(EVENT_REFUSED);
+	return send_reply(skb, ethernet, &outer, segment);
+}
+
+/*
+ * How far did this flow get: what its socket expects next, or, when that has
+ * come and gone, all that the dispatcher asks about.
+ */
+static __always_inline int answer_probe(struct __sk_buff *skb, const struct ethhdr *ethernet,
+					const struct encapsulation *received, const struct segment *segment,
+					__u32 reached)
+{
+	struct encapsulation outer = *received;
+
+	outer.meta.kind = META_PROBE_ANSWER;
+	outer.meta.reason = 0;
+	outer.meta.value = bpf_htonl(reached);
+	return send_reply(skb, ethernet, &outer, segment);
+}

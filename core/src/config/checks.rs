@@ -1,0 +1,140 @@
+//! What must hold between parts of the file: names that are unique or resolve,
+//! addresses that do not collide and are of one family.
+
+use std::net::{IpAddr, SocketAddr};
+use std::ops::Range;
+
+use toml::Spanned;
+
+use super::Pool;
+use super::nearest::suggestion;
+use super::section::Source;
+
+/// A value read from the file and where it stands; absent if missing or wrong.
+pub(super) type Found<T> = Option<Spanned<T>>;
+
+/// What holds between parts of the file.
+pub(super) struct Checks<'s> {
+    pub(super) source: &'s Source<'s>,
+    /// Names of nodes, of whichever kind.
+    nodes: Vec<String>,
+    /// Addresses of nodes, and which node has each.
+    node_addresses: Vec<(IpAddr, String)>,
+    /// Whether the first address in the file is IPv4: all must be as it is.
+    ipv4: Option<bool>,
+}
+
+impl<'s> Checks<'s> {
+    pub(super) fn new(source: &'s Source<'s>) -> Self {
+        Checks {
+            source,
+            nodes: Vec::new(),
+            node_addresses: Vec::new(),
+            ipv4: None,
+        }
+    }
+
+    /// Nodes share one set of names; `addresses` are those of nodes of its kind.
+    pub(super) fn node(
+        &mut self,
+        name: &Found<String>,
+        address: &Found<IpAddr>,
+        kind: &str,
+        addresses: &mut Vec<IpAddr>,
+    ) {
+        let mut nodes = std::mem::take(&mut self.nodes);
+        self.unique(name, "node", &mut nodes);
+        self.nodes = nodes;
+        let Some(address) = address else { return };
+        let (ip, span) = (*address.get_ref(), address.span());
+        self.family(ip, span.clone());
+        if addresses.contains(&ip) {
+            self.source
+                .error(span, format!("another {kind} has the address {ip}"));
+        }
+        addresses.push(ip);
+        let name = name.as_ref().map_or("", |name| name.get_ref());
+        self.node_addresses.push((ip, name.to_owned()));
+    }
+
+    pub(super) fn unique(&self, name: &Found<String>, kind: &str, names: &mut Vec<String>) {
+        let Some(name) = name else { return };
+        if names.contains(name.get_ref()) {
+            let message = format!("there is a {kind} `{}` already: rename one", name.get_ref());
+            self.source.error(name.span(), message);
+        }
+        names.push(name.get_ref().clone());
+    }
+
+    /// A node that has the VIP as its own address would take its packets.
+    pub(super) fn vip(&mut self, vip: &Spanned<SocketAddr>) {
+        let ip = vip.get_ref().ip();
+        self.family(ip, vip.span());
+        if let Some((_, node)) = self
+            .node_addresses
+            .iter()
+            .find(|(address, _)| *address == ip)
+        {
+            let message = format!(
+                "{ip} is the own address of `{node}`: a service needs one that no node has"
+            );
+            self.source.error(vip.span(), message);
+        }
+    }
+
+    pub(super) fn server(&mut self, server: &Found<SocketAddr>) {
+        // `[::]` and `0.0.0.0` both mean any address.
+        if let Some(server) = server
+            .as_ref()
+            .filter(|s| !s.get_ref().ip().is_unspecified())
+        {
+            self.family(server.get_ref().ip(), server.span());
+        }
+    }
+
+    fn family(&mut self, ip: IpAddr, span: Range<usize>) {
+        let ipv4 = *self.ipv4.get_or_insert(ip.is_ipv4());
+        if ip.is_ipv4() != ipv4 {
+            let (one, other) = if ipv4 {
+                ("IPv4", "IPv6")
+            } else {
+                ("IPv6", "IPv4")
+            };
+            self.source.error(
+                span,
+                format!(
+                    "{ip} is {other} and the addresses before are {one}: a cluster has one family"
+                ),
+            );
+        }
+    }
+
+    pub(super) fn pool(&self, name: &Spanned<&str>, pools: &[Pool]) -> Option<usize> {
+        self.resolve(
+            name.get_ref(),
+            name.span(),
+            "pool",
+            pools.iter().map(|p| p.name.as_str()),
+        )
+    }
+
+    /// The index of the thing that is called so.
+    pub(super) fn resolve<'n>(
+        &self,
+        name: &str,
+        span: Range<usize>,
+        kind: &str,
+        names: impl Iterator<Item = &'n str> + Clone,
+    ) -> Option<usize> {
+        let index = names.clone().position(|n| n == name);
+        if index.is_none() {
+            let hint = match suggestion(name, names) {
+                nothing if nothing.is_empty() => format!("; add a [[{kind}]] of that name"),
+                suggestion => suggestion,
+            };
+            self.source
+                .error(span, format!("there is no {kind} `{name}`{hint}"));
+        }
+        index
+    }
+}

@@ -1,0 +1,363 @@
+//! The example reads as it looks; each kind of mistake is found, placed and
+//! explained; nothing that a file may hold panics.
+
+use std::time::Duration;
+
+use super::*;
+
+const EXAMPLE: &str = include_str!("../../../examples/trapeze.toml");
+
+fn parse(text: &str) -> Result<Config, ConfigErrors> {
+    Config::parse(text, "trapeze.toml")
+}
+
+#[test]
+fn the_example_parses() {
+    let config = parse(EXAMPLE).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.name, "example");
+    assert_eq!(config.keys[0].id, 1);
+    assert_eq!(config.keys[0].secret[..3], [0, 1, 2]);
+
+    let d1 = config.dispatcher("d1").unwrap();
+    assert_eq!((d1.attach, d1.workers), (Attach::Tc, 1));
+    let b3 = config.backend("b3").unwrap();
+    assert_eq!(b3.server, Some("127.0.0.1:8080".parse().unwrap()));
+    assert!(config.backend("d1").is_none());
+
+    assert_eq!(config.pools[0].policy, PolicyKind::Hrw);
+    let weights: Vec<_> = config.pools[0]
+        .members
+        .iter()
+        .map(|m| (m.backend, m.weight))
+        .collect();
+    assert_eq!(weights, [(0, 1), (1, 1), (2, 2)]);
+    assert_eq!(
+        config.pools[1].members[1].server,
+        Some("127.0.0.1:8081".parse().unwrap())
+    );
+
+    let site = config
+        .service_at("10.77.0.100:80".parse().unwrap())
+        .unwrap();
+    assert_eq!(
+        (site.name.as_str(), site.ecn, site.default_pool),
+        ("site", true, Some(0))
+    );
+    let rule = &site.rules[0];
+    assert_eq!((rule.path_prefix.as_deref(), rule.pool), (Some("/img"), 1));
+    assert_eq!(line(EXAMPLE, rule.line), "[[service.rule]]");
+    assert_eq!(
+        site.rules[1].header.as_ref().unwrap().value.as_deref(),
+        Some("yes")
+    );
+
+    assert_eq!(
+        config.limits,
+        Limits {
+            head_bytes: 32768,
+            ..Limits::default()
+        }
+    );
+    assert!(
+        config
+            .service_at("10.77.0.100:81".parse().unwrap())
+            .is_none()
+    );
+}
+
+#[test]
+fn an_error_shows_its_line_with_a_caret() {
+    let text = EXAMPLE.replace(
+        "pool = \"images\"\n\n[[service.rule]]\nhost",
+        "pool = \"imgaes\"\n\n[[service.rule]]\nhost",
+    );
+    let errors = parse(&text).unwrap_err();
+    assert_eq!(
+        errors.to_string(),
+        "trapeze.toml:46:8: there is no pool `imgaes`; did you mean `images`?\n    \
+            |\n \
+         46 | pool = \"imgaes\"\n    \
+            |        ^^^^^^^^"
+    );
+    let error = errors.iter().next().unwrap();
+    assert_eq!((error.line, error.column), (46, 8));
+}
+
+#[test]
+fn the_caret_counts_characters_not_bytes() {
+    let errors = parse("\"å\" = 1\n").unwrap_err();
+    let shown = errors.to_string();
+    assert!(shown.contains(":1:1: the file has no key `å`"), "{shown}");
+    let errors = parse("[cluster]\nname = \"é\" # x\n").unwrap_err();
+    assert!(
+        errors
+            .to_string()
+            .contains(" 2 | name = \"é\" # x\n   |        ^^^"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn several_errors_are_reported_at_once_in_order() {
+    let text = EXAMPLE
+        .replace("attach = \"tc\"", "attach = \"tcp\"")
+        .replace("weight = 2", "weight = 257")
+        .replace("head_timeout = \"10s\"", "head_timeout = \"10\"");
+    let errors = parse(&text).unwrap_err();
+    let messages: Vec<_> = errors.iter().map(|e| e.message.as_str()).collect();
+    assert_eq!(
+        messages,
+        [
+            "`attach`: expected one of \"xdp\", \"xdp-generic\", \"tc\", found \"tcp\"; did you mean `tc`?",
+            "`weight`: expected a number from 0 to 256, found 257",
+            "`head_timeout`: expected a duration from \"100ms\" to \"1h\", such as \"10s\", \"200ms\" or \
+             \"1m30s\", found \"10\"",
+        ]
+    );
+}
+
+/// What is replaced in the example, by what, and the start of the only message.
+#[rustfmt::skip]
+const MISTAKES: &[(&str, &str, &str)] = &[
+    // Syntax and shape.
+    ("name = \"example\"", "name = ", "string values must be quoted"),
+    ("[cluster]\n", "[[cluster]]\n", "`cluster` must be a table: write [cluster]"),
+    ("[[dispatcher]]", "[dispatcher]", "there can be several of `dispatcher`: write [[dispatcher]]"),
+    ("interface = \"eth0\"\nattach", "attach", "[[dispatcher]] lacks `interface`: add"),
+    ("attach = ", "atach = ", "[[dispatcher]] has no key `atach`; did you mean `attach`?"),
+    ("attach = ", "colour = ", "[[dispatcher]] has no key `colour`; it has name, address"),
+    ("head_bytes = 32768", "head_bytes = \"32k\"", "`head_bytes`: expected a number from 1024 to 65536, found a string"),
+    ("head_bytes = 32768", "head_bytes = -1", "`head_bytes`: expected a number from 1024 to 65536, found -1"),
+    ("head_bytes = 32768", "head_bytes = 32768\nreading_bytes = 32767", "`reading_bytes`: expected a number from 32768"),
+    ("head_bytes = 32768", "heartbeat = \"9ms\"", "`heartbeat`: expected a duration from \"10ms\" to \"5s\""),
+    ("[limits]", "[limit]", "the file has no key `limit`; did you mean `limits`?"),
+    // Names.
+    ("name = \"b1\"\n", "name = \"b2\"\n", "there is a node `b2` already"),
+    ("name = \"d1\"\n", "name = \"b2\"\n", "there is a node `b2` already"),
+    ("name = \"d1\"", "name = \"D1\"", "`name`: a name consists of a-z"),
+    ("name = \"d1\"", "name = \"\"", "`name`: a name has 1 to 31 bytes, this one has 0"),
+    ("name = \"d1\"", "name = \"d2345678901234567890123456789012\"", "`name`: a name has 1 to 31 bytes, this one has 32"),
+    ("name = \"example\"", "name = \"..\"", "`name`: a name needs a letter or digit"),
+    ("name = \"example\"", "name = \"a/b\"", "`name`: a name consists of a-z"),
+    ("name = \"site-tls\"", "name = \"site\"", "there is a service `site` already"),
+    // References.
+    ("\"b2\", { name = \"b3\", weight", "\"bb2\", { name = \"b3\", weight", "there is no backend `bb2`; did you mean `b2`?"),
+    ("\"b2\", { name = \"b3\", weight", "\"nginx\", { name = \"b3\", weight", "there is no backend `nginx`; add a [[backend]]"),
+    ("\"b2\", { name = \"b3\", weight", "\"b1\", { name = \"b3\", weight", "this backend is in the pool already"),
+    ("\"b2\", { name = \"b3\", weight", "7, { name = \"b3\", weight", "a pool's backend is \"b1\" or {"),
+    ("backends = [\"b2\", { name = \"b3\", server = \"127.0.0.1:8081\" }]", "backends = []", "a pool needs a backend"),
+    // Keys.
+    ("0e0f\"", "0e0\"", "`secret`: expected 32 hex digits"),
+    ("0e0f\"", "0e+f\"", "`secret`: expected 32 hex digits"),
+    ("0e0f\" }", "0e0f\" }, { id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }", "there is a key 1 already"),
+    ("id = 1", "id = 256", "`id`: expected a number from 0 to 255"),
+    ("keys = [{ id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }]", "keys = []", "[cluster] lacks a key"),
+    // Addresses.
+    ("address = \"10.77.0.11\"", "address = \"10.77.0.11:80\"", "`address`: a node has no port here: write \"10.77.0.11\""),
+    ("address = \"10.77.0.11\"", "address = \"d1.example\"", "`address`: expected an IP address"),
+    ("address = \"10.77.0.11\"", "address = \"0.0.0.0\"", "`address`: 0.0.0.0 is not the address of one host"),
+    ("address = \"10.77.0.22\"", "address = \"10.77.0.21\"", "another backend has the address 10.77.0.21"),
+    ("address = \"10.77.0.23\"", "address = \"fd00::1\"", "fd00::1 is IPv6 and the addresses before are IPv4"),
+    ("address = \"10.77.0.23\"", "address = \"::ffff:10.77.0.23\"", "`address`: ::ffff:10.77.0.23 is an IPv4 address: write 10.77.0.23"),
+    ("10.77.0.100:443", "10.77.0.100:0", "`address`: port 0 cannot be served"),
+    ("10.77.0.100:443", "10.77.0.100", "`address`: the port is missing: write \"10.77.0.100:80\""),
+    ("10.77.0.100:443", "10.77.0.100:80", "another service is at this address"),
+    ("10.77.0.100:443", "10.77.0.21:443", "10.77.0.21 is the own address of `b1`"),
+    ("127.0.0.1:8081", "[::1]:8081", "::1 is IPv6"),
+    ("interface = \"eth0\"\nattach", "interface = \"a/b\"\nattach", "`interface`: expected an interface's name"),
+    // Rules.
+    ("path_prefix = \"/img\"\n", "", "this rule has no condition"),
+    ("path_prefix = \"/img\"", "path_prefix = \"img\"", "`path_prefix`: a path starts with `/`: write \"/img\""),
+    ("path_prefix = \"/img\"", "path = \"/img?a\"", "`path`: rules see the path without its query"),
+    ("path_prefix = \"/img\"", "path = \"/my img\"", "`path`: a path holds no spaces"),
+    ("path_prefix = \"/img\"\npool = \"images\"", "path_prefix = \"/img\"", "[[service.rule]] lacks `pool`"),
+    ("sni = \"img.example\"", "sni = \"img.example\"\npath = \"/\"", "`sni` is a condition on a TLS ClientHello and `path` one"),
+    ("sni = \"img.example\"", "alpn = \"h2\"\nhost = \"a\"", "`alpn` is a condition on a TLS ClientHello and `host` one"),
+    ("sni = \"img.example\"", "sni = \"10.0.0.1\"", "`sni`: clients send no server name for an address"),
+    ("host = \"*.static.example\"", "host = \"a.*.example\"", "`host`: `*` stands only for whole names in front"),
+    ("host = \"*.static.example\"", "host = \"a.example:80\"", "`host`: a host is written without port"),
+    ("host = \"*.static.example\"", "host = \"*.\"", "`host`: expected a host"),
+    ("method = \"GET\"", "method = \"GET POST\"", "`method`: expected a word"),
+    ("value = \"yes\"", "value = \" yes\"", "`value`: a header's value has no white space around"),
+    ("header = { name", "header = { nam", "`header = { name = \"...\" }` lacks `name`"),
+    ("policy = \"hrw\"", "policy = \"hwr\"", "`policy`: expected one of \"round-robin\", \"least-connections\", \"hrw\", found \"hwr\"; did you mean `hrw`?"),
+];
+
+#[test]
+fn each_mistake_is_explained() {
+    for &(from, to, message) in MISTAKES {
+        assert!(EXAMPLE.contains(from), "the example has no {from:?}");
+        let text = EXAMPLE.replacen(from, to, 1);
+        let errors = match parse(&text) {
+            Ok(_) => panic!("{to:?} is accepted"),
+            Err(errors) => errors,
+        };
+        let found = errors.iter().any(|e| e.message.starts_with(message));
+        assert!(found, "{to:?} should give {message:?} but gives\n{errors}");
+    }
+}
+
+#[test]
+fn a_service_needs_a_pool_or_rules() {
+    let text = EXAMPLE.replace("pool = \"web\"               # when no rule matches\n", "");
+    assert!(parse(&text).is_ok(), "rules suffice");
+    let text = text.replace(
+        "[[service.rule]]\npath_prefix = \"/img\"\npool = \"images\"\n",
+        "",
+    );
+    let from = text.find("[[service.rule]]\nhost").unwrap();
+    let to = text.find("[[service]]\nname = \"site-tls\"").unwrap();
+    let text = [&text[..from], &text[to..]].concat();
+    let errors = parse(&text).unwrap_err();
+    assert!(
+        errors
+            .iter()
+            .next()
+            .unwrap()
+            .message
+            .contains("neither rules nor a pool"),
+        "{errors}"
+    );
+}
+
+#[test]
+fn an_empty_file_says_all_that_is_missing() {
+    let errors = parse("").unwrap_err();
+    assert_eq!(errors.iter().count(), 4, "{errors}");
+}
+
+#[test]
+fn a_wildcard_server_address_may_be_of_either_family() {
+    assert!(parse(&EXAMPLE.replace("127.0.0.1:8081", "[::]:8081")).is_ok());
+}
+
+#[test]
+fn hosts_are_kept_in_lower_case_without_the_root_dot() {
+    let config = parse(&EXAMPLE.replace("*.static.example", "*.Static.EXAMPLE.")).unwrap();
+    assert_eq!(
+        config.services[0].rules[1].host.as_deref(),
+        Some("*.static.example")
+    );
+}
+
+#[test]
+fn durations() {
+    let with = |text: &str| {
+        let text = EXAMPLE.replace(
+            "head_timeout = \"10s\"",
+            &format!("idle_timeout = \"{text}\""),
+        );
+        parse(&text).ok().map(|c| c.limits.idle_timeout)
+    };
+    let seconds = |s| Some(Duration::from_secs(s));
+    assert_eq!(with("10s"), seconds(10));
+    assert_eq!(with("1h"), seconds(3600));
+    assert_eq!(with("1m30s"), seconds(90));
+    assert_eq!(with("2d1h"), seconds(176_400));
+    assert_eq!(with("1s500ms"), Some(Duration::from_millis(1500)));
+    for wrong in [
+        "",
+        "10",
+        "s",
+        "1.5s",
+        "-1s",
+        "1 s",
+        "30s1m",
+        "1s1s",
+        "1y",
+        "0s",
+        "31d",
+        "99999999999999999999s",
+        "9999999999999999d",
+    ] {
+        assert_eq!(with(wrong), None, "{wrong}");
+    }
+}
+
+#[test]
+fn secrets_do_not_appear_in_errors_or_debug_output() {
+    let config = parse(EXAMPLE).unwrap();
+    assert!(!format!("{config:?}").contains("[0, 1, 2"));
+    for (from, to) in [
+        ("0e0f", "0e0"),
+        ("id = 1", "id = 256"),
+        ("secret =", "secrt ="),
+        ("0e0f\" }", "0e0f\""),
+    ] {
+        let errors = parse(&EXAMPLE.replacen(from, to, 1))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            errors.contains("keys = [{") && errors.contains("**"),
+            "{errors}"
+        );
+        assert!(!errors.contains("000102"), "{errors}");
+    }
+}
+
+fn line(text: &str, number: usize) -> &str {
+    text.lines().nth(number - 1).unwrap()
+}
+
+mod mutation {
+    use super::*;
+    use rand::{Rng, SeedableRng, rngs::SmallRng, seq::IndexedRandom};
+
+    /// Pieces that move a mutated file somewhere new.
+    const PIECES: &[&str] = &[
+        "\"",
+        "[",
+        "]",
+        "[[",
+        "{",
+        "}",
+        "=",
+        "\n",
+        ".",
+        ",",
+        "'",
+        "\"\"\"",
+        "\\u00e9",
+        "é",
+        "\t",
+        "\r\n",
+        "0x",
+        "1e9",
+        "true",
+        "inf",
+        "1979-05-27",
+        "service",
+        "rule",
+        "pool",
+        "name",
+        "99999999999999999999",
+    ];
+
+    /// Seeded and bounded: the same thousand odd files on every machine.
+    #[test]
+    fn mutated_files_never_panic_and_every_error_has_a_place() {
+        let mut random = SmallRng::seed_from_u64(0x7261_7065);
+        for _ in 0..1500 {
+            let mut text = EXAMPLE.to_owned();
+            for _ in 0..random.random_range(1..6) {
+                let at = boundary(&text, random.random_range(0..=text.len()));
+                let to = boundary(&text, (at + random.random_range(0..20)).min(text.len()));
+                text.replace_range(at..to, PIECES.choose(&mut random).unwrap());
+            }
+            if let Err(errors) = parse(&text) {
+                let lines = text.lines().count().max(1);
+                assert!(!errors.to_string().is_empty());
+                for error in errors.iter() {
+                    assert!(error.line <= lines + 1 && error.column >= 1, "{error}");
+                }
+            }
+        }
+    }
+
+    fn boundary(text: &str, mut at: usize) -> usize {
+        while !text.is_char_boundary(at) {
+            at -= 1;
+        }
+        at
+    }
+}

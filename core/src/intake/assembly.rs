@@ -1,0 +1,211 @@
+//! Puts a stream together from pieces that come in any order, more than once,
+//! overlapping. Bytes that came first win. Places are offsets from the
+//! stream's first byte.
+
+use std::collections::BTreeMap;
+
+/// Pieces that may wait beyond a gap.
+const MAX_PIECES: usize = 64;
+
+/// A stream from its first byte on, and pieces of it beyond gaps.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Assembly {
+    contiguous: Vec<u8>,
+    /// Neither empty, touching, nor overlapping; all beyond `contiguous`.
+    ahead: BTreeMap<usize, Vec<u8>>,
+    ahead_bytes: usize,
+}
+
+/// What an insertion did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inserted {
+    /// The stream's beginning grew.
+    Grew,
+    /// It waits beyond a gap.
+    Ahead,
+    /// Nothing was new.
+    Nothing,
+    /// Too many pieces wait already.
+    Scattered,
+}
+
+impl Assembly {
+    /// The stream up to its first gap.
+    pub(super) fn contiguous(&self) -> &[u8] {
+        &self.contiguous
+    }
+
+    /// Bytes held.
+    pub(super) fn bytes(&self) -> usize {
+        self.contiguous.len() + self.ahead_bytes
+    }
+
+    /// Does something wait beyond a gap?
+    pub(super) fn has_gap(&self) -> bool {
+        !self.ahead.is_empty()
+    }
+
+    /// Where the last byte held ends.
+    pub(super) fn end(&self) -> usize {
+        match self.ahead.last_key_value() {
+            Some((start, piece)) => start + piece.len(),
+            None => self.contiguous.len(),
+        }
+    }
+
+    /// Forgets what waits beyond gaps.
+    pub(super) fn drop_ahead(&mut self) {
+        self.ahead.clear();
+        self.ahead_bytes = 0;
+    }
+
+    /// Adds `bytes` at `start`, where none is there yet.
+    pub(super) fn insert(&mut self, start: usize, bytes: &[u8]) -> Inserted {
+        let known = self.contiguous.len().saturating_sub(start).min(bytes.len());
+        let (start, bytes) = (start + known, &bytes[known..]);
+        if bytes.is_empty() {
+            return Inserted::Nothing;
+        }
+        if start > self.contiguous.len() && self.ahead.len() >= MAX_PIECES {
+            return Inserted::Scattered;
+        }
+        if start == self.contiguous.len() && self.ahead.is_empty() {
+            self.contiguous.extend_from_slice(bytes);
+            return Inserted::Grew;
+        }
+        let before = self.bytes();
+        self.fill_gaps(start, bytes);
+        if self.absorb() {
+            Inserted::Grew
+        } else if self.bytes() > before {
+            Inserted::Ahead
+        } else {
+            Inserted::Nothing
+        }
+    }
+
+    /// Puts every part of `bytes` that no piece covers into a piece of its own
+    /// or at the end of the one before it.
+    fn fill_gaps(&mut self, mut start: usize, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            let covered_to = self.piece_end_before(start).unwrap_or(start).max(start);
+            let skip = (covered_to - start).min(bytes.len());
+            (start, bytes) = (start + skip, &bytes[skip..]);
+            let next = self
+                .ahead
+                .range(start..)
+                .next()
+                .map_or(usize::MAX, |(&next, _)| next);
+            let len = bytes.len().min(next - start);
+            if len > 0 {
+                self.put(start, &bytes[..len]);
+            }
+            (start, bytes) = (start + len, &bytes[len..]);
+        }
+    }
+
+    /// Where the last piece that starts at or before `start` ends.
+    fn piece_end_before(&self, start: usize) -> Option<usize> {
+        self.ahead
+            .range(..=start)
+            .next_back()
+            .map(|(at, piece)| at + piece.len())
+    }
+
+    /// Adds a piece into a gap, joined with its neighbours if it touches them.
+    fn put(&mut self, start: usize, bytes: &[u8]) {
+        self.ahead_bytes += bytes.len();
+        let end = start + bytes.len();
+        let follower = self.ahead.remove(&end);
+        let piece = match self.ahead.range_mut(..start).next_back() {
+            Some((at, piece)) if at + piece.len() == start => piece,
+            _ => self.ahead.entry(start).or_default(),
+        };
+        piece.extend_from_slice(bytes);
+        piece.extend(follower.into_iter().flatten());
+    }
+
+    /// Moves the piece that the beginning has reached into it.
+    fn absorb(&mut self) -> bool {
+        let Some(piece) = self.ahead.remove(&self.contiguous.len()) else {
+            return false;
+        };
+        self.ahead_bytes -= piece.len();
+        if self.contiguous.is_empty() {
+            self.contiguous = piece;
+        } else {
+            self.contiguous.extend_from_slice(&piece);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::rngs::SmallRng;
+    use rand::{Rng, SeedableRng};
+
+    #[test]
+    fn pieces_come_together() {
+        let mut assembly = Assembly::default();
+        assert_eq!(assembly.insert(3, b"de"), Inserted::Ahead);
+        assert_eq!(assembly.insert(7, b"h"), Inserted::Ahead);
+        assert_eq!(assembly.insert(3, b"XX"), Inserted::Nothing);
+        assert_eq!(
+            (assembly.end(), assembly.bytes(), assembly.has_gap()),
+            (8, 3, true)
+        );
+        assert_eq!(assembly.insert(2, b"cXXfgX"), Inserted::Ahead);
+        assert_eq!(assembly.insert(0, b"ab"), Inserted::Grew);
+        assert_eq!(assembly.contiguous(), b"abcdefgh");
+        assert!(!assembly.has_gap());
+    }
+
+    #[test]
+    fn gaps_are_bounded() {
+        let mut assembly = Assembly::default();
+        for i in 0..MAX_PIECES {
+            assert_eq!(assembly.insert(1 + 2 * i, b"x"), Inserted::Ahead);
+        }
+        assert_eq!(assembly.insert(1001, b"x"), Inserted::Scattered);
+        assert_eq!(
+            assembly.insert(0, b"x"),
+            Inserted::Grew,
+            "progress is always possible"
+        );
+        assert_eq!(assembly.insert(1001, b"x"), Inserted::Ahead);
+    }
+
+    /// Against a model that keeps one cell for each byte.
+    #[test]
+    fn any_pieces_give_what_came_first() {
+        for seed in 0..300 {
+            let mut rng = SmallRng::seed_from_u64(seed);
+            let mut assembly = Assembly::default();
+            let mut model = [None; 120];
+            for _ in 0..rng.random_range(1..60) {
+                let start = rng.random_range(0..100);
+                let bytes: Vec<u8> = (0..rng.random_range(0..20)).map(|_| rng.random()).collect();
+                if assembly.insert(start, &bytes) != Inserted::Scattered {
+                    for (cell, byte) in model[start..].iter_mut().zip(&bytes) {
+                        cell.get_or_insert(*byte);
+                    }
+                }
+                let expected: Vec<u8> = model.iter().map_while(|cell| *cell).collect();
+                assert_eq!(assembly.contiguous(), expected, "seed {seed}");
+                assert_eq!(
+                    assembly.bytes(),
+                    model.iter().flatten().count(),
+                    "seed {seed}"
+                );
+                let end = model
+                    .iter()
+                    .rposition(Option::is_some)
+                    .map_or(0, |last| last + 1);
+                assert_eq!(assembly.end(), end, "seed {seed}");
+                assert!(assembly.ahead.len() <= 2 * MAX_PIECES);
+            }
+        }
+    }
+}

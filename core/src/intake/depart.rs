@@ -1,0 +1,201 @@
+//! How flows leave the intake: to a backend, with an answer, or with a reset.
+
+use super::*;
+use crate::wire::segment::Segment;
+
+impl Intake {
+    pub(super) fn on_reading_due(
+        &mut self,
+        now: Duration,
+        mut connection: Connection,
+        serial: u64,
+        mut reading: Reading,
+    ) {
+        if !reading.expired(now) {
+            let edge = self.edge(&connection);
+            if let Some(ack) = reading.acknowledge_due(&mut connection, edge, now) {
+                self.counters.acks += 1;
+                self.actions.push_back(Action::ToClient(ack));
+            }
+            self.table.put(Flow {
+                connection,
+                serial,
+                phase: Phase::Reading(reading),
+            });
+            return;
+        }
+        self.counters.head_timeouts += 1;
+        if reading.decided || reading.assembly.contiguous().is_empty() {
+            self.reset(&mut connection, &reading);
+            self.end(&connection, End::TimedOut);
+        } else {
+            let answer = if reading.is_tls() {
+                Answer::Close
+            } else {
+                Answer::RequestTimeout
+            };
+            self.part(now, connection, &reading, answer, Body::Full);
+        }
+    }
+
+    pub(super) fn on_retained_due(
+        &mut self,
+        now: Duration,
+        mut connection: Connection,
+        serial: u64,
+        mut retained: Retained,
+    ) {
+        match retained.on_timeout(now) {
+            Some(Due::GiveUp) => {
+                let (seq, ack) = (connection.our_start(), retained.received(&connection));
+                let reset = connection.segment_to_client(seq, ack, Flags::RST, Vec::new(), ack);
+                self.send_reset(reset);
+                self.end(&connection, End::Unconfirmed);
+                return;
+            }
+            Some(Due::Resend) => {
+                self.counters.resent += 1;
+                self.send_retained(&connection, &retained);
+            }
+            None => {}
+        }
+        self.table.put(Flow {
+            connection,
+            serial,
+            phase: Phase::Retained(retained),
+        });
+    }
+
+    /// Sends a retained flow's unconfirmed bytes, and asks how far they got.
+    pub(super) fn send_retained(&mut self, connection: &Connection, retained: &Retained) {
+        self.send_to_backend(connection, retained.segments(connection));
+        let (key, segment) = (connection.key, retained.probe(connection));
+        self.actions.push_back(Action::Probe { key, segment });
+    }
+
+    pub(super) fn send_to_backend(&mut self, connection: &Connection, segments: Vec<Segment>) {
+        let key = connection.key;
+        let actions = segments
+            .into_iter()
+            .map(|segment| Action::ToBackend { key, segment });
+        self.actions.extend(actions);
+    }
+
+    /// Answers a flow whose bytes were held.
+    pub(super) fn part(
+        &mut self,
+        now: Duration,
+        connection: Connection,
+        reading: &Reading,
+        answer: Answer,
+        body: Body,
+    ) {
+        let (received, fin) = (reading.end(&connection), reading.has_fin());
+        self.say_goodbye(connection, Goodbye::new(answer, body, received, fin, now));
+    }
+
+    /// Answers a connection of which this packet is all that we have.
+    pub(super) fn part_at_packet(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        answer: Answer,
+        body: Body,
+    ) {
+        let connection = Connection::new(arrived, self.bounds.first_window.into());
+        let received = connection.start().later_of(arrived.seq() + arrived.len());
+        let fin = arrived.is(Flags::FIN);
+        self.want_packets_of(&connection);
+        self.say_goodbye(connection, Goodbye::new(answer, body, received, fin, now));
+    }
+
+    pub(super) fn say_goodbye(&mut self, mut connection: Connection, goodbye: Goodbye) {
+        while self.table.parting() >= self.bounds.answers.max(1) {
+            let Some(Flow {
+                mut connection,
+                phase: Phase::Goodbye(oldest),
+                ..
+            }) = self.table.take_oldest_parting()
+            else {
+                break;
+            };
+            let reset = oldest.reset(&mut connection);
+            self.send_reset(reset);
+            self.end(&connection, End::Evicted);
+        }
+        self.counters.answers += 1;
+        let segment = goodbye.segment(&mut connection);
+        self.actions.push_back(Action::ToClient(segment));
+        let serial = self.table.next_serial();
+        self.table.put(Flow {
+            connection,
+            serial,
+            phase: Phase::Goodbye(goodbye),
+        });
+    }
+
+    pub(super) fn go_on_parting(
+        &mut self,
+        connection: Connection,
+        serial: u64,
+        goodbye: Goodbye,
+        step: Step,
+    ) {
+        match step {
+            Step::Wait => {}
+            Step::Send(segment) => self.actions.push_back(Action::ToClient(segment)),
+            Step::Resend(segment) => {
+                self.counters.answers_resent += 1;
+                self.actions.push_back(Action::ToClient(segment));
+            }
+            Step::Done => return self.end(&connection, End::Closed),
+            Step::Reset => return self.end(&connection, End::ClientReset),
+            Step::Abort(reset) => {
+                self.send_reset(reset);
+                return self.end(&connection, End::Lingered);
+            }
+        }
+        self.table.put(Flow {
+            connection,
+            serial,
+            phase: Phase::Goodbye(goodbye),
+        });
+    }
+
+    /// A flow that has to go for another one.
+    pub(super) fn evict(&mut self, mut connection: Connection, reading: &Reading) {
+        self.reset(&mut connection, reading);
+        self.end(&connection, End::Evicted);
+    }
+
+    fn reset(&mut self, connection: &mut Connection, reading: &Reading) {
+        let (seq, ack) = (connection.our_start(), reading.received(connection));
+        let reset = connection.segment_to_client(seq, ack, Flags::RST, Vec::new(), ack);
+        self.send_reset(reset);
+    }
+
+    fn send_reset(&mut self, reset: Segment) {
+        self.counters.resets += 1;
+        self.actions.push_back(Action::ToClient(reset));
+    }
+
+    pub(super) fn want_packets_of(&mut self, connection: &Connection) {
+        let Connection {
+            key,
+            isns,
+            handshake,
+            ..
+        } = *connection;
+        self.actions.push_back(Action::Reading {
+            key,
+            isns,
+            handshake,
+        });
+    }
+
+    pub(super) fn end(&mut self, connection: &Connection, why: End) {
+        self.counters.ended(why);
+        let Connection { key, isns, .. } = *connection;
+        self.actions.push_back(Action::Ended { key, isns, why });
+    }
+}

@@ -1,0 +1,205 @@
+//! What goes into the intake and what comes out of it.
+
+use super::answer::Answer;
+use crate::flow::{FlowKey, Handshake};
+use crate::seq::{ClientSeq, ServerSeq};
+use crate::wire::checksum::{self, TcpChecksum};
+use crate::wire::meta::{Kind, Meta};
+use crate::wire::segment::Segment;
+use crate::wire::{Malformed, ipv4, tcp};
+use std::net::SocketAddr;
+
+/// The sequence numbers with which both sides began: with the 4-tuple they
+/// name one connection, even when a client uses a port again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Isns {
+    /// Of the client's SYN.
+    pub client: ClientSeq,
+    /// Of our SYN-ACK: the cookie.
+    pub server: ServerSeq,
+}
+
+/// A packet of a client whose cookie the data path has proved.
+#[derive(Clone, Copy, Debug)]
+pub struct Arrived<'a> {
+    /// The connection.
+    pub key: FlowKey,
+    /// Its beginnings.
+    pub isns: Isns,
+    /// What its handshake agreed.
+    pub handshake: Handshake,
+    /// The packet's TCP header.
+    pub header: tcp::Header,
+    /// The packet's payload.
+    pub payload: &'a [u8],
+    /// What the packet's checksum says.
+    pub checksum: TcpChecksum,
+}
+
+impl<'a> Arrived<'a> {
+    /// Takes apart an IPv4 packet that came with the option `meta`: a request's
+    /// from the data path, or a refused one's. Its start is the first byte
+    /// after the client's SYN. A refusal does not name our ISN; there the
+    /// packet's acknowledgement does, as no server has spoken yet.
+    pub fn parse(meta: &Meta, inner: &'a [u8]) -> Result<Self, Malformed> {
+        let packet = ipv4::Packet::parse(inner)?;
+        if packet.is_fragment() {
+            return Err(Malformed::Fragment);
+        }
+        if packet.protocol() != ipv4::PROTOCOL_TCP {
+            return Err(Malformed::NotTcp);
+        }
+        let (header, payload) = tcp::Header::parse(packet.payload())?;
+        let (source, destination) = (packet.source().into(), packet.destination().into());
+        let server_isn = match meta.kind {
+            Kind::Request { server_isn } => server_isn,
+            _ => ServerSeq::new(header.ack) + u32::MAX,
+        };
+        Ok(Self {
+            key: FlowKey {
+                client: SocketAddr::new(source, header.source_port),
+                vip: SocketAddr::new(destination, header.destination_port),
+            },
+            isns: Isns {
+                client: meta.start + u32::MAX,
+                server: server_isn,
+            },
+            handshake: meta.handshake,
+            header,
+            payload,
+            checksum: checksum::verify_tcp(source, destination, packet.payload()),
+        })
+    }
+
+    /// Where the payload starts.
+    pub(super) fn seq(&self) -> ClientSeq {
+        ClientSeq::new(self.header.seq)
+    }
+
+    /// What the client acknowledges.
+    pub(super) fn ack(&self) -> ServerSeq {
+        ServerSeq::new(self.header.ack)
+    }
+
+    pub(super) fn is(&self, flag: tcp::Flags) -> bool {
+        self.header.flags.has(flag)
+    }
+
+    /// The numbers that payload and FIN use up.
+    pub(super) fn len(&self) -> u32 {
+        self.payload.len() as u32 + u32::from(self.is(tcp::Flags::FIN))
+    }
+}
+
+/// What an inspection of a head's bytes so far found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Looked<Decision> {
+    /// The head goes on.
+    More,
+    /// It is complete, and this is what the caller makes of it.
+    Done(Decision),
+    /// It can only be answered.
+    Bad(Answer),
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome<Decision> {
+    /// The packet alone holds the head: send it to a backend as it is. Nothing
+    /// is held.
+    Complete(Decision),
+    /// The head is complete with the bytes held: call
+    /// [`assigned`](super::Intake::assigned) or [`answer`](super::Intake::answer).
+    Decide(Decision),
+    /// The head goes on.
+    Held,
+    /// The connection is being answered by us.
+    Answering,
+    /// The client closed without a word, and was answered in kind.
+    Closed,
+    /// The head has been decided: the flow's record says where this belongs.
+    Assigned,
+    /// The packet changed nothing.
+    Ignored(Ignored),
+}
+
+/// Why a packet changed nothing, or only ended something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ignored {
+    /// Damaged.
+    BadChecksum,
+    /// Flags that do not belong after a handshake.
+    BadFlags,
+    /// It acknowledges what we have not sent.
+    BadAck,
+    /// Its bytes lie outside of what we take.
+    OutsideWindow,
+    /// No payload.
+    Empty,
+    /// No byte that we did not have.
+    Duplicate,
+    /// No room: everything held is younger, or waits for a backend.
+    Full,
+    /// Too many gaps between the bytes held.
+    Scattered,
+    /// The client reset the connection.
+    Reset,
+}
+
+/// What the caller is to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Send a segment from the VIP to the client.
+    ToClient(Segment),
+    /// Send a client's segment to the flow's backend, encapsulated.
+    ToBackend {
+        /// The flow.
+        key: FlowKey,
+        /// The segment.
+        segment: Segment,
+    },
+    /// Ask the flow's backend how far it got.
+    Probe {
+        /// The flow.
+        key: FlowKey,
+        /// An empty segment of the flow, to be enclosed.
+        segment: Segment,
+    },
+    /// Write a record that brings the flow's packets here.
+    Reading {
+        /// The flow.
+        key: FlowKey,
+        /// Its beginnings.
+        isns: Isns,
+        /// What its handshake agreed.
+        handshake: Handshake,
+    },
+    /// Delete the flow's record, if it is still that of these ISNs.
+    Ended {
+        /// The flow.
+        key: FlowKey,
+        /// Its beginnings.
+        isns: Isns,
+        /// Why.
+        why: End,
+    },
+}
+
+/// Why a flow ended here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Answered, and both sides have closed.
+    Closed,
+    /// Answered, but the client did not close in time.
+    Lingered,
+    /// The client reset it.
+    ClientReset,
+    /// A new connection of the same 4-tuple.
+    Replaced,
+    /// The oldest had to go for a new one.
+    Evicted,
+    /// Its head did not come, or nobody decided.
+    TimedOut,
+    /// No backend confirmed the bytes that we had acknowledged.
+    Unconfirmed,
+}

@@ -1,0 +1,206 @@
+//! One connection: who it is, what the client last said, and what we do with
+//! it. Plain data, so that a half-read request can be copied to another
+//! dispatcher.
+
+use super::events::{Arrived, Isns};
+use super::goodbye::Goodbye;
+use super::reading::Reading;
+use super::retained::Retained;
+use crate::flow::{FlowKey, Handshake};
+use crate::seq::{ClientSeq, ServerSeq};
+use crate::wire::segment::Segment;
+use crate::wire::tcp::{Flags, Header, Options, Timestamps};
+use std::time::Duration;
+
+/// A connection that is being read or answered here.
+#[derive(Clone, Debug)]
+pub(super) struct Flow {
+    pub(super) connection: Connection,
+    /// Its age: older flows have smaller ones.
+    pub(super) serial: u64,
+    pub(super) phase: Phase,
+}
+
+/// Who it is, and what the client last said.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    pub(super) key: FlowKey,
+    pub(super) isns: Isns,
+    pub(super) handshake: Handshake,
+    peer: Peer,
+}
+
+/// What a flow is about.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// Its head is incomplete, or nobody has decided yet.
+    Reading(Reading),
+    /// Assigned, but we have acknowledged bytes that no backend has confirmed.
+    Retained(Retained),
+    /// We answer it ourselves.
+    Goodbye(Goodbye),
+}
+
+/// What the client's packets say beside their bytes.
+#[derive(Clone, Copy, Debug)]
+struct Peer {
+    /// The window field of its latest packet.
+    window: u16,
+    /// Its latest clock, and the latest of ours that it has seen.
+    timestamps: Option<Timestamps>,
+    /// The clock that we echo: of its latest packet in order (RFC 7323 §4.3).
+    recent: u32,
+    /// How far we have told it that it may send.
+    edge: ClientSeq,
+}
+
+impl Connection {
+    /// The connection of which this is the first packet kept.
+    pub(super) fn new(arrived: &Arrived<'_>, first_window: u32) -> Self {
+        let timestamps = arrived.header.options.timestamps;
+        Self {
+            key: arrived.key,
+            isns: arrived.isns,
+            handshake: arrived.handshake,
+            peer: Peer {
+                window: arrived.header.window,
+                timestamps: timestamps.filter(|_| arrived.handshake.timestamps),
+                recent: timestamps.map_or(0, |timestamps| timestamps.value),
+                edge: arrived.isns.client + 1 + first_window,
+            },
+        }
+    }
+
+    /// How far the client may send.
+    pub(super) fn edge(&self) -> ClientSeq {
+        self.peer.edge
+    }
+
+    /// The client's first byte.
+    pub(super) fn start(&self) -> ClientSeq {
+        self.isns.client + 1
+    }
+
+    /// Our first byte.
+    pub(super) fn our_start(&self) -> ServerSeq {
+        self.isns.server + 1
+    }
+
+    /// Remembers what a packet says; `expected` is the next byte in order.
+    pub(super) fn note(&mut self, arrived: &Arrived<'_>, expected: ClientSeq) {
+        self.peer.window = arrived.header.window;
+        let (Some(known), Some(new)) =
+            (&mut self.peer.timestamps, arrived.header.options.timestamps)
+        else {
+            return;
+        };
+        if arrived.seq().at_or_before(expected) {
+            self.peer.recent = later_clock(self.peer.recent, new.value);
+        }
+        known.value = later_clock(known.value, new.value);
+        known.echo = later_clock(known.echo, new.echo);
+    }
+
+    /// A segment to the client. Our clock stands still at what the client has
+    /// already seen of it, until the server's takes over.
+    pub(super) fn segment_to_client(
+        &mut self,
+        seq: ServerSeq,
+        ack: ClientSeq,
+        flags: Flags,
+        payload: Vec<u8>,
+        edge: ClientSeq,
+    ) -> Segment {
+        let timestamps = self.peer.timestamps.map(|seen| Timestamps {
+            value: seen.echo,
+            echo: self.peer.recent,
+        });
+        Segment {
+            source: self.key.vip,
+            destination: self.key.client,
+            header: Header {
+                seq: seq.raw(),
+                ack: ack.raw(),
+                flags: flags | Flags::ACK,
+                window: self.announce(ack, edge),
+                options: Options {
+                    timestamps,
+                    ..Options::default()
+                },
+                ..Header::default()
+            },
+            payload,
+        }
+    }
+
+    /// A segment to the backend, as the client's latest packet would have it.
+    pub(super) fn segment_to_backend(
+        &self,
+        seq: ClientSeq,
+        flags: Flags,
+        payload: Vec<u8>,
+    ) -> Segment {
+        Segment {
+            source: self.key.client,
+            destination: self.key.vip,
+            header: Header {
+                seq: seq.raw(),
+                ack: self.our_start().raw(),
+                flags: flags | Flags::ACK,
+                window: self.peer.window,
+                options: Options {
+                    timestamps: self.peer.timestamps,
+                    ..Options::default()
+                },
+                ..Header::default()
+            },
+            payload,
+        }
+    }
+
+    /// The window field that lets the client send up to `edge`, and never less
+    /// far than it was told before (RFC 9293 §3.8.6: do not shrink). Shifts
+    /// round up for the same reason.
+    fn announce(&mut self, ack: ClientSeq, edge: ClientSeq) -> u16 {
+        let shift = self
+            .handshake
+            .window_scales
+            .map_or(0, |scales| scales.ours.min(14));
+        let wanted = ack
+            .distance_to(self.peer.edge.later_of(edge))
+            .max(0)
+            .cast_unsigned();
+        let field = u16::try_from(wanted.div_ceil(1 << shift)).unwrap_or(u16::MAX);
+        self.peer.edge = self.peer.edge.later_of(ack + (u32::from(field) << shift));
+        field
+    }
+}
+
+impl Flow {
+    /// Bytes held for it.
+    pub(super) fn bytes(&self) -> usize {
+        match &self.phase {
+            Phase::Reading(reading) => reading.assembly.bytes(),
+            Phase::Retained(retained) => retained.bytes.len(),
+            Phase::Goodbye(_) => 0,
+        }
+    }
+
+    /// When it wants to be looked at.
+    pub(super) fn deadline(&self) -> Duration {
+        match &self.phase {
+            Phase::Reading(reading) => reading.deadline(),
+            Phase::Retained(retained) => retained.deadline(),
+            Phase::Goodbye(goodbye) => goodbye.deadline(),
+        }
+    }
+}
+
+/// Timestamps wrap like sequence numbers (RFC 7323 §5.2).
+fn later_clock(a: u32, b: u32) -> u32 {
+    if b.wrapping_sub(a).cast_signed() > 0 {
+        b
+    } else {
+        a
+    }
+}

@@ -1,0 +1,201 @@
+//! A head in the making: takes the client's bytes in, and knows when they must
+//! be acknowledged.
+
+use super::assembly::{Assembly, Inserted};
+use super::events::{Arrived, Ignored};
+use super::flow::Connection;
+use crate::seq::ClientSeq;
+use crate::wire::segment::Segment;
+use crate::wire::tcp::Flags;
+use std::time::Duration;
+
+/// More unacknowledged bytes than this would stall a client's first window.
+const ACK_BYTES: usize = 8 * 1024;
+/// A client that waits for an acknowledgement before it goes on (RFC 896)
+/// waits this long; a head in several packets has mostly come by then, and
+/// what is not acknowledged need not be retained.
+const ACK_DELAY: Duration = Duration::from_millis(10);
+
+/// A head in the making.
+#[derive(Clone, Debug)]
+pub(super) struct Reading {
+    pub(super) assembly: Assembly,
+    /// Bytes at the beginning that an inspection has found incomplete.
+    pub(super) inspected: usize,
+    /// Bytes at the beginning that we have acknowledged.
+    pub(super) acked: usize,
+    /// Where the client's FIN stands.
+    fin: Option<usize>,
+    /// When bytes not yet acknowledged will be.
+    ack_due: Option<Duration>,
+    /// When the client has had time enough.
+    expires: Duration,
+    /// Complete: waits for the caller.
+    pub(super) decided: bool,
+}
+
+/// What taking a packet in did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Taken {
+    /// Bytes or a FIN were new.
+    News(Urgency),
+    /// Nothing was.
+    Known(Urgency, Ignored),
+}
+
+/// When the client wants to hear of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Urgency {
+    /// At once (RFC 5681 §4.2: gaps, repetitions).
+    Now,
+    /// When there is enough to say.
+    Later,
+}
+
+impl Reading {
+    pub(super) fn new(expires: Duration) -> Self {
+        Self {
+            assembly: Assembly::default(),
+            inspected: 0,
+            acked: 0,
+            fin: None,
+            ack_due: None,
+            expires,
+            decided: false,
+        }
+    }
+
+    /// Takes in the bytes and the FIN of a packet, up to `capacity` bytes
+    /// after the stream's start.
+    pub(super) fn take_in(
+        &mut self,
+        connection: &mut Connection,
+        arrived: &Arrived<'_>,
+        capacity: usize,
+    ) -> Result<Taken, Ignored> {
+        let offset = connection.start().distance_to(arrived.seq());
+        let early = usize::try_from(offset.min(0).unsigned_abs()).unwrap_or(usize::MAX);
+        let offset = usize::try_from(offset.max(0)).unwrap_or(usize::MAX);
+        if offset > capacity || early > capacity {
+            return Err(Ignored::OutsideWindow);
+        }
+        connection.note(arrived, self.received(connection));
+
+        let payload = arrived.payload.get(early..).unwrap_or(&[]);
+        let limit = self.fin.unwrap_or(capacity).saturating_sub(offset);
+        let had_gap = self.assembly.has_gap();
+        let inserted = self
+            .assembly
+            .insert(offset, &payload[..payload.len().min(limit)]);
+        let fin_is_new = arrived.is(Flags::FIN) && self.note_fin(offset + payload.len(), capacity);
+
+        let in_gap = had_gap || self.assembly.has_gap();
+        let repeated = early > 0 || offset < self.acked;
+        Ok(match inserted {
+            Inserted::Grew | Inserted::Ahead if in_gap => Taken::News(Urgency::Now),
+            Inserted::Grew | Inserted::Ahead => Taken::News(Urgency::Later),
+            Inserted::Scattered => Taken::Known(Urgency::Later, Ignored::Scattered),
+            Inserted::Nothing if fin_is_new => Taken::News(Urgency::Later),
+            Inserted::Nothing if repeated => Taken::Known(Urgency::Now, Ignored::Duplicate),
+            Inserted::Nothing if arrived.payload.is_empty() => {
+                Taken::Known(Urgency::Later, Ignored::Empty)
+            }
+            Inserted::Nothing => Taken::Known(Urgency::Later, Ignored::Duplicate),
+        })
+    }
+
+    /// A FIN behind everything held ends the stream; the first one counts.
+    fn note_fin(&mut self, at: usize, capacity: usize) -> bool {
+        let news = self.fin.is_none() && at >= self.assembly.end() && at <= capacity;
+        if news {
+            self.fin = Some(at);
+        }
+        news
+    }
+
+    /// May a reset at `seq` be the client's?
+    pub(super) fn allows_reset(&self, connection: &Connection, seq: ClientSeq) -> bool {
+        let oldest = connection.start() + self.acked as u32;
+        oldest.at_or_before(seq) && seq.at_or_before(connection.edge())
+    }
+
+    /// The acknowledgement that is due at once, if one is; else notes when.
+    pub(super) fn acknowledge(
+        &mut self,
+        connection: &mut Connection,
+        urgency: Urgency,
+        edge: ClientSeq,
+        now: Duration,
+    ) -> Option<Segment> {
+        let waiting = self.assembly.contiguous().len() - self.acked;
+        if urgency == Urgency::Now || waiting >= ACK_BYTES {
+            return Some(self.acknowledge_now(connection, edge));
+        }
+        if waiting > 0 && self.ack_due.is_none() {
+            self.ack_due = Some(now + ACK_DELAY);
+        }
+        None
+    }
+
+    /// The acknowledgement whose delay is over.
+    pub(super) fn acknowledge_due(
+        &mut self,
+        connection: &mut Connection,
+        edge: ClientSeq,
+        now: Duration,
+    ) -> Option<Segment> {
+        let due = self.ack_due.is_some_and(|due| due <= now);
+        due.then(|| self.acknowledge_now(connection, edge))
+    }
+
+    fn acknowledge_now(&mut self, connection: &mut Connection, edge: ClientSeq) -> Segment {
+        self.ack_due = None;
+        self.acked = self.assembly.contiguous().len();
+        let (seq, ack) = (connection.our_start(), self.received(connection));
+        connection.segment_to_client(seq, ack, Flags::default(), Vec::new(), edge)
+    }
+
+    /// Complete: only the caller's decision is missing. What waits beyond a
+    /// gap was never acknowledged, so the client will send it again.
+    pub(super) fn decide(&mut self) {
+        self.decided = true;
+        self.ack_due = None;
+        self.assembly.drop_ahead();
+    }
+
+    /// The next byte in order.
+    pub(super) fn received(&self, connection: &Connection) -> ClientSeq {
+        connection.start() + self.assembly.contiguous().len() as u32
+    }
+
+    /// The number behind all that has come, FIN included, gaps or not.
+    pub(super) fn end(&self, connection: &Connection) -> ClientSeq {
+        let end = self.fin.map_or(self.assembly.end(), |fin| fin + 1);
+        connection.start() + end as u32
+    }
+
+    /// Has the client said FIN, in order or not?
+    pub(super) fn has_fin(&self) -> bool {
+        self.fin.is_some()
+    }
+
+    /// Has everything up to the client's FIN come?
+    pub(super) fn closed(&self) -> bool {
+        self.fin == Some(self.assembly.contiguous().len())
+    }
+
+    /// Has the client had time enough?
+    pub(super) fn expired(&self, now: Duration) -> bool {
+        self.expires <= now
+    }
+
+    /// Does the stream start like a TLS handshake's record?
+    pub(super) fn is_tls(&self) -> bool {
+        self.assembly.contiguous().first() == Some(&22)
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.ack_due
+            .map_or(self.expires, |due| due.min(self.expires))
+    }
+}

@@ -1,0 +1,137 @@
+//! Bytes that we have acknowledged will not come again from the client: they
+//! are kept until the backend says that it has them.
+
+use super::flow::Connection;
+use super::reading::Reading;
+use crate::seq::ClientSeq;
+use crate::wire::segment::Segment;
+use crate::wire::tcp::Flags;
+use std::time::Duration;
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
+const GIVE_UP: Duration = Duration::from_secs(10);
+
+/// The bytes of a flow that has been assigned.
+#[derive(Clone, Debug)]
+pub(super) struct Retained {
+    /// From the client's first byte on.
+    pub(super) bytes: Vec<u8>,
+    /// Bytes at the beginning that we have acknowledged.
+    acked: usize,
+    /// Bytes at the beginning that the backend has.
+    confirmed: usize,
+    /// Whether a FIN follows the bytes.
+    pub(super) fin: bool,
+    /// Segment size towards the backend.
+    mss: usize,
+    retry_at: Duration,
+    retry_after: Duration,
+    gives_up: Duration,
+}
+
+/// What is due.
+pub(super) enum Due {
+    /// Send the unconfirmed bytes again, and probe.
+    Resend,
+    /// No backend has them: it is over.
+    GiveUp,
+}
+
+impl Retained {
+    pub(super) fn new(reading: &Reading, mss: usize, now: Duration) -> Self {
+        Self {
+            bytes: reading.assembly.contiguous().to_vec(),
+            acked: reading.acked,
+            confirmed: 0,
+            fin: reading.closed(),
+            mss,
+            retry_at: now + FIRST_RETRY,
+            retry_after: FIRST_RETRY,
+            gives_up: now + GIVE_UP,
+        }
+    }
+
+    /// Starts over with another backend; the time to give up stays.
+    pub(super) fn reassign(&mut self, mss: usize, now: Duration) {
+        self.mss = mss;
+        self.confirmed = 0;
+        self.retry_after = FIRST_RETRY;
+        self.retry_at = now + FIRST_RETRY;
+    }
+
+    /// The backend has everything before `received`. True when that is all
+    /// that we have acknowledged.
+    pub(super) fn confirm(&mut self, start: ClientSeq, received: ClientSeq) -> bool {
+        let so_far = usize::try_from(start.distance_to(received)).unwrap_or(0);
+        self.confirmed = self.confirmed.max(so_far.min(self.bytes.len()));
+        self.confirmed >= self.acked
+    }
+
+    pub(super) fn on_timeout(&mut self, now: Duration) -> Option<Due> {
+        if now >= self.gives_up {
+            return Some(Due::GiveUp);
+        }
+        if now < self.retry_at {
+            return None;
+        }
+        self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
+        self.retry_at = now + self.retry_after;
+        Some(Due::Resend)
+    }
+
+    pub(super) fn deadline(&self) -> Duration {
+        self.retry_at.min(self.gives_up)
+    }
+
+    /// The bytes not yet confirmed, as segments.
+    pub(super) fn segments(&self, connection: &Connection) -> Vec<Segment> {
+        segments(connection, &self.bytes, self.confirmed, self.fin, self.mss)
+    }
+
+    /// The number behind all that has come, FIN included.
+    pub(super) fn end(&self, connection: &Connection) -> ClientSeq {
+        connection.start() + self.bytes.len() as u32 + u32::from(self.fin)
+    }
+
+    /// The next byte that we have told the client to send.
+    pub(super) fn received(&self, connection: &Connection) -> ClientSeq {
+        connection.start() + self.acked as u32
+    }
+
+    /// An empty segment behind what we have acknowledged.
+    pub(super) fn probe(&self, connection: &Connection) -> Segment {
+        connection.segment_to_backend(self.received(connection), Flags::default(), Vec::new())
+    }
+}
+
+/// Cuts `bytes` from `from` on into segments for the backend: PSH on the last
+/// one, and FIN if the client's follows.
+pub(super) fn segments(
+    connection: &Connection,
+    bytes: &[u8],
+    from: usize,
+    fin: bool,
+    mss: usize,
+) -> Vec<Segment> {
+    let mss = mss.max(1);
+    let mut segments = Vec::with_capacity((bytes.len() - from).div_ceil(mss));
+    let mut at = from;
+    while at < bytes.len() {
+        let end = bytes.len().min(at + mss);
+        let mut flags = Flags::default();
+        if end == bytes.len() {
+            flags |= Flags::PSH;
+            if fin {
+                flags |= Flags::FIN;
+            }
+        }
+        segments.push(connection.segment_to_backend(
+            connection.start() + at as u32,
+            flags,
+            bytes[at..end].to_vec(),
+        ));
+        at = end;
+    }
+    segments
+}

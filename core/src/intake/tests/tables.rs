@@ -1,0 +1,425 @@
+//! Reading and handing over, packet by packet.
+
+use super::*;
+
+const NOTHING: [&str; 0] = [];
+
+#[test]
+fn a_head_in_one_packet_leaves_nothing_behind() {
+    let mut bench = Bench::new(bounds());
+    assert_eq!(bench.data(0, HEAD), Outcome::Complete(HEAD.len()));
+    assert_eq!(bench.actions(), NOTHING);
+    assert_eq!(
+        (bench.intake.held_flows(), bench.intake.poll_timeout()),
+        (0, None)
+    );
+}
+
+#[test]
+fn pieces_in_any_order_are_decided_once_and_forgotten() {
+    let parts: [&[(usize, usize)]; 5] = [
+        &[(0, 10), (10, 27)],
+        &[(10, 27), (0, 10)],
+        &[(5, 20), (20, 27), (0, 8)],
+        &[(20, 27), (10, 22), (10, 20), (8, 12), (0, 10)],
+        &[(0, 26), (26, 27)],
+    ];
+    for pieces in parts {
+        let mut bench = Bench::new(bounds());
+        let (last, before) = pieces.split_last().unwrap();
+        for &(from, to) in before {
+            let outcome = bench.data(from as i64, &HEAD[from..to]);
+            let held = [Outcome::Held, Outcome::Ignored(Ignored::Duplicate)].contains(&outcome);
+            assert!(held, "{pieces:?}");
+        }
+        assert_eq!(
+            bench.data(last.0 as i64, &HEAD[last.0..last.1]),
+            Outcome::Decide(27)
+        );
+        assert_eq!(bench.intake.head(&bench.key()), Some(HEAD));
+        assert_eq!(bench.data(0, HEAD), Outcome::Assigned, "decided once");
+        let actions = bench.actions();
+        assert_eq!(actions[0], "reading");
+        assert!(
+            actions[1..].iter().all(|a| a == "client ACK 0+0 ack 0"),
+            "{actions:?}"
+        );
+        assert!(bench.assigned(10));
+        let expected = [
+            "backend ACK 0+10",
+            "backend ACK 10+10",
+            "backend PSH|ACK 20+7",
+        ];
+        assert_eq!(bench.actions(), expected);
+        assert_eq!(
+            (bench.intake.held_flows(), bench.intake.held_bytes()),
+            (0, 0)
+        );
+        assert!(!bench.assigned(10), "nothing is held any more");
+    }
+}
+
+#[test]
+fn bytes_that_come_with_the_head_go_along_and_gaps_do_not() {
+    let mut bench = Bench::new(bounds());
+    bench.data(100, b"later");
+    bench.data(0, &HEAD[..10]);
+    let rest = [&HEAD[10..], b"body"].concat();
+    assert_eq!(bench.packet(10, Flags::FIN, &rest), Outcome::Decide(27));
+    bench.actions();
+    bench.confirmed(0); // not retained, no harm
+    assert!(bench.assigned(1460));
+    // The gap made us acknowledge the first ten bytes at once, so they are
+    // retained; the FIN before bytes that we hold cannot be one.
+    assert_eq!(bench.actions(), ["backend PSH|ACK 0+31", "probe 10"]);
+}
+
+#[test]
+fn the_clients_fin_goes_along() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    assert_eq!(
+        bench.packet(10, Flags::FIN, &HEAD[10..]),
+        Outcome::Decide(27)
+    );
+    bench.actions();
+    assert!(bench.assigned(1460));
+    assert_eq!(bench.actions(), ["backend FIN|PSH|ACK 0+27"]);
+}
+
+#[test]
+fn segments_to_the_backend_look_like_the_clients_latest() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    bench.clocks = (1005, 78);
+    let mut last = bench.arrived(10, Flags::ACK, &HEAD[10..]);
+    last.header.window = 123;
+    assert_eq!(bench.give(&last), Outcome::Decide(27));
+    bench.assigned(1460);
+    let actions: Vec<_> = std::iter::from_fn(|| bench.intake.poll_action()).collect();
+    let [
+        Action::Reading { isns, .. },
+        Action::ToBackend { key, segment },
+    ] = &actions[..]
+    else {
+        panic!("{actions:?}");
+    };
+    assert_eq!((*isns, *key), (bench.isns, bench.key()));
+    assert_eq!((segment.source, segment.destination), (key.client, key.vip));
+    assert_eq!(segment.header.seq, 0xffff_fffd);
+    assert_eq!(segment.header.ack, 0);
+    assert_eq!(segment.header.window, 123);
+    let timestamps = Some(Timestamps {
+        value: 1005,
+        echo: 78,
+    });
+    assert_eq!(
+        segment.header.options,
+        Options {
+            timestamps,
+            ..Options::default()
+        }
+    );
+    assert_eq!(segment.payload, HEAD);
+}
+
+#[test]
+fn a_slow_writer_is_acknowledged_after_ten_milliseconds() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, b"G");
+    assert_eq!(bench.actions(), ["reading"]);
+    bench.now += ms(4);
+    bench.data(1, b"E");
+    assert_eq!(bench.wait(ms(100)), Some(ms(6)));
+    assert_eq!(bench.actions(), ["client ACK 0+0 ack 2"]);
+    // What has been acknowledged and comes again is acknowledged again.
+    assert_eq!(bench.data(0, b"GE"), Outcome::Ignored(Ignored::Duplicate));
+    assert_eq!(bench.actions(), ["client ACK 0+0 ack 2"]);
+    // A keepalive too (RFC 9293 §3.8.4).
+    assert_eq!(bench.data(1, b""), Outcome::Ignored(Ignored::Duplicate));
+    assert_eq!(bench.actions(), ["client ACK 0+0 ack 2"]);
+    assert_eq!(bench.wait(ms(100)), None, "nothing more to say");
+}
+
+#[test]
+fn many_bytes_are_acknowledged_at_once() {
+    let mut bench = Bench::new(bounds());
+    let bytes = vec![b'x'; 9000];
+    bench.data(0, &bytes[..8191]);
+    assert_eq!(bench.actions(), ["reading"]);
+    bench.data(8191, &bytes[8191..]);
+    assert_eq!(bench.actions(), ["client ACK 0+0 ack 9000"]);
+}
+
+#[test]
+fn acknowledgements_carry_standing_clocks_and_a_steady_edge() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, b"G");
+    bench.clocks = (1010, 77);
+    bench.data(2, b"T"); // out of order: its clock is not echoed
+    bench.actions();
+    bench.clocks = (1020, 77);
+    bench.data(1, b"E");
+    let Some(Action::ToClient(ack)) = bench.intake.poll_action() else {
+        panic!("no ACK")
+    };
+    let timestamps = Some(Timestamps {
+        value: 77,
+        echo: 1020,
+    });
+    assert_eq!(ack.header.options.timestamps, timestamps);
+    assert_eq!(
+        (ack.source, ack.destination),
+        (bench.key().vip, bench.key().client)
+    );
+    // 65535 from the start, less 3, in units of 512, rounded up.
+    assert_eq!(ack.header.window, 128);
+}
+
+#[test]
+fn acknowledged_bytes_stay_until_the_backend_has_them() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    bench.wait(ms(100));
+    assert_eq!(bench.data(10, &HEAD[10..]), Outcome::Decide(27));
+    bench.actions();
+    assert!(bench.assigned(20));
+    let all = ["backend ACK 0+20", "backend PSH|ACK 20+7", "probe 10"];
+    assert_eq!(bench.actions(), all);
+    assert_eq!(bench.data(27, b"more"), Outcome::Assigned);
+    assert_eq!(bench.intake.head(&bench.key()), Some(HEAD));
+
+    assert_eq!(bench.wait(ms(100)), Some(ms(50)));
+    assert_eq!(bench.actions(), all);
+    bench.confirmed(5);
+    assert_eq!(bench.wait(ms(100)), Some(ms(100)));
+    assert_eq!(
+        bench.actions(),
+        ["backend ACK 5+20", "backend PSH|ACK 25+2", "probe 10"]
+    );
+
+    // The backend refused it: another one gets everything.
+    assert!(bench.assigned(1000));
+    assert_eq!(bench.actions(), ["backend PSH|ACK 0+27", "probe 10"]);
+    bench.confirmed(10);
+    assert_eq!(bench.actions(), NOTHING);
+    assert_eq!(
+        (bench.intake.held_flows(), bench.intake.held_bytes()),
+        (0, 0)
+    );
+    assert_eq!(bench.intake.counters().confirmed, 1);
+}
+
+#[test]
+fn a_backend_that_never_confirms_ends_the_flow() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    bench.wait(ms(100));
+    bench.data(10, &HEAD[10..]);
+    bench.assigned(1000);
+    bench.actions();
+    let start = bench.now;
+    let mut waits = Vec::new();
+    while let Some(waited) = bench.wait(ms(5000)) {
+        waits.push(waited.as_millis());
+    }
+    assert_eq!(waits, [50, 100, 200, 400, 800, 1600, 2000, 2000, 2000, 850]);
+    assert_eq!(bench.now - start, ms(10_000));
+    let actions = bench.actions();
+    assert_eq!(
+        actions[actions.len() - 2..],
+        ["client RST|ACK 0+0 ack 10", "ended Unconfirmed"]
+    );
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+#[test]
+fn packets_that_prove_nothing_change_nothing() {
+    type Change = fn(&mut Arrived<'_>);
+    let table: [(&str, Change, Ignored); 8] = [
+        (
+            "damaged",
+            |p| p.checksum = TcpChecksum::Wrong,
+            Ignored::BadChecksum,
+        ),
+        ("a SYN", |p| p.header.flags |= Flags::SYN, Ignored::BadFlags),
+        ("no ACK", |p| p.header.flags = Flags::PSH, Ignored::BadFlags),
+        ("another ACK", |p| p.header.ack ^= 1, Ignored::BadAck),
+        (
+            "far ahead",
+            |p| p.header.seq = p.header.seq.wrapping_add(200_000),
+            Ignored::OutsideWindow,
+        ),
+        (
+            "far behind",
+            |p| p.header.seq = p.header.seq.wrapping_sub(200_000),
+            Ignored::OutsideWindow,
+        ),
+        ("a bare ACK", |p| p.payload = b"", Ignored::Empty),
+        (
+            "before the start",
+            |p| p.header.seq = p.header.seq.wrapping_sub(30),
+            Ignored::Duplicate,
+        ),
+    ];
+    for (what, change, expected) in table {
+        let mut bench = Bench::new(bounds());
+        let mut arrived = bench.arrived(0, Flags::ACK, &HEAD[..10]);
+        change(&mut arrived);
+        assert_eq!(
+            bench.give(&arrived),
+            Outcome::Ignored(expected),
+            "{what}, new"
+        );
+        assert_eq!(bench.actions(), NOTHING, "{what}");
+        bench.data(0, b"G");
+        bench.actions();
+        let outcome = bench.give(&arrived);
+        assert_eq!(outcome, Outcome::Ignored(expected), "{what}, known");
+        assert_eq!(bench.intake.held_bytes(), 1, "{what}");
+    }
+}
+
+#[test]
+fn partial_checksums_are_whole() {
+    let mut bench = Bench::new(bounds());
+    let mut arrived = bench.arrived(0, Flags::ACK, HEAD);
+    arrived.checksum = TcpChecksum::Partial;
+    assert_eq!(bench.give(&arrived), Outcome::Complete(27));
+}
+
+#[test]
+fn a_reset_ends_reading_if_it_can_be_the_clients() {
+    let mut bench = Bench::new(bounds());
+    assert_eq!(
+        bench.packet(0, Flags::RST, b""),
+        Outcome::Ignored(Ignored::Reset)
+    );
+    bench.data(0, &HEAD[..10]);
+    bench.actions();
+    assert_eq!(
+        bench.packet(-100, Flags::RST, b""),
+        Outcome::Ignored(Ignored::OutsideWindow)
+    );
+    assert_eq!(
+        bench.packet(100_000, Flags::RST, b""),
+        Outcome::Ignored(Ignored::OutsideWindow)
+    );
+    assert_eq!(bench.intake.held_flows(), 1);
+    let bare = bench.arrived(10, Flags::RST, b"");
+    assert_eq!(bench.give(&bare), Outcome::Ignored(Ignored::Reset));
+    assert_eq!(bench.actions(), ["ended ClientReset"]);
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+#[test]
+fn a_new_connection_replaces_an_old_one() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    bench.actions();
+    bench.isns.client += 500_000;
+    let mut forged = bench.arrived(0, Flags::ACK, HEAD);
+    forged.header.ack = 9;
+    assert_eq!(bench.give(&forged), Outcome::Ignored(Ignored::BadAck));
+    assert_eq!(bench.intake.held_flows(), 1, "a forger replaces nothing");
+    assert_eq!(bench.data(0, &HEAD[..5]), Outcome::Held);
+    assert_eq!(bench.actions(), ["ended Replaced", "reading"]);
+    bench.isns.server += 1;
+    assert_eq!(bench.data(0, HEAD), Outcome::Complete(27));
+    assert_eq!(bench.actions(), ["ended Replaced"]);
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+#[test]
+fn the_oldest_flow_makes_way() {
+    let mut bench = Bench::new(Bounds {
+        flows: 2,
+        ..bounds()
+    });
+    for client in [1, 2, 3] {
+        bench.client = client;
+        assert_eq!(bench.data(0, &HEAD[..10]), Outcome::Held);
+    }
+    let expected = [
+        "reading",
+        "reading",
+        "client RST|ACK 0+0 ack 10",
+        "ended Evicted",
+        "reading",
+    ];
+    assert_eq!(bench.actions(), expected);
+    assert_eq!(bench.intake.counters().ended_evicted, 1);
+    bench.client = 2;
+    assert_eq!(
+        bench.data(10, &HEAD[10..]),
+        Outcome::Decide(27),
+        "the second was kept"
+    );
+}
+
+#[test]
+fn bytes_are_bounded_in_all() {
+    let mut bench = Bench::new(Bounds {
+        bytes: 30,
+        ..bounds()
+    });
+    bench.client = 1;
+    bench.data(0, &[b'a'; 20]);
+    bench.client = 2;
+    bench.data(0, &[b'b'; 10]);
+    bench.actions();
+    // The oldest wants more than there is: nobody else suffers for it.
+    bench.client = 1;
+    assert_eq!(bench.data(20, b"a"), Outcome::Ignored(Ignored::Full));
+    assert_eq!(
+        bench.actions(),
+        ["client RST|ACK 0+0 ack 21", "ended Evicted"]
+    );
+    assert_eq!(bench.intake.held_bytes(), 10);
+    // More than there will ever be.
+    bench.client = 3;
+    assert_eq!(bench.data(0, &[b'c'; 31]), Outcome::Ignored(Ignored::Full));
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+#[test]
+fn retained_flows_are_not_evicted() {
+    let mut bench = Bench::new(Bounds {
+        flows: 1,
+        ..bounds()
+    });
+    bench.data(0, &HEAD[..10]);
+    bench.wait(ms(100));
+    bench.data(10, &HEAD[10..]);
+    bench.assigned(1000);
+    bench.client += 1;
+    assert_eq!(bench.data(0, &HEAD[..10]), Outcome::Ignored(Ignored::Full));
+    assert_eq!(
+        bench.data(0, HEAD),
+        Outcome::Complete(27),
+        "which needs no room"
+    );
+}
+
+#[test]
+fn every_packet_is_counted_once() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, b"G");
+    bench.data(0, b"G");
+    bench.data(1, &HEAD[1..]);
+    bench.data(1, &HEAD[1..]);
+    bench.packet(5, Flags::SYN, b"");
+    let counters = bench.intake.counters();
+    let named: std::collections::HashMap<_, _> = counters.iter().collect();
+    assert_eq!(named["packets"], 5);
+    let outcomes = [
+        "held",
+        "ignored_duplicate",
+        "decided",
+        "assigned",
+        "ignored_bad_flags",
+    ];
+    for outcome in outcomes {
+        assert_eq!(named[outcome], 1, "{outcome}");
+    }
+}

@@ -1,0 +1,338 @@
+//! The option of our encapsulation: what one node tells another about the
+//! packet enclosed (`struct meta` in bpf/include/abi.h has the layout), and the
+//! tag that proves it.
+//!
+//! The tag binds the option to the node it is for and to the flow, not to the
+//! packet: one option serves every packet of a flow until the next handoff, and
+//! segmentation offload may cut packets as it likes.
+
+use super::ipv4;
+use crate::config::ClusterKey;
+use crate::flow::{Handshake, WindowScales};
+use crate::seq::{ClientSeq, ServerSeq};
+use crate::siphash::siphash24;
+use std::fmt;
+use std::net::IpAddr;
+
+/// Bytes of the option without its header.
+pub const LEN: usize = 32;
+/// Bytes before the tag.
+const TAG_AT: usize = 24;
+const VERSION: u8 = 1;
+const MAX_WINDOW_SHIFT: u8 = 14; // RFC 7323 §2.3
+
+/// The option's bytes, as they travel.
+pub type Raw = [u8; LEN];
+
+/// What one node tells another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// What for.
+    pub kind: Kind,
+    /// Raised by every handoff of the flow, so that late news loses.
+    pub epoch: u32,
+    /// The client's sequence number at which a request starts.
+    pub start: ClientSeq,
+    /// What the handshake agreed.
+    pub handshake: Handshake,
+    /// Where the server listens; 0: on the VIP's own port.
+    pub server_port: u16,
+}
+
+/// The kinds of encapsulated packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Dispatcher to backend: a packet of a flow.
+    Forward,
+    /// A dispatcher's data path to the owner's daemon: payload to be read.
+    Request {
+        /// The sequence number of our SYN-ACK: the cookie.
+        server_isn: ServerSeq,
+    },
+    /// Dispatcher to backend: how far did this flow get?
+    Probe,
+    /// Backend to dispatcher: so far.
+    ProbeAnswer {
+        /// The next byte that the server's socket expects.
+        received: ClientSeq,
+    },
+    /// Backend to dispatcher: not rebuilt, the packet is enclosed.
+    Refused(Refusal),
+    /// Dispatcher to backend: an ICMP error about a flow.
+    Icmp,
+    /// Agent to dispatcher: still alive.
+    Heartbeat,
+}
+
+/// Why a backend gave a connection back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// No server listens.
+    NoListener,
+    /// The server accepts too slowly.
+    AcceptQueueFull,
+}
+
+/// An option that this version does not understand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MetaError {
+    /// Another version of the protocol.
+    #[error("version {0} of the encapsulation: are all nodes up to date?")]
+    Version(u8),
+    /// An unknown kind.
+    #[error("unknown kind {0}: are all nodes up to date?")]
+    Kind(u8),
+    /// An unknown reason.
+    #[error("unknown refusal {0}: are all nodes up to date?")]
+    Refusal(u8),
+    /// A window shift above 14.
+    #[error("a window shift above 14")]
+    WindowScale,
+}
+
+/// A tag that proves nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TagError {
+    /// No such key here.
+    #[error("signed with key {0}, which is not configured here")]
+    UnknownKey(u8),
+    /// Forged, damaged, or for somebody else.
+    #[error("the tag does not fit")]
+    Mismatch,
+}
+
+impl Meta {
+    /// The option's bytes, tagged for `binding` with the signing key.
+    pub fn seal(&self, keys: &Keys, binding: &Binding) -> Raw {
+        let (key_id, key) = &keys.signing;
+        let mut raw = self.encode(*key_id);
+        let tag = tag(&raw, key, binding);
+        raw[TAG_AT..].copy_from_slice(&tag);
+        raw
+    }
+
+    /// The option's bytes with a tag of zeros.
+    pub fn encode(&self, key_id: u8) -> Raw {
+        let mut raw = [0; LEN];
+        let (kind, reason, value) = self.kind.encode();
+        raw[..4].copy_from_slice(&[VERSION, kind, key_id, reason]);
+        raw[4..8].copy_from_slice(&self.epoch.to_be_bytes());
+        raw[8..12].copy_from_slice(&self.start.raw().to_be_bytes());
+        raw[12..14].copy_from_slice(&self.handshake.mss.to_be_bytes());
+        let scales = self.handshake.window_scales;
+        raw[14] = scales.map_or(0, |scales| scales.client << 4 | scales.ours & 0xf);
+        raw[15] = option_bits(&self.handshake);
+        raw[16..18].copy_from_slice(&self.server_port.to_be_bytes());
+        raw[20..24].copy_from_slice(&value.to_be_bytes());
+        raw
+    }
+
+    /// Reads an option, whatever its tag says: see [`Keys::verify`].
+    pub fn decode(raw: &Raw) -> Result<Self, MetaError> {
+        if raw[0] != VERSION {
+            return Err(MetaError::Version(raw[0]));
+        }
+        Ok(Self {
+            kind: Kind::decode(raw)?,
+            epoch: u32_at(raw, 4),
+            start: ClientSeq::new(u32_at(raw, 8)),
+            handshake: handshake(raw)?,
+            server_port: u16_at(raw, 16),
+        })
+    }
+}
+
+impl Kind {
+    /// The bytes `kind` and `reason`, and the word `value`.
+    fn encode(self) -> (u8, u8, u32) {
+        match self {
+            Self::Forward => (1, 0, 0),
+            Self::Request { server_isn } => (2, 0, server_isn.raw()),
+            Self::Probe => (3, 0, 0),
+            Self::ProbeAnswer { received } => (4, 0, received.raw()),
+            Self::Refused(Refusal::NoListener) => (5, 1, 0),
+            Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
+            Self::Icmp => (6, 0, 0),
+            Self::Heartbeat => (7, 0, 0),
+        }
+    }
+
+    fn decode(raw: &Raw) -> Result<Self, MetaError> {
+        let value = u32_at(raw, 20);
+        Ok(match raw[1] {
+            1 => Self::Forward,
+            2 => Self::Request {
+                server_isn: ServerSeq::new(value),
+            },
+            3 => Self::Probe,
+            4 => Self::ProbeAnswer {
+                received: ClientSeq::new(value),
+            },
+            5 => Self::Refused(match raw[3] {
+                1 => Refusal::NoListener,
+                2 => Refusal::AcceptQueueFull,
+                other => return Err(MetaError::Refusal(other)),
+            }),
+            6 => Self::Icmp,
+            7 => Self::Heartbeat,
+            other => return Err(MetaError::Kind(other)),
+        })
+    }
+}
+
+const WINDOW_SCALE: u8 = 1;
+const SACK: u8 = 2;
+const TIMESTAMPS: u8 = 4;
+const ECN: u8 = 8;
+
+fn option_bits(handshake: &Handshake) -> u8 {
+    let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+    bit(handshake.window_scales.is_some(), WINDOW_SCALE)
+        | bit(handshake.sack, SACK)
+        | bit(handshake.timestamps, TIMESTAMPS)
+        | bit(handshake.ecn, ECN)
+}
+
+fn handshake(raw: &Raw) -> Result<Handshake, MetaError> {
+    let options = raw[15];
+    let window_scales = (options & WINDOW_SCALE != 0).then_some(WindowScales {
+        client: raw[14] >> 4,
+        ours: raw[14] & 0xf,
+    });
+    if window_scales.is_some_and(|s| s.client > MAX_WINDOW_SHIFT || s.ours > MAX_WINDOW_SHIFT) {
+        return Err(MetaError::WindowScale);
+    }
+    Ok(Handshake {
+        mss: u16_at(raw, 12),
+        window_scales,
+        sack: options & SACK != 0,
+        timestamps: options & TIMESTAMPS != 0,
+        ecn: options & ECN != 0,
+    })
+}
+
+/// What a tag binds its option to: the node that it is for, and the flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding([u8; 16]);
+
+impl Binding {
+    /// For a packet of one TCP flow: the outer destination, and the inner
+    /// packet's addresses and ports. `None` unless all addresses are IPv4.
+    pub fn of_flow(
+        outer_destination: IpAddr,
+        source: std::net::SocketAddr,
+        destination: std::net::SocketAddr,
+    ) -> Option<Self> {
+        let ports = [
+            source.port().to_be_bytes(),
+            destination.port().to_be_bytes(),
+        ]
+        .concat();
+        match (outer_destination, source.ip(), destination.ip()) {
+            (IpAddr::V4(outer), IpAddr::V4(source), IpAddr::V4(destination)) => Some(Self::new([
+                outer.octets(),
+                [ports[0], ports[1], ports[2], ports[3]],
+                source.octets(),
+                destination.octets(),
+            ])),
+            _ => None,
+        }
+    }
+
+    /// For this very inner packet. The ports count as zero unless it is TCP;
+    /// a packet with nothing enclosed has addresses of zero. `None` when it is
+    /// neither empty nor IPv4, or the outer destination is not IPv4.
+    pub fn of_packet(outer_destination: IpAddr, inner: &[u8]) -> Option<Self> {
+        let IpAddr::V4(outer) = outer_destination else {
+            return None;
+        };
+        if inner.is_empty() {
+            return Some(Self::new([outer.octets(), [0; 4], [0; 4], [0; 4]]));
+        }
+        let packet = ipv4::Packet::parse(inner).ok()?;
+        let ports = match packet.protocol() {
+            ipv4::PROTOCOL_TCP => *packet.payload().first_chunk()?,
+            _ => [0; 4],
+        };
+        let (source, destination) = (packet.source().octets(), packet.destination().octets());
+        Some(Self::new([outer.octets(), ports, source, destination]))
+    }
+
+    fn new(parts: [[u8; 4]; 4]) -> Self {
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(parts.as_flattened());
+        Self(bytes)
+    }
+}
+
+/// The tag of an option: SipHash-2-4 over its first 24 bytes and the binding's
+/// 16, as five little-endian words.
+///
+/// The hash is that of a message of exactly these 40 bytes, so it is followed
+/// by SipHash's own last word, which carries the length.
+pub fn tag(raw: &Raw, key: &[u8; 16], binding: &Binding) -> [u8; 8] {
+    let mut message = [0; TAG_AT + 16];
+    message[..TAG_AT].copy_from_slice(&raw[..TAG_AT]);
+    message[TAG_AT..].copy_from_slice(&binding.0);
+    siphash24(key, &message).to_le_bytes()
+}
+
+/// The cluster's keys: one signs, all of them are accepted, so that keys can
+/// change without a pause.
+#[derive(Clone)]
+pub struct Keys {
+    signing: (u8, [u8; 16]),
+    accepted: Box<[Option<[u8; 16]>; 256]>,
+}
+
+impl Keys {
+    /// The keys as configured: the first one signs. `None` without any.
+    pub fn new(keys: &[ClusterKey]) -> Option<Self> {
+        let first = keys.first()?;
+        let mut accepted = Box::new([None; 256]);
+        // Backwards: of two keys with one number the first counts.
+        for key in keys.iter().rev() {
+            accepted[usize::from(key.id)] = Some(key.secret);
+        }
+        Some(Self {
+            signing: (first.id, first.secret),
+            accepted,
+        })
+    }
+
+    /// Does the tag prove the option, for this binding? Takes the same time
+    /// wherever the tags differ.
+    pub fn verify(&self, raw: &Raw, binding: &Binding) -> Result<(), TagError> {
+        let key_id = raw[2];
+        let key = self.accepted[usize::from(key_id)].as_ref();
+        let expected = tag(raw, key.ok_or(TagError::UnknownKey(key_id))?, binding);
+        let difference = expected
+            .iter()
+            .zip(&raw[TAG_AT..])
+            .fold(0, |d, (a, b)| d | (a ^ b));
+        if difference == 0 {
+            Ok(())
+        } else {
+            Err(TagError::Mismatch)
+        }
+    }
+}
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ids = (0..=255u8).filter(|id| self.accepted[usize::from(*id)].is_some());
+        write!(f, "Keys {{ signing: {}, ", self.signing.0)?;
+        write!(f, "accepted: {:?} }}", ids.collect::<Vec<_>>())
+    }
+}
+
+fn u16_at(raw: &Raw, at: usize) -> u16 {
+    u16::from_be_bytes([raw[at], raw[at + 1]])
+}
+
+fn u32_at(raw: &Raw, at: usize) -> u32 {
+    u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]])
+}
+
+#[cfg(test)]
+mod tests;

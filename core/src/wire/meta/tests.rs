@@ -1,0 +1,195 @@
+//! The option byte for byte, and what a tag does and does not accept.
+
+use super::*;
+use proptest::prelude::*;
+use std::net::SocketAddr;
+
+fn keys(ids: &[u8]) -> Keys {
+    let keys: Vec<_> = ids
+        .iter()
+        .map(|&id| ClusterKey {
+            id,
+            secret: [id; 16],
+        })
+        .collect();
+    Keys::new(&keys).unwrap()
+}
+
+fn meta(kind: Kind) -> Meta {
+    Meta {
+        kind,
+        epoch: 0x0102_0304,
+        start: ClientSeq::new(0xa1a2_a3a4),
+        handshake: Handshake {
+            mss: 1380,
+            window_scales: Some(WindowScales { client: 7, ours: 9 }),
+            sack: true,
+            timestamps: true,
+            ecn: false,
+        },
+        server_port: 8080,
+    }
+}
+
+fn binding() -> Binding {
+    let backend = IpAddr::from([10, 0, 0, 9]);
+    let client: SocketAddr = "192.0.2.1:40000".parse().unwrap();
+    let vip: SocketAddr = "198.51.100.7:80".parse().unwrap();
+    Binding::of_flow(backend, client, vip).unwrap()
+}
+
+#[test]
+fn the_layout_is_that_of_abi_h() {
+    let raw = meta(Kind::Request {
+        server_isn: ServerSeq::new(0xb1b2_b3b4),
+    })
+    .encode(5);
+    #[rustfmt::skip]
+    let expected = [
+        1, 2, 5, 0,
+        1, 2, 3, 4,
+        0xa1, 0xa2, 0xa3, 0xa4,
+        0x05, 0x64, 0x79, 0x07,
+        0x1f, 0x90, 0, 0,
+        0xb1, 0xb2, 0xb3, 0xb4,
+        0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    assert_eq!(raw, expected);
+}
+
+#[test]
+fn every_kind_is_read_as_written() {
+    let kinds = [
+        Kind::Forward,
+        Kind::Request {
+            server_isn: ServerSeq::new(1),
+        },
+        Kind::Probe,
+        Kind::ProbeAnswer {
+            received: ClientSeq::new(u32::MAX),
+        },
+        Kind::Refused(Refusal::NoListener),
+        Kind::Refused(Refusal::AcceptQueueFull),
+        Kind::Icmp,
+        Kind::Heartbeat,
+    ];
+    for kind in kinds {
+        assert_eq!(Meta::decode(&meta(kind).encode(0)), Ok(meta(kind)));
+    }
+}
+
+#[test]
+fn without_the_option_there_are_no_shifts() {
+    let bare = Meta {
+        handshake: Handshake {
+            mss: 536,
+            ..Handshake::default()
+        },
+        ..meta(Kind::Probe)
+    };
+    let raw = bare.encode(0);
+    assert_eq!(raw[14..16], [0, 0]);
+    assert_eq!(Meta::decode(&raw), Ok(bare));
+}
+
+#[test]
+fn what_is_not_understood_is_refused() {
+    let table = [
+        (0, 2, MetaError::Version(2)),
+        (1, 0, MetaError::Kind(0)),
+        (1, 8, MetaError::Kind(8)),
+        (3, 3, MetaError::Refusal(3)),
+        (14, 0xf0, MetaError::WindowScale),
+        (14, 0x0f, MetaError::WindowScale),
+    ];
+    for (at, byte, expected) in table {
+        let mut raw = meta(Kind::Refused(Refusal::NoListener)).encode(0);
+        raw[at] = byte;
+        assert_eq!(Meta::decode(&raw), Err(expected));
+    }
+}
+
+#[test]
+fn the_tag_is_the_hash_of_forty_bytes() {
+    let raw = meta(Kind::Forward).seal(&keys(&[3]), &binding());
+    let mut message = raw[..24].to_vec();
+    message.extend_from_slice(&[10, 0, 0, 9, 0x9c, 0x40, 0, 80]);
+    message.extend_from_slice(&[192, 0, 2, 1, 198, 51, 100, 7]);
+    assert_eq!(raw[24..], siphash24(&[3; 16], &message).to_le_bytes());
+}
+
+#[test]
+fn a_tag_holds_for_its_bytes_its_node_and_its_flow_only() {
+    let keys = keys(&[1, 2]);
+    let raw = meta(Kind::Forward).seal(&keys, &binding());
+    assert_eq!(keys.verify(&raw, &binding()), Ok(()));
+    for at in (0..LEN).filter(|&at| at != 2) {
+        let mut damaged = raw;
+        damaged[at] ^= 0x10;
+        assert_eq!(
+            keys.verify(&damaged, &binding()),
+            Err(TagError::Mismatch),
+            "byte {at}"
+        );
+    }
+    for at in 0..16 {
+        let mut other = binding();
+        other.0[at] ^= 1;
+        assert_eq!(
+            keys.verify(&raw, &other),
+            Err(TagError::Mismatch),
+            "binding {at}"
+        );
+    }
+}
+
+#[test]
+fn keys_change_without_a_pause() {
+    let raw = meta(Kind::Forward).seal(&keys(&[1]), &binding());
+    assert_eq!(
+        keys(&[2, 1]).verify(&raw, &binding()),
+        Ok(()),
+        "still accepted"
+    );
+    assert_eq!(
+        keys(&[2]).verify(&raw, &binding()),
+        Err(TagError::UnknownKey(1)),
+        "withdrawn"
+    );
+    assert!(Keys::new(&[]).is_none());
+    assert_eq!(
+        format!("{:?}", keys(&[2, 1])),
+        "Keys { signing: 2, accepted: [1, 2] }"
+    );
+}
+
+#[test]
+fn a_packet_and_its_flow_bind_alike() {
+    let segment = crate::wire::segment::Segment {
+        source: "192.0.2.1:40000".parse().unwrap(),
+        destination: "198.51.100.7:80".parse().unwrap(),
+        header: Default::default(),
+        payload: vec![1; 9],
+    };
+    let backend = IpAddr::from([10, 0, 0, 9]);
+    let mut packet = segment.to_packet();
+    assert_eq!(Binding::of_packet(backend, &packet), Some(binding()));
+    packet[9] = 1; // ICMP has no ports
+    assert_eq!(
+        Binding::of_packet(backend, &packet).unwrap().0[4..8],
+        [0; 4]
+    );
+    assert_eq!(Binding::of_packet(backend, &[]).unwrap().0[4..], [0; 12]);
+    assert_eq!(Binding::of_packet(backend, &[0x60; 60]), None, "IPv6");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn no_option_panics(raw: [u8; 32]) {
+        if let Ok(meta) = Meta::decode(&raw) {
+            prop_assert_eq!(Meta::decode(&meta.encode(0)), Ok(meta));
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The Rust mirror of `bpf/include/abi.h`: map keys and values as the programs
+//! see them. `tests/abi_layout.rs` holds it against the objects' BTF.
+
+#![allow(missing_docs)] // The fields are documented where they are shared: in abi.h.
+
+use std::net::{IpAddr, SocketAddr};
+
+use trapeze_core::flow::{FlowKey as CoreKey, addr_bytes, addr_from_bytes};
+
+include!(concat!(env!("OUT_DIR"), "/names.rs"));
+
+/// Types that are the same bytes in a map and in memory.
+///
+/// # Safety
+/// `repr(C)`, no padding whose content matters, valid for every bit pattern.
+pub unsafe trait Pod: Copy {
+    /// All bytes zero.
+    fn zeroed() -> Self {
+        // SAFETY: every bit pattern is valid.
+        unsafe { std::mem::zeroed() }
+    }
+}
+
+macro_rules! pod {
+    ($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty,)* }) => {
+        $(#[$doc])*
+        #[repr(C)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub struct $name { $(pub $field: $type,)* }
+
+        // SAFETY: integers and arrays of integers only.
+        unsafe impl Pod for $name {}
+
+        impl $name {
+            /// Field names with their offsets, and the size: for the layout test.
+            pub const LAYOUT: (&'static str, usize, &'static [(&'static str, usize)]) = (
+                stringify!($name),
+                std::mem::size_of::<$name>(),
+                &[$((stringify!($field), std::mem::offset_of!($name, $field)),)*],
+            );
+        }
+    };
+}
+
+// SAFETY: plain integers.
+unsafe impl Pod for u32 {}
+// SAFETY: plain integers.
+unsafe impl Pod for u64 {}
+
+pod!(
+    struct FlowKey {
+        client_addr: [u8; 16],
+        vip_addr: [u8; 16],
+        client_port: [u8; 2],
+        vip_port: [u8; 2],
+    }
+);
+pod!(
+    struct ServiceKey {
+        addr: [u8; 16],
+        port: [u8; 2],
+        pad: u16,
+    }
+);
+pod!(
+    struct Service {
+        id: u32,
+        mss: u16,
+        window_scale: u8,
+        ecn: u8,
+    }
+);
+pod!(
+    struct Flow {
+        meta: [u8; 32],
+        client_isn: u32,
+        server_isn: u32,
+        backend: u32,
+        state: u32,
+        last_seq: u32,
+        last_ack: u32,
+        pool: u32,
+        pad: u32,
+        created_ns: u64,
+        last_seen_ns: u64,
+        syn_seen_ns: u64,
+        packets: u64,
+        bytes: u64,
+    }
+);
+pod!(
+    struct Backend {
+        addr: [u8; 16],
+        name: [u8; 32],
+        source: [u8; 4],
+        pad: u32,
+        resolved_ns: u64,
+        ifindex: u32,
+        destination_mac: [u8; 6],
+        source_mac: [u8; 6],
+    }
+);
+pod!(
+    struct BackendLoad {
+        active: i64,
+        total: u64,
+    }
+);
+pod!(
+    struct SiphashKey {
+        k0: u64,
+        k1: u64,
+        generation: u64,
+    }
+);
+pod!(
+    struct Node {
+        address: [u8; 4],
+        signing_key: u32,
+    }
+);
+pod!(
+    struct ServerKey {
+        port: [u8; 2],
+        pad: u16,
+    }
+);
+pod!(
+    struct Server {
+        addr: [u8; 16],
+    }
+);
+
+/// `enum flow_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum FlowState {
+    Reading = 1,
+    Established = 2,
+    ClientFin = 3,
+    Reset = 4,
+}
+
+impl FlowState {
+    /// The state of a record, if it is one.
+    pub fn from_raw(raw: u32) -> Option<Self> {
+        Some(match raw {
+            1 => Self::Reading,
+            2 => Self::Established,
+            3 => Self::ClientFin,
+            4 => Self::Reset,
+            _ => return None,
+        })
+    }
+
+    /// As shown to people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Reading => "reading",
+            Self::Established => "established",
+            Self::ClientFin => "closing",
+            Self::Reset => "reset",
+        }
+    }
+}
+
+/// Bytes that the encapsulation adds to a packet.
+pub const ENCAP_LEN: usize = 72;
+/// UDP port of the encapsulation (RFC 8926).
+pub const GENEVE_PORT: u16 = 6081;
+/// Slots for backends in a dispatcher's data path.
+pub const BACKENDS_MAX: usize = 1024;
+/// Seconds of a cookie's time period.
+pub const COOKIE_PERIOD_S: u64 = 16;
+/// Periods after which cookie keys change, as a power of two.
+pub const COOKIE_ROTATION_SHIFT: u32 = 8;
+
+impl From<CoreKey> for FlowKey {
+    fn from(key: CoreKey) -> Self {
+        Self {
+            client_addr: addr_bytes(key.client.ip()),
+            vip_addr: addr_bytes(key.vip.ip()),
+            client_port: key.client.port().to_be_bytes(),
+            vip_port: key.vip.port().to_be_bytes(),
+        }
+    }
+}
+
+impl From<FlowKey> for CoreKey {
+    fn from(key: FlowKey) -> Self {
+        Self {
+            client: SocketAddr::new(
+                addr_from_bytes(key.client_addr),
+                u16::from_be_bytes(key.client_port),
+            ),
+            vip: SocketAddr::new(
+                addr_from_bytes(key.vip_addr),
+                u16::from_be_bytes(key.vip_port),
+            ),
+        }
+    }
+}
+
+impl ServiceKey {
+    /// The key of a service address; port 0 stands for "any service here".
+    pub fn new(addr: IpAddr, port: u16) -> Self {
+        Self {
+            addr: addr_bytes(addr),
+            port: port.to_be_bytes(),
+            pad: 0,
+        }
+    }
+}
+
+impl Backend {
+    /// The name, without its padding.
+    pub fn name(&self) -> &str {
+        let end = self
+            .name
+            .iter()
+            .position(|&b| b == 0)
+            .unwrap_or(self.name.len());
+        std::str::from_utf8(&self.name[..end]).unwrap_or("?")
+    }
+
+    /// A name as the map holds it (at most 31 bytes).
+    pub fn name_bytes(name: &str) -> [u8; 32] {
+        let mut bytes = [0; 32];
+        let length = name.len().min(31);
+        bytes[..length].copy_from_slice(&name.as_bytes()[..length]);
+        bytes
+    }
+}

@@ -1,0 +1,67 @@
+//! Programs on interfaces, by links that are pinned: they outlive the daemon,
+//! and the next daemon replaces the program in place.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::Path;
+
+use trapeze_core::config::Attach;
+
+use crate::map::check;
+use crate::object::{open_pin, pin};
+
+/// A place where a program can be attached to an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hook {
+    /// XDP in the driver.
+    Xdp,
+    /// XDP behind the driver.
+    XdpGeneric,
+    /// tcx ingress.
+    TcIngress,
+    /// tcx egress.
+    TcEgress,
+}
+
+impl From<Attach> for Hook {
+    fn from(attach: Attach) -> Self {
+        match attach {
+            Attach::Xdp => Self::Xdp,
+            Attach::XdpGeneric => Self::XdpGeneric,
+            Attach::Tc => Self::TcIngress,
+        }
+    }
+}
+
+/// Attaches, or replaces what the link pinned at `path` has attached.
+pub fn attach(program: &OwnedFd, ifindex: u32, hook: Hook, path: &Path) -> io::Result<()> {
+    if path.exists() {
+        let link = open_pin(path)?;
+        // SAFETY: two valid descriptors, default options.
+        let updated = check(unsafe {
+            libbpf_sys::bpf_link_update(link.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+        });
+        if updated.is_ok() {
+            return Ok(());
+        }
+        // Its interface is gone (the host was restarted under us), or another hook is asked for.
+        std::fs::remove_file(path)?;
+    }
+    let (kind, flags) = match hook {
+        Hook::Xdp => (libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_DRV_MODE),
+        Hook::XdpGeneric => (libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_SKB_MODE),
+        Hook::TcIngress => (libbpf_sys::BPF_TCX_INGRESS, 0),
+        Hook::TcEgress => (libbpf_sys::BPF_TCX_EGRESS, 0),
+    };
+    let options = libbpf_sys::bpf_link_create_opts {
+        sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
+        flags,
+        ..Default::default()
+    };
+    // SAFETY: a valid program descriptor and options of the size they claim.
+    let fd =
+        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), ifindex as i32, kind, &options) };
+    check(fd)?;
+    // SAFETY: the kernel has just given us this descriptor.
+    pin(&unsafe { OwnedFd::from_raw_fd(fd) }, path)
+}

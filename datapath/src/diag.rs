@@ -1,0 +1,80 @@
+//! Which TCP ports have listeners on this host: by NETLINK_SOCK_DIAG, which
+//! looks at listeners only, however many connections there are.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+const TCP_LISTEN: u32 = 10;
+const NETLINK_SOCK_DIAG: i32 = 4;
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_HEADER: usize = 16;
+const REQUEST: usize = NLMSG_HEADER + 56;
+
+/// The ports on which something listens, over IPv4 or IPv6.
+pub fn listening_ports() -> io::Result<BTreeSet<u16>> {
+    // SAFETY: no pointers.
+    let fd = unsafe {
+        libc::socket(
+            libc::AF_NETLINK,
+            libc::SOCK_RAW | libc::SOCK_CLOEXEC,
+            NETLINK_SOCK_DIAG,
+        )
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    let mut ports = BTreeSet::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        send(&fd, &request(family as u8))?;
+        while read_answer(&fd, &mut ports)? {}
+    }
+    Ok(ports)
+}
+
+/// struct nlmsghdr, struct inet_diag_req_v2 (linux/inet_diag.h).
+fn request(family: u8) -> [u8; REQUEST] {
+    let mut bytes = [0u8; REQUEST];
+    bytes[0..4].copy_from_slice(&(REQUEST as u32).to_ne_bytes());
+    bytes[4..6].copy_from_slice(&SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_DUMP) as u16;
+    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+    bytes[16] = family;
+    bytes[17] = libc::IPPROTO_TCP as u8;
+    bytes[20..24].copy_from_slice(&(1u32 << TCP_LISTEN).to_ne_bytes());
+    bytes
+}
+
+fn send(fd: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: a whole buffer.
+    let sent = unsafe { libc::send(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// False at the end of the dump.
+fn read_answer(fd: &OwnedFd, ports: &mut BTreeSet<u16>) -> io::Result<bool> {
+    let mut buffer = [0u8; 32768];
+    // SAFETY: a whole buffer.
+    let length = unsafe { libc::recv(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len(), 0) };
+    if length < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let mut rest = &buffer[..length as usize];
+    while rest.len() >= NLMSG_HEADER {
+        let size = u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
+        let kind = u16::from_ne_bytes([rest[4], rest[5]]);
+        if kind != SOCK_DIAG_BY_FAMILY || size < NLMSG_HEADER + 8 || size > rest.len() {
+            return Ok(false); // NLMSG_DONE or NLMSG_ERROR
+        }
+        // struct inet_diag_msg: family, state, timer, retrans, then the socket's own port.
+        ports.insert(u16::from_be_bytes([rest[20], rest[21]]));
+        rest = &rest[size.next_multiple_of(4).min(rest.len())..];
+    }
+    Ok(true)
+}

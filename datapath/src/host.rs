@@ -1,0 +1,182 @@
+//! What a daemon changes on its host, and takes back: addresses and sysctls.
+//! The originals are kept in a file, so that a daemon that was killed still
+//! lets its successor take everything back.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The host's changes, recorded in a file.
+#[derive(Debug)]
+pub struct Host {
+    journal: PathBuf,
+    originals: BTreeMap<String, String>,
+}
+
+impl Host {
+    /// Continues the journal at a path, or begins one.
+    pub fn open(journal: &Path) -> io::Result<Self> {
+        let text = match std::fs::read_to_string(journal) {
+            Ok(text) => text,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(e) => return Err(e),
+        };
+        let originals = text
+            .lines()
+            .filter_map(|line| line.split_once('\t'))
+            .map(|(what, was)| (what.to_owned(), was.to_owned()))
+            .collect();
+        Ok(Self {
+            journal: journal.into(),
+            originals,
+        })
+    }
+
+    /// Sets a sysctl (`net/ipv4/conf/all/arp_ignore`) of this network namespace.
+    pub fn set_sysctl(&mut self, name: &str, value: &str) -> io::Result<()> {
+        let was = sysctl(name)?;
+        if was == value {
+            return Ok(());
+        }
+        self.remember(format!("sysctl {name}"), was)?;
+        std::fs::write(sysctl_path(name), value)
+    }
+
+    /// Adds an address, as a host route, to an interface; there already is well.
+    pub fn add_address(&mut self, address: IpAddr, interface: &str) -> io::Result<()> {
+        if has_address(address, interface)? {
+            return Ok(());
+        }
+        self.remember(format!("address {address} {interface}"), "absent".into())?;
+        ip(&["address", "add", &with_prefix(address), "dev", interface])
+    }
+
+    /// Takes an address away that this journal has added.
+    pub fn remove_address(&mut self, address: IpAddr, interface: &str) -> io::Result<()> {
+        if self
+            .originals
+            .remove(&format!("address {address} {interface}"))
+            .is_some()
+        {
+            self.save()?;
+            ip(&["address", "del", &with_prefix(address), "dev", interface])?;
+        }
+        Ok(())
+    }
+
+    /// The addresses that this journal has added to an interface.
+    pub fn added_addresses(&self, interface: &str) -> Vec<IpAddr> {
+        self.originals
+            .keys()
+            .filter_map(|what| what.strip_prefix("address ")?.split_once(' '))
+            .filter(|(_, on)| *on == interface)
+            .filter_map(|(address, _)| address.parse().ok())
+            .collect()
+    }
+
+    /// Takes everything back; goes on after an error and returns the first.
+    pub fn restore(mut self) -> io::Result<()> {
+        let mut first = Ok(());
+        for (what, was) in std::mem::take(&mut self.originals) {
+            let words: Vec<&str> = what.split(' ').collect();
+            let result = match words[..] {
+                ["sysctl", name] => std::fs::write(sysctl_path(name), &was),
+                ["address", address, interface] => match address.parse() {
+                    Ok(address) => ip(&["address", "del", &with_prefix(address), "dev", interface]),
+                    Err(_) => Ok(()),
+                },
+                _ => Ok(()),
+            };
+            first = first.and(result);
+        }
+        let _ = std::fs::remove_file(&self.journal);
+        first
+    }
+
+    fn remember(&mut self, what: String, was: String) -> io::Result<()> {
+        self.originals.entry(what).or_insert(was);
+        self.save()
+    }
+
+    fn save(&self) -> io::Result<()> {
+        let text: String = self
+            .originals
+            .iter()
+            .map(|(what, was)| format!("{what}\t{was}\n"))
+            .collect();
+        std::fs::write(&self.journal, text)
+    }
+}
+
+/// A sysctl's value in this network namespace.
+pub fn sysctl(name: &str) -> io::Result<String> {
+    std::fs::read_to_string(sysctl_path(name)).map(|text| text.trim().to_owned())
+}
+
+fn sysctl_path(name: &str) -> PathBuf {
+    Path::new("/proc/sys").join(name)
+}
+
+/// The index of an interface of this network namespace.
+pub fn ifindex(interface: &str) -> io::Result<u32> {
+    let name = std::ffi::CString::new(interface).map_err(io::Error::other)?;
+    // SAFETY: a valid C string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(io::Error::last_os_error()),
+        index => Ok(index),
+    }
+}
+
+/// An interface's MTU in bytes.
+pub fn mtu(interface: &str) -> io::Result<u32> {
+    let out = Command::new("ip")
+        .args(["-o", "link", "show", "dev", interface])
+        .output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    let mut words = text
+        .split_whitespace()
+        .skip_while(|word| *word != "mtu")
+        .skip(1);
+    words
+        .next()
+        .and_then(|mtu| mtu.parse().ok())
+        .ok_or_else(|| io::Error::other(format!("no interface {interface}")))
+}
+
+/// Whether an interface of this host has the address.
+pub fn has_address(address: IpAddr, interface: &str) -> io::Result<bool> {
+    let out = Command::new("ip")
+        .args(["-o", "address", "show", "dev", interface])
+        .output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    Ok(text
+        .split_whitespace()
+        .filter_map(|word| word.split('/').next()?.parse::<IpAddr>().ok())
+        .any(|found| found == address))
+}
+
+/// Tells the neighbours where an address is now (gratuitous ARP, RFC 5227 §3).
+pub fn announce(address: IpAddr, interface: &str) -> io::Result<()> {
+    crate::raw::gratuitous_arp(address, interface)
+}
+
+fn with_prefix(address: IpAddr) -> String {
+    match address {
+        IpAddr::V4(v4) => format!("{v4}/32"),
+        IpAddr::V6(v6) => format!("{v6}/128"),
+    }
+}
+
+fn ip(args: &[&str]) -> io::Result<()> {
+    let done = Command::new("ip").args(args).output()?;
+    match done.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!(
+            "ip {}: {}",
+            args.join(" "),
+            String::from_utf8_lossy(&done.stderr).trim()
+        ))),
+    }
+}

@@ -1,0 +1,95 @@
+//! Raw IPv4 packets from addresses that are not bound to a socket: the
+//! dispatcher speaks as the VIP. And the gratuitous ARP.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use crate::udp::{BATCH, Outbox, send_batch, set_option};
+
+/// Sends whole IPv4 packets.
+#[derive(Debug)]
+pub struct RawSocket {
+    fd: OwnedFd,
+}
+
+impl RawSocket {
+    /// Needs CAP_NET_RAW.
+    pub fn open() -> io::Result<Self> {
+        let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 4 << 20)?;
+        Ok(Self { fd })
+    }
+
+    /// Sends packets, each with its IPv4 header, to the address given with it.
+    pub fn send(&self, packets: &Outbox) -> io::Result<()> {
+        for batch in packets.entries().chunks(BATCH) {
+            send_batch(&self.fd, packets.bytes(), batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// Announces an IPv4 address as being here (RFC 5227 §3); nothing to do for IPv6 yet.
+pub(crate) fn gratuitous_arp(address: IpAddr, interface: &str) -> io::Result<()> {
+    let IpAddr::V4(address) = address else {
+        return Ok(());
+    };
+    let index = crate::host::ifindex(interface)?;
+    let mac = mac_address(interface)?;
+    let fd = socket(libc::AF_PACKET, 0)?;
+    let mut frame = [0u8; 42];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(&mac);
+    // ARP for IPv4 over Ethernet, a request about ourselves.
+    frame[12..22].copy_from_slice(&[0x08, 0x06, 0, 1, 8, 0, 6, 4, 0, 1]);
+    frame[22..28].copy_from_slice(&mac);
+    frame[28..32].copy_from_slice(&Ipv4Addr::octets(&address));
+    frame[38..42].copy_from_slice(&Ipv4Addr::octets(&address));
+    // SAFETY: all-zero is a valid sockaddr_ll.
+    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    to.sll_family = libc::AF_PACKET as u16;
+    to.sll_ifindex = index as i32;
+    // SAFETY: a whole frame and a whole sockaddr_ll.
+    let sent = unsafe {
+        libc::sendto(
+            fd.as_raw_fd(),
+            frame.as_ptr().cast(),
+            frame.len(),
+            0,
+            (&raw const to).cast(),
+            size_of_val(&to) as u32,
+        )
+    };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+fn mac_address(interface: &str) -> io::Result<[u8; 6]> {
+    let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
+    // SAFETY: all-zero is a valid ifreq.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes().take(15)) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: SIOCGIFHWADDR reads the name and writes the address of an ifreq.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR as _, &mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: filled by the call.
+    let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|i| data[i] as u8))
+}
+
+fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {
+    // SAFETY: no pointers.
+    let fd = unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel has just given us this descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}

@@ -1,0 +1,312 @@
+//! The daemons' UDP socket: batches in and out, one socket a worker, and a
+//! flow's datagrams always at the same worker.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::time::Duration;
+
+/// Datagrams in one system call.
+pub const BATCH: usize = 64;
+/// Largest datagram.
+const DATAGRAM: usize = 65536;
+/// Offset in our datagrams of the inner packet's TCP source port: Geneve, option, IPv4.
+const INNER_PORT: u32 = 44 + 20;
+
+/// A UDP socket with room for a batch.
+pub struct UdpSocket {
+    fd: OwnedFd,
+    buffers: Vec<u8>,
+    lengths: [usize; BATCH],
+    sources: [SocketAddrV4; BATCH],
+}
+
+impl UdpSocket {
+    /// Binds worker `index` of `workers` to an address; all of one process, in order.
+    pub fn bind(address: SocketAddrV4, index: usize, workers: usize) -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the kernel has just given us this descriptor.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        // Our tag authenticates; without a checksum nothing is summed twice (RFC 8926 §3.3).
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+        for (force, plain) in [
+            (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+            (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        ] {
+            set_option(&fd, libc::SOL_SOCKET, force, 8 << 20)
+                .or_else(|_| set_option(&fd, libc::SOL_SOCKET, plain, 8 << 20))?;
+        }
+        let name = sockaddr(address);
+        // SAFETY: a whole sockaddr_in.
+        let bound = unsafe {
+            libc::bind(
+                fd.as_raw_fd(),
+                (&raw const name).cast(),
+                size_of_val(&name) as u32,
+            )
+        };
+        if bound < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if workers > 1 && index == 0 {
+            steer_by_inner_port(&fd, workers as u32)?;
+        }
+        Ok(Self {
+            fd,
+            buffers: vec![0; BATCH * DATAGRAM],
+            lengths: [0; BATCH],
+            sources: [SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0); BATCH],
+        })
+    }
+
+    /// Waits for datagrams, at most so long; returns how many there are.
+    pub fn receive(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
+        let mut poll = libc::pollfd {
+            fd: self.fd.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        let time = timeout.map(|t| libc::timespec {
+            tv_sec: t.as_secs() as libc::time_t,
+            tv_nsec: t.subsec_nanos().into(),
+        });
+        let time = time.as_ref().map_or(std::ptr::null(), |t| t as *const _);
+        // SAFETY: one pollfd, a timespec or null, no signal mask.
+        match unsafe { libc::ppoll(&mut poll, 1, time, std::ptr::null()) } {
+            0 => return Ok(0),
+            n if n < 0 => {
+                let error = io::Error::last_os_error();
+                return if error.kind() == io::ErrorKind::Interrupted {
+                    Ok(0)
+                } else {
+                    Err(error)
+                };
+            }
+            _ => {}
+        }
+        self.receive_ready()
+    }
+
+    fn receive_ready(&mut self) -> io::Result<usize> {
+        // SAFETY: all-zero is a valid value of these C structs.
+        let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
+        // SAFETY: as above.
+        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+        let mut slices: [libc::iovec; BATCH] = [libc::iovec {
+            iov_base: std::ptr::null_mut(),
+            iov_len: 0,
+        }; BATCH];
+        for (i, buffer) in self.buffers.chunks_exact_mut(DATAGRAM).enumerate() {
+            slices[i] = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: DATAGRAM,
+            };
+            messages[i].msg_hdr.msg_iov = &raw mut slices[i];
+            messages[i].msg_hdr.msg_iovlen = 1;
+            messages[i].msg_hdr.msg_name = (&raw mut names[i]).cast();
+            messages[i].msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
+        }
+        // SAFETY: BATCH headers, each with a name and a buffer that outlive the call.
+        let count = unsafe {
+            libc::recvmmsg(
+                self.fd.as_raw_fd(),
+                messages.as_mut_ptr(),
+                BATCH as u32,
+                libc::MSG_DONTWAIT,
+                std::ptr::null_mut(),
+            )
+        };
+        if count < 0 {
+            let error = io::Error::last_os_error();
+            return match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
+                // An ICMP error about something we sent: not about what we receive.
+                _ if error.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(0),
+                _ => Err(error),
+            };
+        }
+        for i in 0..count as usize {
+            self.lengths[i] = messages[i].msg_len as usize;
+            self.sources[i] = SocketAddrV4::new(
+                Ipv4Addr::from(u32::from_be(names[i].sin_addr.s_addr)),
+                u16::from_be(names[i].sin_port),
+            );
+        }
+        Ok(count as usize)
+    }
+
+    /// Datagram `index` of the last batch, and its sender.
+    pub fn datagram(&mut self, index: usize) -> (&mut [u8], SocketAddrV4) {
+        let start = index * DATAGRAM;
+        let length = self.lengths[index];
+        (
+            &mut self.buffers[start..start + length],
+            self.sources[index],
+        )
+    }
+
+    /// Sends datagrams; those that the kernel has no room for are lost, as on any network.
+    pub fn send(&self, datagrams: &Outbox) -> io::Result<()> {
+        for batch in datagrams.entries.chunks(BATCH) {
+            send_batch(&self.fd, &datagrams.bytes, batch)?;
+        }
+        Ok(())
+    }
+}
+
+/// Datagrams to be sent in one go.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    entries: Vec<(SocketAddrV4, usize, usize)>,
+}
+
+impl Outbox {
+    /// Adds a datagram that `write` appends to the buffer it is given.
+    pub fn push(&mut self, to: SocketAddrV4, write: impl FnOnce(&mut Vec<u8>)) {
+        let start = self.bytes.len();
+        write(&mut self.bytes);
+        self.entries.push((to, start, self.bytes.len() - start));
+    }
+
+    /// Whether there is nothing to send.
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    pub(crate) fn entries(&self) -> &[(SocketAddrV4, usize, usize)] {
+        &self.entries
+    }
+
+    /// Forgets all, keeps the memory.
+    pub fn clear(&mut self) {
+        self.bytes.clear();
+        self.entries.clear();
+    }
+}
+
+pub(crate) fn send_batch(
+    fd: &OwnedFd,
+    bytes: &[u8],
+    batch: &[(SocketAddrV4, usize, usize)],
+) -> io::Result<()> {
+    // SAFETY: all-zero is a valid value of these C structs.
+    let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
+    let mut slices: [libc::iovec; BATCH] = [libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    }; BATCH];
+    for (i, &(to, start, length)) in batch.iter().enumerate() {
+        let datagram = &bytes[start..start + length];
+        names[i] = sockaddr(to);
+        slices[i] = libc::iovec {
+            iov_base: datagram.as_ptr().cast_mut().cast(),
+            iov_len: datagram.len(),
+        };
+        messages[i].msg_hdr.msg_iov = &raw mut slices[i];
+        messages[i].msg_hdr.msg_iovlen = 1;
+        messages[i].msg_hdr.msg_name = (&raw mut names[i]).cast();
+        messages[i].msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
+    }
+    let mut sent = 0;
+    while sent < batch.len() {
+        // SAFETY: the headers from `sent` on, whose buffers are only read.
+        let count = unsafe {
+            libc::sendmmsg(
+                fd.as_raw_fd(),
+                messages.as_mut_ptr().add(sent),
+                (batch.len() - sent) as u32,
+                libc::MSG_DONTWAIT,
+            )
+        };
+        match count {
+            // The one in front cannot be sent (no route, no room): lost, the rest goes on.
+            n if n <= 0 => sent += 1,
+            n => sent += n as usize,
+        }
+    }
+    Ok(())
+}
+
+fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
+    libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: address.port().to_be(),
+        sin_addr: libc::in_addr {
+            s_addr: u32::from(*address.ip()).to_be(),
+        },
+        sin_zero: [0; 8],
+    }
+}
+
+/// Which worker: the client's port modulo their number, wherever the datagram came from.
+fn steer_by_inner_port(fd: &OwnedFd, workers: u32) -> io::Result<()> {
+    let mut program = [
+        libc::sock_filter {
+            code: 0x28,
+            jt: 0,
+            jf: 0,
+            k: INNER_PORT,
+        }, // ldh [port]
+        libc::sock_filter {
+            code: 0x94,
+            jt: 0,
+            jf: 0,
+            k: workers,
+        }, // mod
+        libc::sock_filter {
+            code: 0x16,
+            jt: 0,
+            jf: 0,
+            k: 0,
+        }, // ret a
+    ];
+    let program = libc::sock_fprog {
+        len: 3,
+        filter: program.as_mut_ptr(),
+    };
+    // SAFETY: a whole sock_fprog, whose instructions outlive the call.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_REUSEPORT_CBPF,
+            (&raw const program).cast(),
+            size_of_val(&program) as u32,
+        )
+    };
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+pub(crate) fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
+    // SAFETY: an int, as all these options want.
+    let done = unsafe {
+        libc::setsockopt(
+            fd.as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of_val(&value) as u32,
+        )
+    };
+    if done < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,321 @@
+//! The daemon answers questions of the command line, on a socket in its run
+//! directory: one line of JSON in, one out.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use serde::{Deserialize, Serialize};
+use trapeze_core::head::{self, ClientHello, Inspection};
+use trapeze_core::policy::Subject;
+use trapeze_core::route::{Asked, Routed, explain};
+
+use crate::Shared;
+use crate::health::State;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+/// More than any question needs.
+const LONGEST: u64 = 1 << 20;
+
+/// A question.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Request {
+    /// How is the daemon?
+    Status,
+    /// Which backends are there, and how are they?
+    Backends,
+    /// Where would this go, and why?
+    Explain {
+        /// The service address; may be left out when there is one service.
+        vip: Option<SocketAddr>,
+        /// Who asks, for policies that look at it.
+        client: SocketAddr,
+        /// The request head, for HTTP.
+        head: Option<String>,
+        /// The server name, for TLS.
+        sni: Option<String>,
+        /// The protocols offered, for TLS.
+        alpn: Vec<String>,
+    },
+    /// Read the configuration again.
+    Reload,
+}
+
+/// How the daemon is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Reloads since the start.
+    pub reloads: u64,
+    /// Heads being read now.
+    pub reading_flows: usize,
+    /// Bytes held for them.
+    pub reading_bytes: usize,
+    /// Connections that are being answered by the dispatcher itself.
+    pub answering_flows: usize,
+    /// What the workers have counted.
+    pub counters: std::collections::BTreeMap<String, u64>,
+    /// Service addresses.
+    pub services: Vec<String>,
+}
+
+/// A backend, as the dispatcher sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct BackendStatus {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// `up`, `unknown`, `silent`, `no-server` or `busy`.
+    pub state: String,
+    /// Connections open now.
+    pub active: u64,
+    /// Connections given to it so far.
+    pub total: u64,
+    /// The pools that it is in, with its weight.
+    pub pools: Vec<(String, u16)>,
+}
+
+/// Where a request would go.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    /// The service.
+    pub service: String,
+    /// The pool, if there is one.
+    pub pool: Option<String>,
+    /// Its policy.
+    pub policy: Option<String>,
+    /// The backend, if one is alive.
+    pub backend: Option<String>,
+    /// Why, a sentence a step.
+    pub because: Vec<String>,
+}
+
+/// Asks the daemon behind a socket.
+pub fn ask<Answer: for<'de> Deserialize<'de>>(
+    socket: &Path,
+    request: &Request,
+) -> anyhow::Result<Answer> {
+    let mut stream = UnixStream::connect(socket).with_context(|| {
+        format!(
+            "the daemon does not answer at {}: is it running?",
+            socket.display()
+        )
+    })?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    serde_json::to_writer(&mut stream, request)?;
+    stream.write_all(b"\n")?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    match serde_json::from_str::<Result<Answer, String>>(&line)? {
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(anyhow!(error)),
+    }
+}
+
+pub(crate) fn listen(shared: &Shared) -> anyhow::Result<UnixListener> {
+    let path = shared.node.control_socket();
+    let _ = std::fs::remove_file(&path);
+    UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))
+}
+
+/// Serves for the life of the process.
+pub(crate) fn serve(listener: &UnixListener, shared: &Shared) {
+    for stream in listener.incoming().flatten() {
+        // Whoever goes away in the middle wants no answer.
+        let _ = answer(stream, shared);
+    }
+}
+
+fn answer(mut stream: UnixStream, shared: &Shared) -> anyhow::Result<()> {
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    let mut line = String::new();
+    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
+    let result = match serde_json::from_str(&line) {
+        Ok(request) => respond(request, shared).map_err(|e| format!("{e:#}")),
+        Err(error) => Err(format!("not a question that this version knows: {error}")),
+    };
+    serde_json::to_writer(&mut stream, &result)?;
+    stream.write_all(b"\n")?;
+    Ok(())
+}
+
+fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Value> {
+    Ok(match request {
+        Request::Status => serde_json::to_value(status(shared))?,
+        Request::Backends => serde_json::to_value(backends(shared))?,
+        Request::Reload => {
+            shared.reload()?;
+            serde_json::Value::Null
+        }
+        Request::Explain {
+            vip,
+            client,
+            head,
+            sni,
+            alpn,
+        } => {
+            let hello = || ClientHello {
+                len: 0,
+                server_name: sni.clone(),
+                alpn: alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
+            };
+            let explained = match &head {
+                Some(head) => explain_head(shared, vip, client, head)?,
+                None => explain_asked(shared, vip, client, &Asked::Tls(&hello()))?,
+            };
+            serde_json::to_value(explained)?
+        }
+    })
+}
+
+fn status(shared: &Shared) -> Status {
+    let figures = shared
+        .intake
+        .lock()
+        .expect("no thread panics with it")
+        .clone();
+    let mut counters = std::collections::BTreeMap::new();
+    for (name, count) in figures.iter().flat_map(|f| &f.counters) {
+        *counters.entry((*name).to_owned()).or_default() += count;
+    }
+    Status {
+        reloads: shared.generation.load(std::sync::atomic::Ordering::Relaxed),
+        reading_flows: figures.iter().map(|f| f.held_flows).sum(),
+        reading_bytes: figures.iter().map(|f| f.held_bytes).sum(),
+        answering_flows: figures.iter().map(|f| f.answering_flows).sum(),
+        counters,
+        services: shared
+            .cluster()
+            .config
+            .services
+            .iter()
+            .map(|s| s.address.to_string())
+            .collect(),
+    }
+}
+
+fn backends(shared: &Shared) -> Vec<BackendStatus> {
+    let cluster = shared.cluster();
+    let backends = cluster
+        .config
+        .backends
+        .iter()
+        .zip(&cluster.slots)
+        .enumerate();
+    backends
+        .map(|(index, (backend, &slot))| BackendStatus {
+            name: backend.name.clone(),
+            address: backend.address.to_string(),
+            state: state_name(shared.health.state(slot)).into(),
+            active: shared.health.active(slot),
+            total: shared.health.total(slot),
+            pools: cluster
+                .config
+                .pools
+                .iter()
+                .flat_map(|pool| pool.members.iter().map(move |member| (pool, member)))
+                .filter(|(_, member)| member.backend == index)
+                .map(|(pool, member)| (pool.name.clone(), member.weight))
+                .collect(),
+        })
+        .collect()
+}
+
+fn state_name(state: State) -> &'static str {
+    match state {
+        State::Up => "up",
+        State::Unknown => "unknown",
+        State::Silent => "silent",
+        State::NoServer => "no-server",
+        State::Busy => "busy",
+    }
+}
+
+fn explain_head(
+    shared: &Shared,
+    vip: Option<SocketAddr>,
+    client: SocketAddr,
+    head: &str,
+) -> anyhow::Result<Explained> {
+    let limit = shared.cluster().config.limits.head_bytes;
+    match head::inspect(head.as_bytes(), limit) {
+        Inspection::Http(parsed) => explain_asked(shared, vip, client, &Asked::Http(&parsed)),
+        Inspection::Bad(bad) => bail!("the dispatcher itself would refuse this: {bad}"),
+        _ => bail!("this is no whole HTTP/1 request"),
+    }
+}
+
+fn explain_asked(
+    shared: &Shared,
+    vip: Option<SocketAddr>,
+    client: SocketAddr,
+    asked: &Asked<'_>,
+) -> anyhow::Result<Explained> {
+    let cluster = shared.cluster();
+    let services = &cluster.config.services;
+    let names = || {
+        services
+            .iter()
+            .map(|s| format!("{} ({})", s.address, s.name))
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
+    let service = match vip {
+        Some(vip) => cluster
+            .config
+            .service_at(vip)
+            .ok_or_else(|| anyhow!("no service at {vip}; there are: {}", names()))?,
+        None if services.len() == 1 => &services[0],
+        None => bail!(
+            "there are several services: name one with --vip: {}",
+            names()
+        ),
+    };
+    let explanation = explain(service, asked);
+    let mut because: Vec<String> = explanation.to_string().lines().map(str::to_owned).collect();
+    let pool = match cluster.routed(service, asked) {
+        Routed::ByRule { pool, .. } | Routed::ByDefault { pool } => Some(pool),
+        Routed::Nowhere => None,
+    };
+    let choice =
+        pool.and_then(|pool| cluster.preview(&shared.health, pool, &Subject::of(asked, client)));
+    let config = pool.map(|pool| &cluster.config.pools[pool]);
+    if let Some(config) = config {
+        for member in &config.members {
+            let backend = &cluster.config.backends[member.backend];
+            let slot = cluster.slots[member.backend];
+            because.push(format!(
+                "{}: {}, weight {}, {} open connections",
+                backend.name,
+                state_name(shared.health.state(slot)),
+                member.weight,
+                shared.health.active(slot)
+            ));
+        }
+    }
+    let backend = choice.and_then(|choice| {
+        let index = cluster.slots.iter().position(|&slot| slot == choice.slot)?;
+        Some(cluster.config.backends[index].name.clone())
+    });
+    because.push(match (&backend, config) {
+        (Some(name), Some(pool)) => format!(
+            "{} of pool {} chooses {name}",
+            pool.policy.name(),
+            pool.name
+        ),
+        (None, Some(pool)) => format!("no backend of pool {} is alive: 503", pool.name),
+        (_, None) => "no rule matches and the service has no pool: 404".into(),
+    });
+    Ok(Explained {
+        service: service.name.clone(),
+        pool: config.map(|p| p.name.clone()),
+        policy: config.map(|p| p.policy.name().to_owned()),
+        backend,
+        because,
+    })
+}

@@ -1,0 +1,142 @@
+//! Which backends can be given work: their agents' heartbeats, and what they
+//! have refused lately.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use trapeze_core::wire::meta::Refusal;
+use trapeze_datapath::abi::BACKENDS_MAX;
+use trapeze_datapath::clock;
+use trapeze_datapath::dispatcher::Loads;
+
+/// Heartbeats missed in a row that mean dead [SPLICE06 §5].
+const MISSED: u32 = 3;
+/// Nothing is sent to a backend without a listener for this long.
+const NO_LISTENER_PAUSE: Duration = Duration::from_secs(1);
+/// Nor to one whose server accepts too slowly.
+const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is known of each slot. Times are milliseconds of CLOCK_MONOTONIC.
+pub struct Health {
+    loads: Arc<Loads>,
+    interval_ms: AtomicU64,
+    started_ms: u64,
+    slots: Vec<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    heard_ms: AtomicU64,
+    /// The number of the latest heartbeat: an older one repeated says nothing.
+    beat: AtomicU64,
+    no_server_until_ms: AtomicU64,
+    busy_until_ms: AtomicU64,
+}
+
+/// A backend's state, as shown to people.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It takes connections.
+    Up,
+    /// Not heard of yet; taken to be up for the first moments.
+    Unknown,
+    /// Its agent is silent.
+    Silent,
+    /// It has no listener, as it told us just now.
+    NoServer,
+    /// Its server accepts too slowly, as it told us just now.
+    Busy,
+}
+
+impl State {
+    /// Whether it is to be given connections.
+    pub fn is_free(self) -> bool {
+        matches!(self, Self::Up | Self::Unknown)
+    }
+}
+
+impl Health {
+    pub fn new(loads: Arc<Loads>, interval: Duration) -> Self {
+        Self {
+            loads,
+            interval_ms: AtomicU64::new(interval.as_millis() as u64),
+            started_ms: now_ms(),
+            slots: std::iter::repeat_with(Slot::default)
+                .take(BACKENDS_MAX)
+                .collect(),
+        }
+    }
+
+    pub fn set_interval(&self, interval: Duration) {
+        self.interval_ms
+            .store(interval.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    /// A heartbeat, numbered by its sender's clock. False: it is old.
+    pub fn heard(&self, slot: u32, beat: u32) -> bool {
+        let entry = &self.slots[slot as usize];
+        let last = entry.beat.load(Ordering::Relaxed);
+        // RFC 1982; the first one is taken as it comes.
+        if last != 0 && (beat.wrapping_sub(last as u32) as i32) <= 0 {
+            return false;
+        }
+        entry
+            .beat
+            .store(u64::from(beat) | 1 << 32, Ordering::Relaxed);
+        entry.heard_ms.store(now_ms(), Ordering::Relaxed);
+        true
+    }
+
+    pub fn refused(&self, slot: u32, why: Refusal) {
+        let entry = &self.slots[slot as usize];
+        let (until, pause) = match why {
+            Refusal::NoListener => (&entry.no_server_until_ms, NO_LISTENER_PAUSE),
+            Refusal::AcceptQueueFull => (&entry.busy_until_ms, QUEUE_FULL_PAUSE),
+        };
+        until.store(now_ms() + pause.as_millis() as u64, Ordering::Relaxed);
+    }
+
+    pub fn state(&self, slot: u32) -> State {
+        let entry = &self.slots[slot as usize];
+        let now = now_ms();
+        // A tenth more than three intervals: timers are late, networks jitter.
+        let patience = self.interval_ms.load(Ordering::Relaxed) * u64::from(MISSED) * 11 / 10 + 5;
+        let heard = entry.heard_ms.load(Ordering::Relaxed);
+        if heard == 0 && now - self.started_ms > patience.max(1000)
+            || heard != 0 && now.saturating_sub(heard) > patience
+        {
+            State::Silent
+        } else if now < entry.no_server_until_ms.load(Ordering::Relaxed) {
+            State::NoServer
+        } else if now < entry.busy_until_ms.load(Ordering::Relaxed) {
+            State::Busy
+        } else if heard == 0 {
+            State::Unknown
+        } else {
+            State::Up
+        }
+    }
+
+    pub fn active(&self, slot: u32) -> u64 {
+        self.loads.active(slot)
+    }
+
+    pub fn total(&self, slot: u32) -> u64 {
+        self.loads.total(slot)
+    }
+
+    /// A slot that another backend has now.
+    pub fn reset(&self, slot: u32) {
+        let entry = &self.slots[slot as usize];
+        entry.heard_ms.store(0, Ordering::Relaxed);
+        entry.beat.store(0, Ordering::Relaxed);
+        entry.no_server_until_ms.store(0, Ordering::Relaxed);
+        entry.busy_until_ms.store(0, Ordering::Relaxed);
+        self.loads.reset(slot);
+    }
+}
+
+fn now_ms() -> u64 {
+    clock::monotonic().as_millis() as u64
+}

@@ -1,0 +1,91 @@
+//! Records whose time has come: looked for in small steps all the time, so
+//! that a full table of a million is gone through in ten seconds.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use trapeze_datapath::abi::{Flow, FlowState};
+use trapeze_datapath::clock;
+use trapeze_datapath::map::Cursor;
+
+use crate::{Shared, keys};
+
+const STEP: Duration = Duration::from_millis(100);
+const BATCH: usize = 4096;
+/// Steps for a whole round.
+const ROUND: usize = 100;
+/// Cookie keys are derived ahead; this often.
+const KEY_INTERVAL: Duration = Duration::from_secs(60);
+/// A client that has reset is not heard of again, but for strays.
+const RESET_LIFETIME: Duration = Duration::from_secs(2);
+/// With the table three quarters full, closed flows have to go this soon.
+const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
+
+pub fn run(shared: &Shared) -> anyhow::Result<()> {
+    let mut cursor = Cursor::default();
+    let (mut seen, mut entries) = (0, 0);
+    let mut keys_due = Instant::now() + KEY_INTERVAL;
+    let mut batch = BATCH;
+    while !shared.stopping.load(Ordering::Relaxed) {
+        std::thread::sleep(STEP);
+        let cluster = shared.cluster();
+        shared.health.set_interval(cluster.config.limits.heartbeat);
+        if Instant::now() >= keys_due {
+            keys::publish_cookie_keys(&shared.maps, &cluster.config.keys)?;
+            keys_due += KEY_INTERVAL;
+        }
+        let limits = &cluster.config.limits;
+        let pressed = entries > limits.flows as usize / 4 * 3;
+        let lifetimes = Lifetimes {
+            reading: limits.head_timeout + Duration::from_secs(30),
+            idle: limits.idle_timeout,
+            closed: if pressed {
+                PRESSED_FIN_LIFETIME
+            } else {
+                limits.fin_timeout
+            },
+        };
+        let mut budget = (entries / ROUND).max(BATCH);
+        while budget > 0 {
+            let now = clock::monotonic();
+            match shared.maps.flows.walk(&mut cursor, batch) {
+                Ok(found) => {
+                    seen += found.len();
+                    budget = budget.saturating_sub(found.len().max(1));
+                    for (key, flow) in &found {
+                        if lifetimes.are_over(flow, now) {
+                            shared.records.expire(key, flow)?;
+                        }
+                    }
+                }
+                // A bucket with more entries than the batch has room.
+                Err(e) if e.raw_os_error() == Some(28) => batch *= 2,
+                Err(e) => return Err(e.into()),
+            }
+            if cursor.at_start() {
+                (entries, seen) = (seen, 0);
+                break;
+            }
+        }
+    }
+    Ok(())
+}
+
+struct Lifetimes {
+    reading: Duration,
+    idle: Duration,
+    closed: Duration,
+}
+
+impl Lifetimes {
+    fn are_over(&self, flow: &Flow, now: Duration) -> bool {
+        let lifetime = match FlowState::from_raw(flow.state) {
+            Some(FlowState::Reading) => self.reading,
+            Some(FlowState::Established) => self.idle,
+            Some(FlowState::ClientFin) => self.closed,
+            Some(FlowState::Reset) => RESET_LIFETIME,
+            None => return true,
+        };
+        now.saturating_sub(Duration::from_nanos(flow.last_seen_ns)) > lifetime
+    }
+}

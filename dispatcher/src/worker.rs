@@ -1,0 +1,450 @@
+//! A worker: takes the packets that the data path cannot place, and places
+//! their flows. One thread, one socket, one intake; a flow is always the same
+//! worker's.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use trapeze_core::config::Dispatcher;
+use trapeze_core::flow::{FlowKey, addr_from_bytes};
+use trapeze_core::head::{self, Inspection};
+use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
+use trapeze_core::policy::Subject;
+use trapeze_core::seq::ClientSeq;
+use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
+use trapeze_core::wire::meta::{Binding, Kind, Meta, Refusal};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::tcp::Flags;
+use trapeze_core::wire::{geneve, ipv4};
+use trapeze_datapath::abi::{ENCAP_LEN, FlowState, GENEVE_PORT};
+use trapeze_datapath::clock;
+use trapeze_datapath::host;
+use trapeze_datapath::raw::RawSocket;
+use trapeze_datapath::udp::{Outbox, UdpSocket};
+
+use crate::cluster::{Choice, Cluster, Decision};
+use crate::records::Record;
+use crate::{Shared, v4};
+
+/// The longest sleep, so that a stop or a reload is noticed.
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
+/// IPv4 and TCP headers without options.
+const HEADERS: usize = 40;
+
+/// What a worker counts, as shown by `trapeze status`.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    pub held_flows: usize,
+    pub held_bytes: usize,
+    pub answering_flows: usize,
+    pub counters: HashMap<&'static str, u64>,
+}
+
+/// Socket and state of one worker.
+pub struct Worker {
+    index: usize,
+    socket: UdpSocket,
+    state: State,
+}
+
+struct State {
+    shared: Arc<Shared>,
+    cluster: Arc<Cluster>,
+    generation: u64,
+    own_address: IpAddr,
+    /// The largest inner packet that fits an encapsulated frame.
+    inner_max: usize,
+    intake: Intake,
+    raw: RawSocket,
+    to_backends: Outbox,
+    to_clients: Outbox,
+    counters: HashMap<&'static str, u64>,
+}
+
+impl Worker {
+    /// Binds the socket; workers must be bound in the order of their indices.
+    pub fn bind(shared: Arc<Shared>, own: &Dispatcher, index: usize) -> anyhow::Result<Self> {
+        let address = SocketAddrV4::new(v4(own.address)?, GENEVE_PORT);
+        let socket = UdpSocket::bind(address, index, own.workers)
+            .map_err(|e| anyhow::anyhow!("cannot bind UDP {address}: {e}"))?;
+        let cluster = shared.cluster();
+        Ok(Self {
+            index,
+            socket,
+            state: State {
+                own_address: own.address,
+                inner_max: host::mtu(&own.interface)? as usize - ENCAP_LEN,
+                intake: Intake::new(Bounds::per_worker(&cluster.config.limits, own.workers)),
+                raw: RawSocket::open()?,
+                to_backends: Outbox::default(),
+                to_clients: Outbox::default(),
+                counters: HashMap::new(),
+                generation: 0,
+                cluster,
+                shared,
+            },
+        })
+    }
+
+    /// Works until the daemon stops.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        let mut shown = Instant::now();
+        while !self.state.shared.stopping.load(Ordering::Relaxed) {
+            let now = clock::monotonic();
+            let due = self
+                .state
+                .intake
+                .poll_timeout()
+                .map(|at| at.saturating_sub(now));
+            let count = self
+                .socket
+                .receive(Some(due.map_or(LONGEST_WAIT, |d| d.min(LONGEST_WAIT))))?;
+            self.state.follow_reload();
+            let now = clock::monotonic();
+            for index in 0..count {
+                let (datagram, _) = self.socket.datagram(index);
+                self.state.on_datagram(now, datagram);
+            }
+            self.state.intake.on_timeout(now);
+            self.state.act(now);
+            if !self.state.to_backends.is_empty() {
+                self.socket.send(&self.state.to_backends)?;
+                self.state.to_backends.clear();
+            }
+            if !self.state.to_clients.is_empty() {
+                self.state.raw.send(&self.state.to_clients)?;
+                self.state.to_clients.clear();
+            }
+            if shown.elapsed() > LONGEST_WAIT {
+                self.state.show(self.index);
+                shown = Instant::now();
+            }
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn follow_reload(&mut self) {
+        let generation = self.shared.generation.load(Ordering::Acquire);
+        if generation != self.generation {
+            self.generation = generation;
+            self.cluster = self.shared.cluster();
+            let workers = self.cluster.own.workers;
+            self.intake
+                .set_bounds(Bounds::per_worker(&self.cluster.config.limits, workers));
+        }
+    }
+
+    fn on_datagram(&mut self, now: Duration, datagram: &[u8]) {
+        let cluster = self.cluster.clone();
+        let packet = match geneve::open(datagram, self.own_address, &cluster.keys) {
+            Ok(packet) => packet,
+            Err(_) => return self.count("rejected"),
+        };
+        match packet.meta.kind {
+            Kind::Request { .. } => self.on_request(now, &packet.meta, packet.inner),
+            Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
+            Kind::ProbeAnswer { received } => {
+                if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
+                    self.intake.on_probe_answer(&arrived.key, received);
+                }
+            }
+            Kind::Heartbeat => self.on_heartbeat(packet.meta.epoch, packet.inner),
+            Kind::Forward | Kind::Probe | Kind::Icmp => self.count("rejected"),
+        }
+    }
+
+    fn on_request(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        // It may have been on its way here while its flow was decided.
+        if ClientSeq::new(arrived.header.seq) != arrived.isns.client + 1
+            && let Some(record) = self.assigned(&arrived)
+        {
+            return self.forward(&record, &arrived, inner);
+        }
+        let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
+        let limit = cluster.config.limits.head_bytes;
+        let outcome = self.intake.on_packet(now, &arrived, |bytes, _| {
+            let inspection = head::inspect(bytes, limit);
+            cluster.look(
+                &shared.health,
+                arrived.key.vip,
+                arrived.key.client,
+                &inspection,
+            )
+        });
+        match outcome {
+            Outcome::Complete(Decision::To(choice)) => {
+                if let Some(record) = self.assign(now, &arrived, &choice, None) {
+                    self.forward(&record, &arrived, inner);
+                }
+            }
+            Outcome::Decide(Decision::To(choice)) => {
+                if self.assign(now, &arrived, &choice, None).is_some() {
+                    self.intake
+                        .assigned(now, &arrived.key, self.payload_max(&arrived));
+                }
+            }
+            Outcome::Complete(Decision::Refuse(answer, body))
+            | Outcome::Decide(Decision::Refuse(answer, body)) => {
+                self.intake.answer(now, &arrived, answer, body);
+            }
+            Outcome::Assigned => {
+                if let Some(record) = self.assigned(&arrived) {
+                    self.forward(&record, &arrived, inner);
+                }
+            }
+            Outcome::Held | Outcome::Answering | Outcome::Closed | Outcome::Ignored(_) => {}
+        }
+        self.act(now);
+    }
+
+    /// A backend could not set the connection up: another one may, and if there
+    /// is none, the client is told.
+    fn on_refused(&mut self, now: Duration, meta: &Meta, inner: &[u8], why: Refusal) {
+        let Ok(mut arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
+            return;
+        };
+        if record.isns.client != arrived.isns.client
+            || record.state == FlowState::Reading
+            || record.epoch != meta.epoch
+        {
+            return self.count("late-refusals");
+        }
+        self.count("refusals");
+        arrived.isns = record.isns;
+        self.shared.health.refused(record.slot, why);
+        let decision = self.decide_again(&arrived, &record);
+        match (decision, why) {
+            (Decision::To(choice), _) if choice.slot != record.slot => {
+                let Some(record) = self.assign(now, &arrived, &choice, Some(meta.epoch)) else {
+                    return;
+                };
+                let payload_max = self.payload_max(&arrived);
+                if !self.intake.assigned(now, &arrived.key, payload_max) {
+                    self.forward(&record, &arrived, inner);
+                }
+            }
+            // It is only busy: the client's TCP tries again.
+            (_, Refusal::AcceptQueueFull) => {}
+            (Decision::Refuse(answer, body), _) => self.intake.answer(now, &arrived, answer, body),
+            (Decision::To(_), _) => {
+                self.intake
+                    .answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
+            }
+        }
+        self.act(now);
+    }
+
+    fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
+        let (cluster, health) = (&self.cluster, &self.shared.health);
+        let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
+        let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
+        if let Looked::Done(decision) =
+            cluster.look(health, arrived.key.vip, arrived.key.client, &inspection)
+        {
+            return decision;
+        }
+        // Only the first part of a longer head came back: its pool is known.
+        debug_assert!(!matches!(inspection, Inspection::Http(_)));
+        let subject = Subject {
+            host: "",
+            path: b"",
+            query: None,
+            client: arrived.key.client,
+        };
+        match cluster.choose(health, record.pool, &subject) {
+            Some(choice) => Decision::To(choice),
+            None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
+        }
+    }
+
+    fn on_heartbeat(&mut self, beat: u32, inner: &[u8]) {
+        let Ok(packet) = ipv4::Packet::parse(inner) else {
+            return self.count("malformed");
+        };
+        let source = IpAddr::V4(packet.source());
+        let backends = &self.cluster.config.backends;
+        match backends.iter().position(|b| b.address == source) {
+            Some(index) => {
+                if !self.shared.health.heard(self.cluster.slots[index], beat) {
+                    self.count("old-heartbeats");
+                }
+            }
+            None => self.count("strange-heartbeats"),
+        }
+    }
+
+    /// The record of the very connection that a packet belongs to, if it has a backend.
+    fn assigned(&self, arrived: &Arrived<'_>) -> Option<Record> {
+        let record = self.shared.records.get(&arrived.key).ok()??;
+        (record.isns == arrived.isns && record.state != FlowState::Reading).then_some(record)
+    }
+
+    fn assign(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        choice: &Choice,
+        after: Option<u32>,
+    ) -> Option<Record> {
+        let records = &self.shared.records;
+        let (key, isns) = (&arrived.key, arrived.isns);
+        match records.assign(
+            key,
+            isns,
+            arrived.handshake,
+            choice,
+            &self.cluster.keys,
+            after,
+        ) {
+            Ok(record) => Some(record),
+            Err(_) => {
+                // The table is full: limits.flows.
+                self.count("table-full");
+                self.intake
+                    .answer(now, arrived, Answer::ServiceUnavailable, Body::Full);
+                None
+            }
+        }
+    }
+
+    /// Sends a client's packet on as it came, or in pieces that fit.
+    fn forward(&mut self, record: &Record, arrived: &Arrived<'_>, inner: &[u8]) {
+        if arrived.checksum == TcpChecksum::Wrong {
+            return self.count("bad-checksum");
+        }
+        let Some(to) = self.backend_address(record.slot) else {
+            return self.count("no-backend");
+        };
+        if inner.len() <= self.inner_max {
+            self.to_backends.push(to, |out| {
+                geneve::write(&record.option, inner, out);
+                if arrived.checksum == TcpChecksum::Partial {
+                    let at = out.len() - inner.len() + HEADERS / 2;
+                    let (source, destination) = (arrived.key.client.ip(), arrived.key.vip.ip());
+                    complete_tcp(source, destination, &mut out[at..]);
+                }
+            });
+            return;
+        }
+        let chunk = usize::from(self.payload_max(arrived));
+        let count = arrived.payload.len().div_ceil(chunk);
+        for (index, payload) in arrived.payload.chunks(chunk).enumerate() {
+            let mut header = arrived.header;
+            header.seq = header.seq.wrapping_add((index * chunk) as u32);
+            if index + 1 < count {
+                header.flags = header.flags.without(Flags::FIN).without(Flags::PSH);
+            }
+            let segment = Segment {
+                source: arrived.key.client,
+                destination: arrived.key.vip,
+                header,
+                payload: payload.to_vec(),
+            };
+            let packet = segment.to_packet();
+            self.to_backends
+                .push(to, |out| geneve::write(&record.option, &packet, out));
+        }
+    }
+
+    /// The most payload of one segment to a backend.
+    fn payload_max(&self, arrived: &Arrived<'_>) -> u16 {
+        let options = if arrived.handshake.timestamps { 12 } else { 0 };
+        (self.inner_max - HEADERS - options).min(u16::MAX.into()) as u16
+    }
+
+    /// Does what the intake wants done.
+    fn act(&mut self, now: Duration) {
+        while let Some(action) = self.intake.poll_action() {
+            match action {
+                Action::ToClient(segment) => {
+                    let IpAddr::V4(client) = segment.destination.ip() else {
+                        continue;
+                    };
+                    self.to_clients
+                        .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
+                }
+                Action::ToBackend { key, segment } => self.to_backend(&key, &segment, None),
+                Action::Probe { key, segment } => {
+                    self.to_backend(&key, &segment, Some(Kind::Probe))
+                }
+                Action::Reading {
+                    key,
+                    isns,
+                    handshake,
+                } => {
+                    if self.shared.records.read_on(&key, isns, handshake).is_err() {
+                        self.count("table-full");
+                        self.intake.forget(&key);
+                    }
+                }
+                Action::Ended { key, isns, .. } => {
+                    let _ = self.shared.records.end_reading(&key, isns);
+                }
+            }
+        }
+        let _ = now;
+    }
+
+    fn to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        let Some(to) = self.backend_address(record.slot) else {
+            return self.count("no-backend");
+        };
+        let option = match kind {
+            None => record.option,
+            Some(kind) => {
+                let Ok(meta) = Meta::decode(&record.option) else {
+                    return;
+                };
+                let binding = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip);
+                let Some(binding) = binding else { return };
+                Meta { kind, ..meta }.seal(&self.cluster.keys, &binding)
+            }
+        };
+        let packet = segment.to_packet();
+        self.to_backends
+            .push(to, |out| geneve::write(&option, &packet, out));
+    }
+
+    fn backend_address(&self, slot: u32) -> Option<SocketAddrV4> {
+        let cluster = &self.cluster;
+        let address = match cluster.slots.iter().position(|&s| s == slot) {
+            Some(index) => cluster.config.backends[index].address,
+            // Not configured any more; its flows go on.
+            None => addr_from_bytes(self.shared.maps.backends.get(&slot).ok()??.addr),
+        };
+        match address {
+            IpAddr::V4(v4) => Some(SocketAddrV4::new(v4, GENEVE_PORT)),
+            IpAddr::V6(_) => None,
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.counters.entry(what).or_default() += 1;
+    }
+
+    fn show(&self, index: usize) {
+        let mut counters = self.counters.clone();
+        counters.extend(self.intake.counters().iter());
+        let figures = Figures {
+            held_flows: self.intake.held_flows(),
+            held_bytes: self.intake.held_bytes(),
+            answering_flows: self.intake.answering_flows(),
+            counters,
+        };
+        self.shared.intake.lock().expect("no thread panics with it")[index] = figures;
+    }
+}
