@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, value_parser};
+use trapeze_core::config::PolicyKind;
 
 use crate::link::settings::{self, LinkSettings, Rate};
 use crate::options::{Options, ServerKind};
@@ -80,8 +82,8 @@ pub struct Up {
     #[arg(long, value_enum, default_value = "nginx")]
     pub server: ServerKind,
     /// How backends are chosen [default: round-robin]
-    #[arg(long, conflicts_with = "config")]
-    pub policy: Option<String>,
+    #[arg(long, conflicts_with = "config", value_parser = policy())]
+    pub policy: Option<PolicyKind>,
     /// The directory to serve [default: files of 1 KiB to 100 MiB: /1k /10k /100k /1m /10m /100m]
     #[arg(long)]
     pub root: Option<PathBuf>,
@@ -150,6 +152,14 @@ pub struct Relay {
     /// The settings to begin with, as JSON
     #[arg(long)]
     pub settings: String,
+}
+
+/// The policies, by the names that the configuration has for them.
+fn policy() -> impl TypedValueParser<Value = PolicyKind> {
+    PossibleValuesParser::new(PolicyKind::ALL.map(PolicyKind::name)).map(|name| {
+        let named = PolicyKind::ALL.into_iter().find(|kind| kind.name() == name);
+        named.expect("clap has checked the name")
+    })
 }
 
 impl Up {

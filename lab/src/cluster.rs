@@ -1,6 +1,5 @@
-//! The cluster's configuration file: made for the lab, or the user's own, of
-//! which is checked only what must agree with the lab's network. The daemons
-//! check the rest.
+//! The cluster's configuration file: made for the lab, or the user's own, which
+//! must agree with the lab's network.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -10,6 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use toml::Spanned;
+use trapeze_core::config::{Config, PolicyKind};
 
 use crate::options::Options;
 use crate::role::{INTERFACE, Role, VIP};
@@ -38,31 +38,22 @@ pub fn configure(options: &Options) -> Result<Cluster> {
     match &options.config {
         None => {
             let text = generate(options)?;
-            read(&text, &options.name)
+            read(&text, "trapeze.toml", &options.name)
         }
         Some(path) => {
             let text = std::fs::read_to_string(path)
                 .with_context(|| format!("cannot read {}", path.display()))?;
-            let cluster = read(&text, &options.name)
-                .with_context(|| format!("{} does not fit a lab", path.display()))?;
+            let cluster = read(&text, &path.to_string_lossy(), &options.name)?;
             agree(&cluster, options, path)?;
             Ok(cluster)
         }
     }
 }
 
-/// The parts of a configuration file that name the network.
+/// Where the file says the cluster's name.
 #[derive(Deserialize)]
-struct File {
+struct Named {
     cluster: Section,
-    #[serde(default)]
-    dispatcher: Vec<Node>,
-    #[serde(default)]
-    backend: Vec<Node>,
-    #[serde(default)]
-    pool: Vec<Pool>,
-    #[serde(default)]
-    service: Vec<Service>,
 }
 
 #[derive(Deserialize)]
@@ -70,56 +61,52 @@ struct Section {
     name: Spanned<String>,
 }
 
-#[derive(Deserialize)]
-struct Node {
-    name: String,
+/// A node of either kind.
+struct Node<'a> {
+    name: &'a str,
     address: IpAddr,
-    interface: String,
-    server: Option<SocketAddr>,
+    interface: &'a str,
 }
 
-#[derive(Deserialize)]
-struct Pool {
-    #[serde(default)]
-    backends: Vec<Member>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Member {
-    Full { server: Option<SocketAddr> },
-    Name(#[expect(dead_code, reason = "the daemons look it up")] String),
-}
-
-#[derive(Deserialize)]
-struct Service {
-    name: String,
-    address: SocketAddr,
-}
-
-fn read(text: &str, lab: &str) -> Result<Cluster> {
-    let file: File = toml::from_str(text)?;
-    check_nodes(Role::Dispatcher, &file.dispatcher)?;
-    check_nodes(Role::Backend, &file.backend)?;
-    let first = file.service.first().context("it has no [[service]]")?;
-    for Service { name, address } in &file.service {
-        ensure!(
-            address.ip() == IpAddr::V4(VIP),
-            "service {name:?} is at {}; a lab's service address is {VIP}",
-            address.ip()
-        );
-    }
+fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
+    let config = Config::parse(text, file)?;
+    agree_with_network(&config).with_context(|| format!("{file} does not fit a lab"))?;
     // Pins, and the daemons' own state, go by the cluster's name: two labs from
     // one file must not share it.
     let mut own = text.to_owned();
-    own.replace_range(file.cluster.name.span(), &format!("{:?}", cluster(lab)));
+    let named: Named = toml::from_str(text)?;
+    own.replace_range(named.cluster.name.span(), &format!("{:?}", cluster(lab)));
     Ok(Cluster {
         text: own,
-        dispatchers: file.dispatcher.len() as u8,
-        backends: file.backend.len() as u8,
-        service: first.address,
-        ports: ports(&file),
+        dispatchers: config.dispatchers.len() as u8,
+        backends: config.backends.len() as u8,
+        service: config.services[0].address,
+        ports: ports(&config),
     })
+}
+
+fn agree_with_network(config: &Config) -> Result<()> {
+    let dispatchers = config.dispatchers.iter().map(|node| Node {
+        name: &node.name,
+        address: node.address,
+        interface: &node.interface,
+    });
+    let backends = config.backends.iter().map(|node| Node {
+        name: &node.name,
+        address: node.address,
+        interface: &node.interface,
+    });
+    check_nodes(Role::Dispatcher, &dispatchers.collect::<Vec<_>>())?;
+    check_nodes(Role::Backend, &backends.collect::<Vec<_>>())?;
+    for service in &config.services {
+        ensure!(
+            service.address.ip() == IpAddr::V4(VIP),
+            "service {:?} is at {}; a lab's service address is {VIP}",
+            service.name,
+            service.address.ip()
+        );
+    }
+    Ok(())
 }
 
 /// Checks that nodes are the lab's hosts from the first on, where they are.
@@ -134,7 +121,7 @@ fn check_nodes(role: Role, nodes: &[Node]) -> Result<()> {
     for number in 1..=count as u8 {
         let (name, address) = (role.host(number), role.address(number));
         let Some(node) = nodes.iter().find(|node| node.name == name) else {
-            let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            let names: Vec<&str> = nodes.iter().map(|node| node.name).collect();
             bail!(
                 "its {word}s are {}; in a lab {count} of them are called {} to {}",
                 names.join(" "),
@@ -157,16 +144,15 @@ fn check_nodes(role: Role, nodes: &[Node]) -> Result<()> {
 }
 
 /// Where servers listen: at services' own ports, and where nodes and pools say.
-fn ports(file: &File) -> Ports {
-    let services = file.service.iter().map(|service| service.address.port());
-    let nodes = file.backend.iter().filter_map(|node| node.server);
-    let members = file.pool.iter().flat_map(|pool| &pool.backends);
-    let members = members.filter_map(|member| match member {
-        Member::Full { server } => *server,
-        Member::Name(_) => None,
-    });
+fn ports(config: &Config) -> Ports {
+    let services = config.services.iter().map(|service| service.address);
+    let nodes = config.backends.iter().filter_map(|node| node.server);
+    let members = config.pools.iter().flat_map(|pool| &pool.members);
+    let members = members.filter_map(|member| member.server);
     let all: BTreeSet<u16> = services
-        .chain(nodes.chain(members).map(|server| server.port()))
+        .chain(nodes)
+        .chain(members)
+        .map(|address| address.port())
         .collect();
     // 443, 8443 and the like, by custom.
     let (tls, plain) = all.into_iter().partition(|port| port % 1000 == 443);
@@ -215,7 +201,7 @@ fn generate(options: &Options) -> Result<String> {
     write!(
         text,
         "\n[[pool]]\nname = \"web\"\npolicy = {:?}\nbackends = [{}]\n",
-        options.policy.as_deref().unwrap_or("round-robin"),
+        options.policy.unwrap_or(PolicyKind::RoundRobin).name(),
         members.join(", ")
     )?;
     write_service(&mut text, "web", 80)?;

@@ -5,7 +5,7 @@ use super::*;
 const EXAMPLE: &str = include_str!("../../examples/trapeze.toml");
 
 fn refusal(text: &str) -> String {
-    format!("{:#}", read(text, "x").unwrap_err())
+    format!("{:#}", read(text, "own.toml", "x").unwrap_err())
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn every_lab_has_its_own_key() {
 
 #[test]
 fn the_example_fits_and_gets_the_labs_name() {
-    let cluster = read(EXAMPLE, "x").unwrap();
+    let cluster = read(EXAMPLE, "own.toml", "x").unwrap();
     assert_eq!((cluster.dispatchers, cluster.backends), (1, 3));
     assert_eq!(cluster.ports.plain, [80, 8080, 8081]);
     assert_eq!(cluster.ports.tls, [443]);
@@ -62,8 +62,8 @@ fn misfits_are_told_what_a_lab_has() {
             "interface = \"ens1\"",
             "in a lab it is \"eth0\"",
         ),
-        ("[[service", "[[other", "it has no [[service]]"),
-        ("[cluster]", "[cluster", "TOML parse error at line 2"),
+        ("[[service", "[[other", "there is no [[service]]"),
+        ("[cluster]", "[cluster", "own.toml:2:"),
     ] {
         let refusal = refusal(&EXAMPLE.replace(from, to));
         assert!(refusal.contains(says), "{refusal}");

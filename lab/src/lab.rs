@@ -83,7 +83,11 @@ impl Lab {
     pub fn remove(name: &str) -> Result<()> {
         state::check_name(name)?;
         check_root()?;
-        ensure!(state::exists(name), state::absent(name));
+        ensure!(
+            state::exists(name),
+            "there is no lab {name:?} to remove{}",
+            state::others()
+        );
         // The directory may be what is missing.
         let _lock = RunDir::of(name).lock().ok();
         remove(name)

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+use trapeze_core::config::PolicyKind;
 
 /// What a new lab is to be. Build on [`Options::named`].
 #[derive(Clone, Debug)]
@@ -19,7 +20,7 @@ pub struct Options {
     /// What backends run.
     pub server: ServerKind,
     /// How backends are chosen; without it `round-robin`. Not with `config`.
-    pub policy: Option<String>,
+    pub policy: Option<PolicyKind>,
     /// The directory to serve instead of the lab's own documents.
     pub root: Option<PathBuf>,
     /// Serve HTTPS on port 443 as well.

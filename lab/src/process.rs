@@ -131,11 +131,7 @@ impl Launch {
                 std::thread::sleep(POLL);
                 continue;
             };
-            bail!(
-                "it {problem}; {} ends with\n{}",
-                self.log.display(),
-                self.tail()
-            );
+            bail!("it {problem}; its log ends with\n{}", self.tail());
         }
     }
 

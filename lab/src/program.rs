@@ -62,3 +62,18 @@ pub fn trapeze() -> Result<PathBuf> {
             )
         })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_missing_is_named_with_its_package() {
+        assert!(find("sh").is_ok());
+        let error = find("no-such-server").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no-such-server is not installed: apt-get install no-such-server"
+        );
+    }
+}

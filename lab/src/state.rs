@@ -322,7 +322,7 @@ pub fn exists(name: &str) -> bool {
 }
 
 /// The names of all labs.
-pub fn labs() -> Vec<String> {
+fn labs() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(LABS) else {
         return Vec::new();
     };
@@ -338,10 +338,18 @@ pub fn absent(name: &str) -> anyhow::Error {
     if RunDir::of(name).path().exists() {
         return anyhow!("lab {name:?} is half made: trapeze lab down --name {name}");
     }
+    anyhow!(
+        "there is no lab {name:?}: trapeze lab up --name {name}{}",
+        others()
+    )
+}
+
+/// The labs that there are, for an error about one that is not.
+pub fn others() -> String {
     let labs = labs();
     match labs.is_empty() {
-        true => anyhow!("there is no lab {name:?}: trapeze lab up --name {name}"),
-        false => anyhow!("there is no lab {name:?}; there are: {}", labs.join(" ")),
+        true => String::new(),
+        false => format!(" (there are: {})", labs.join(" ")),
     }
 }
 

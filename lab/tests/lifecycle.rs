@@ -30,6 +30,30 @@ fn up_serves_and_down_leaves_nothing() {
 }
 
 #[test]
+fn a_whole_cluster_answers_at_the_service_address_and_survives_its_hosts() {
+    let options = Options {
+        daemons: true,
+        ..servers_only("whole")
+    };
+    let lab = LabGuard::up(&options).unwrap();
+    let fetch = [
+        "curl",
+        "-sSf",
+        "-m5",
+        "-D-",
+        "-o",
+        "/dev/null",
+        "http://10.77.0.100/10k",
+    ];
+    assert!(on(&lab, "c1", &fetch).contains("X-Backend: b"));
+    for host in ["b1", "d1"] {
+        lab.kill(host, None).unwrap();
+        lab.start(host, None).unwrap();
+    }
+    assert!(on(&lab, "c1", &fetch).contains("X-Backend: b"));
+}
+
+#[test]
 fn status_describes_every_host() {
     let options = Options {
         clients: 2,
@@ -241,7 +265,10 @@ fn down_removes_what_an_interrupted_up_has_left() {
     Lab::remove(name).unwrap();
     assert_gone(name);
     let absent = Lab::remove(name).unwrap_err().to_string();
-    assert!(absent.contains("there is no lab"), "{absent}");
+    assert!(
+        absent.contains("there is no lab") && absent.contains("to remove"),
+        "{absent}"
+    );
 }
 
 #[test]

@@ -15,7 +15,8 @@ use super::shape::{Counters, Shaper};
 
 /// One direction, as its thread and the control socket share it.
 struct Direction {
-    name: &'static str,
+    /// Tells it from all others of the lab, whose frames meet another fate.
+    name: String,
     from: Arc<PacketSocket>,
     to: Arc<PacketSocket>,
     shared: Mutex<Shared>,
@@ -39,10 +40,10 @@ pub fn run(host: &str, network: &str, settings: LinkSettings, socket: &Path) -> 
             .map(Arc::new)
             .with_context(|| format!("cannot read frames of {interface}"))
     };
-    let (host, network) = (open(host)?, open(network)?);
+    let (host_end, network_end) = (open(host)?, open(network)?);
     let directions = [
-        Direction::new("from host", &host, &network),
-        Direction::new("to host", &network, &host),
+        Direction::new(format!("from {host}"), &host_end, &network_end),
+        Direction::new(format!("to {host}"), &network_end, &host_end),
     ];
     let listener = control::listen(socket)?;
     let settings = Mutex::new(settings);
@@ -74,7 +75,7 @@ pub fn run(host: &str, network: &str, settings: LinkSettings, socket: &Path) -> 
 }
 
 impl Direction {
-    fn new(name: &'static str, from: &Arc<PacketSocket>, to: &Arc<PacketSocket>) -> Self {
+    fn new(name: String, from: &Arc<PacketSocket>, to: &Arc<PacketSocket>) -> Self {
         Direction {
             name,
             from: Arc::clone(from),
@@ -87,7 +88,7 @@ impl Direction {
     fn carry(&self, settings: LinkSettings) -> io::Result<std::convert::Infallible> {
         wake_on_time();
         let start = Instant::now();
-        let mut shaper = Shaper::new(settings, self.name);
+        let mut shaper = Shaper::new(settings, &self.name);
         let mut batch = Batch::default();
         let mut due = Vec::new();
         loop {
@@ -97,7 +98,7 @@ impl Direction {
             self.from.wait(timeout)?;
             self.from.receive(&mut batch)?;
             if let Some(settings) = lock(&self.shared).new_settings.take() {
-                shaper.change(settings, self.name);
+                shaper.change(settings, &self.name);
             }
             let now = start.elapsed();
             for frame in batch.frames() {
