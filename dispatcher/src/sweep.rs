@@ -1,5 +1,6 @@
-//! Records whose time has come: looked for in small steps all the time, so
-//! that a full table of a million is gone through in ten seconds.
+//! Records whose time has come: looked for in small steps, so that a full table
+//! of a million is gone through in ten seconds, and no oftener than every two:
+//! even an empty table has a million buckets to look into.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,8 +13,10 @@ use crate::{Shared, keys};
 
 const STEP: Duration = Duration::from_millis(100);
 const BATCH: usize = 4096;
-/// Steps for a whole round.
+/// Steps for a whole round of a full table.
 const ROUND: usize = 100;
+/// Rounds begin no oftener.
+const ROUND_INTERVAL: Duration = Duration::from_secs(2);
 /// Cookie keys are derived ahead; this often.
 const KEY_INTERVAL: Duration = Duration::from_secs(60);
 /// A client that has reset is not heard of again, but for strays.
@@ -26,6 +29,7 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
     let (mut seen, mut entries) = (0, 0);
     let mut keys_due = Instant::now() + KEY_INTERVAL;
     let mut batch = BATCH;
+    let mut round_due = Instant::now();
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(STEP);
         let cluster = shared.cluster();
@@ -33,6 +37,12 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
         if Instant::now() >= keys_due {
             keys::publish_cookie_keys(&shared.maps, &cluster.config.keys)?;
             keys_due += KEY_INTERVAL;
+        }
+        if cursor.at_start() {
+            if Instant::now() < round_due {
+                continue;
+            }
+            round_due = Instant::now() + ROUND_INTERVAL;
         }
         let limits = &cluster.config.limits;
         let pressed = entries > limits.flows as usize / 4 * 3;
