@@ -4,6 +4,8 @@
 
 typedef struct __sk_buff context_t;
 
+/* Not for us: whoever is next at this hook may look at it. */
+#define VERDICT_NEXT TC_ACT_UNSPEC
 #define VERDICT_PASS TC_ACT_OK
 #define VERDICT_DROP TC_ACT_SHOT
 #define DISPATCH_SECTION "tcx/ingress"

@@ -4,6 +4,7 @@
 
 typedef struct xdp_md context_t;
 
+#define VERDICT_NEXT XDP_PASS
 #define VERDICT_PASS XDP_PASS
 #define VERDICT_DROP XDP_DROP
 #define DISPATCH_SECTION "xdp"

@@ -118,6 +118,10 @@ impl Health {
         }
     }
 
+    pub fn loads(&self) -> &Loads {
+        &self.loads
+    }
+
     pub fn active(&self, slot: u32) -> u64 {
         self.loads.active(slot)
     }

@@ -10,6 +10,7 @@
 
 mod cluster;
 mod control;
+mod farewell;
 mod health;
 mod keys;
 mod records;
@@ -38,6 +39,7 @@ use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
 use cluster::Cluster;
+use farewell::Farewell;
 use health::Health;
 use records::Records;
 use registry::Registry;
@@ -85,7 +87,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let maps = Arc::new(maps);
     let loads = Arc::new(Loads::map(&maps.loads)?);
     let mut registry = Registry::read(&maps)?;
-    let cluster = Cluster::new(config, &own, &mut registry)?;
+    let cluster = Cluster::new(config, &own, &mut registry, &loads)?;
     let shared = Arc::new(Shared {
         config_path,
         interface: own.interface.clone(),
@@ -111,7 +113,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     }
     let control = control::listen(&shared)?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
-    threads.push(spawn("sweep", move || sweep::run(&for_sweep))?);
+    let farewell = Farewell::open(&own)?;
+    threads.push(spawn("sweep", move || sweep::run(&for_sweep, farewell))?);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || control::serve(&control, &for_control))?;
@@ -176,7 +179,7 @@ impl Shared {
         }
         let cluster = {
             let mut registry = self.registry.lock().expect("no thread panics with it");
-            Cluster::new(config, &own, &mut registry)?
+            Cluster::new(config, &own, &mut registry, self.health.loads())?
         };
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
         self.publish(&own)?;

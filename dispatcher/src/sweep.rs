@@ -9,6 +9,7 @@ use trapeze_datapath::abi::{Flow, FlowState};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Cursor;
 
+use crate::farewell::Farewell;
 use crate::{Shared, keys};
 
 const STEP: Duration = Duration::from_millis(100);
@@ -24,7 +25,7 @@ const RESET_LIFETIME: Duration = Duration::from_secs(2);
 /// With the table three quarters full, closed flows have to go this soon.
 const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 
-pub fn run(shared: &Shared) -> anyhow::Result<()> {
+pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
     let mut cursor = Cursor::default();
     let (mut seen, mut entries) = (0, 0);
     let mut keys_due = Instant::now() + KEY_INTERVAL;
@@ -64,6 +65,9 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
                     budget = budget.saturating_sub(found.len().max(1));
                     for (key, flow) in &found {
                         if lifetimes.are_over(flow, now) {
+                            if flow.state == FlowState::Established as u32 {
+                                farewell.say(&shared.maps, key, flow)?;
+                            }
                             shared.records.expire(key, flow)?;
                         }
                     }

@@ -109,7 +109,7 @@ impl Worker {
                 self.state.on_datagram(now, datagram);
             }
             self.state.intake.on_timeout(now);
-            self.state.act(now);
+            self.state.act();
             if !self.state.to_backends.is_empty() {
                 self.socket.send(&self.state.to_backends)?;
                 self.state.to_backends.clear();
@@ -202,7 +202,7 @@ impl State {
             }
             Outcome::Held | Outcome::Answering | Outcome::Closed | Outcome::Ignored(_) => {}
         }
-        self.act(now);
+        self.act();
     }
 
     /// A backend could not set the connection up: another one may, and if there
@@ -242,7 +242,7 @@ impl State {
                     .answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
             }
         }
-        self.act(now);
+        self.act();
     }
 
     fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
@@ -364,7 +364,7 @@ impl State {
     }
 
     /// Does what the intake wants done.
-    fn act(&mut self, now: Duration) {
+    fn act(&mut self) {
         while let Some(action) = self.intake.poll_action() {
             match action {
                 Action::ToClient(segment) => {
@@ -374,9 +374,9 @@ impl State {
                     self.to_clients
                         .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
                 }
-                Action::ToBackend { key, segment } => self.to_backend(&key, &segment, None),
+                Action::ToBackend { key, segment } => self.send_to_backend(&key, &segment, None),
                 Action::Probe { key, segment } => {
-                    self.to_backend(&key, &segment, Some(Kind::Probe))
+                    self.send_to_backend(&key, &segment, Some(Kind::Probe))
                 }
                 Action::Reading {
                     key,
@@ -393,10 +393,9 @@ impl State {
                 }
             }
         }
-        let _ = now;
     }
 
-    fn to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
+    fn send_to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
