@@ -55,6 +55,9 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		flow->last_seen_ns = now;
 		return send_to_daemon(ctx, segment, &proof);
 	}
+	/* What the proof was for is done; a late repetition must not be taken for a new connection. */
+	if (flow->packets == 0)
+		bpf_map_delete_elem(&proofs, &segment->key);
 	age_flow(flow, segment, now);
 	count_event(EVENT_FORWARDED);
 	return send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);

@@ -20,9 +20,9 @@ const ROUND: usize = 100;
 const ROUND_INTERVAL: Duration = Duration::from_secs(2);
 /// Cookie keys are derived ahead; this often.
 const KEY_INTERVAL: Duration = Duration::from_secs(60);
-/// A client that has reset is not heard of again, but for strays.
-const RESET_LIFETIME: Duration = Duration::from_secs(2);
-/// With the table three quarters full, closed flows have to go this soon.
+/// With the table three quarters full, closed flows have to go this soon. Else
+/// they stay (`limits.fin_timeout`) until their cookie is too old to be taken
+/// again for a new connection's, should the network repeat a request.
 const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 
 pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
@@ -96,8 +96,7 @@ impl Lifetimes {
         let lifetime = match FlowState::from_raw(flow.state) {
             Some(FlowState::Reading) => self.reading,
             Some(FlowState::Established) => self.idle,
-            Some(FlowState::ClientFin) => self.closed,
-            Some(FlowState::Reset) => RESET_LIFETIME,
+            Some(FlowState::ClientFin | FlowState::Reset) => self.closed,
             None => return true,
         };
         now.saturating_sub(Duration::from_nanos(flow.last_seen_ns)) > lifetime
