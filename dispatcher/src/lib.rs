@@ -72,7 +72,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let config = read_config(&config_path)?;
     let own = find_dispatcher(&config, node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
-    refuse_second(&node)?;
+    let _lock = lock(&node)?;
     node.register()
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
 
@@ -286,14 +286,20 @@ fn find_dispatcher<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Dis
     })
 }
 
-fn refuse_second(node: &Node) -> anyhow::Result<()> {
-    match node.running_elsewhere()? {
-        Some(pid) => bail!(
-            "{} runs already (process {pid}): kill -USR2 it to take over its flows, or -TERM to stop it",
+/// Becomes this node's only daemon, until the file is closed.
+fn lock(node: &Node) -> anyhow::Result<std::fs::File> {
+    let lock = node
+        .lock()
+        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+    lock.ok_or_else(|| {
+        let pid = node
+            .last_pid()
+            .map_or(String::new(), |pid| format!(" (process {pid})"));
+        anyhow!(
+            "{} runs already{pid}: kill -USR2 it to take over its flows, or -TERM to stop it",
             node.name
-        ),
-        None => Ok(()),
-    }
+        )
+    })
 }
 
 fn attach_advice(own: &Dispatcher) -> String {
