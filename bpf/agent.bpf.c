@@ -226,6 +226,20 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 	return continue_flow(skb, h, &segment, known);
 }
 
+/* The answer comes from here, not from the daemon: what works without it is alive without it. */
+static __always_inline int receive_echo(struct __sk_buff *skb, const struct headers *h)
+{
+	struct segment segment = {
+		.client = h->ip->saddr,
+		.vip = h->ip->daddr,
+		.ip_length = bpf_ntohs(h->ip->tot_len),
+	};
+
+	if (h->ip->protocol == IPPROTO_TCP || !is_authentic(h->encapsulated, 0, 0))
+		return drop(DROP_BAD_TAG);
+	return answer_echo(skb, h->ethernet, h->outer, &segment);
+}
+
 static __always_inline bool find_headers(struct __sk_buff *skb, struct headers *h, __u32 needed)
 {
 	if ((void *)(long)skb->data + needed > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, needed))
@@ -254,6 +268,8 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_FORWARD:
 	case META_PROBE:
 		return h.ip->protocol == IPPROTO_TCP ? receive_segment(skb, &h) : drop(DROP_BAD_ENCAP);
+	case META_ECHO:
+		return receive_echo(skb, &h);
 	case META_ICMP:
 		if (h.ip->protocol != IPPROTO_ICMP)
 			return drop(DROP_BAD_ENCAP);

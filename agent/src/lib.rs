@@ -1,18 +1,17 @@
 //! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
-//! host the VIPs without announcing them, and tells the dispatchers that it
-//! lives. Packets never come here; flows go on when this process is gone.
+//! host the VIPs without announcing them. Packets never come here, not even
+//! dispatchers' heartbeats; connections go on when this process is gone, and new
+//! ones come.
 
-mod beat;
 mod prepare;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
-use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{self, Server, ServerKey};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
 use trapeze_datapath::host::Host;
@@ -21,7 +20,8 @@ use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
-use beat::Heart;
+/// Signals wake us; nothing else does.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
@@ -43,25 +43,14 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
             own.interface
         )
     })?;
-    let mut heart = Heart::new(&config, &own)?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
-    let mut due = Instant::now();
     loop {
-        heart.beat();
-        due += heart.interval();
-        due = due.max(Instant::now());
-        match signals.wait(
-            due.saturating_duration_since(Instant::now())
-                .max(Duration::from_millis(1)),
-        )? {
+        match signals.wait(LONGEST_WAIT)? {
             None => {}
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host) {
-                    Ok(new) => {
-                        heart = new;
-                        println!("reloaded {}", config_path.display());
-                    }
+                    Ok(()) => println!("reloaded {}", config_path.display()),
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 }
             }
@@ -82,7 +71,7 @@ fn reload(
     old: &Backend,
     maps: &AgentMaps,
     host: &mut Host,
-) -> anyhow::Result<Heart> {
+) -> anyhow::Result<()> {
     let config = read_config(path)?;
     let own = find_backend(&config, &old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
@@ -91,8 +80,7 @@ fn reload(
         );
     }
     publish(maps, &config, &own)?;
-    prepare::prepare(host, &config, &own)?;
-    Heart::new(&config, &own)
+    prepare::prepare(host, &config, &own)
 }
 
 /// Puts the configuration into the data path's maps.
@@ -163,10 +151,6 @@ fn lock(node: &Node) -> anyhow::Result<std::fs::File> {
             node.name
         )
     })
-}
-
-fn keys(config: &Config) -> Keys {
-    Keys::new(&config.keys).expect("a checked configuration has a key")
 }
 
 fn v4(address: IpAddr) -> anyhow::Result<Ipv4Addr> {

@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  worker   packets of unknown flows ─► intake ─► cluster.choose ─► record, backend
-//!  sweep    records age ─► deleted          health   heartbeats ─► who is alive
+//!  sweep    records age ─► deleted          pulse    heartbeats ─► who is alive
 //!  control  the command line asks           lib      signals: reload, stop
 //! ```
 
@@ -13,6 +13,7 @@ mod control;
 mod farewell;
 mod health;
 mod keys;
+mod pulse;
 mod records;
 mod registry;
 mod sweep;
@@ -114,6 +115,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let control = control::listen(&shared)?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
     let farewell = Farewell::open(&own)?;
+    let pulse = pulse::Pulse::open(shared.clone(), &own)?;
+    threads.push(spawn("pulse", move || pulse.run())?);
     threads.push(spawn("sweep", move || sweep::run(&for_sweep, farewell))?);
     std::thread::Builder::new()
         .name("control".into())

@@ -34,7 +34,6 @@ pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(STEP);
         let cluster = shared.cluster();
-        shared.health.set_interval(cluster.config.limits.heartbeat);
         if Instant::now() >= keys_due {
             keys::publish_cookie_keys(&shared.maps, &cluster.config.keys)?;
             keys_due += KEY_INTERVAL;

@@ -153,8 +153,8 @@ impl State {
                     self.intake.on_probe_answer(&arrived.key, received);
                 }
             }
-            Kind::Heartbeat => self.on_heartbeat(packet.meta.epoch, packet.inner),
-            Kind::Forward | Kind::Probe | Kind::Icmp => self.count("rejected"),
+            Kind::EchoReply => self.on_echo_reply(packet.meta.epoch, packet.inner),
+            Kind::Forward | Kind::Probe | Kind::Icmp | Kind::Echo => self.count("rejected"),
         }
     }
 
@@ -268,19 +268,20 @@ impl State {
         }
     }
 
-    fn on_heartbeat(&mut self, beat: u32, inner: &[u8]) {
+    fn on_echo_reply(&mut self, beat: u32, inner: &[u8]) {
         let Ok(packet) = ipv4::Packet::parse(inner) else {
             return self.count("malformed");
         };
-        let source = IpAddr::V4(packet.source());
+        // The packet that we sent: it was to the backend.
+        let source = IpAddr::V4(packet.destination());
         let backends = &self.cluster.config.backends;
         match backends.iter().position(|b| b.address == source) {
             Some(index) => {
                 if !self.shared.health.heard(self.cluster.slots[index], beat) {
-                    self.count("old-heartbeats");
+                    self.count("old-echo-replies");
                 }
             }
-            None => self.count("strange-heartbeats"),
+            None => self.count("strange-echo-replies"),
         }
     }
 
