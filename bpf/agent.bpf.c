@@ -34,6 +34,8 @@ struct headers {
 	struct tcp_header *tcp;
 };
 
+#define PACKET_HOST 0
+
 #define INNER_IP (sizeof(struct ethhdr) + ENCAP_LEN)
 #define INNER_TCP (INNER_IP + sizeof(struct iphdr))
 
@@ -205,15 +207,13 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 {
 	struct segment segment;
 	struct setup *known;
-	struct node *self = this_node();
 	struct meta meta = h->outer->meta;
 
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
-	/* The very option that was verified before, for the same flow, to the same address. */
-	if (!(known && same_meta(&known->meta, &meta) && self &&
-	      h->outer->ip.daddr == self->address) &&
+	/* The very option that was verified before, for the same flow (and this address). */
+	if (!(known && same_meta(&known->meta, &meta)) &&
 	    !is_authentic(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_PROBE)
@@ -255,10 +255,14 @@ static __always_inline bool find_headers(struct __sk_buff *skb, struct headers *
 SEC("tcx/ingress")
 int agent_ingress(struct __sk_buff *skb)
 {
+	struct node *self = this_node();
 	struct headers h;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) || !find_headers(skb, &h, INNER_IP) ||
-	    h.outer->ip.protocol != IPPROTO_UDP || !is_ours(h.outer))
+	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST ||
+	    !find_headers(skb, &h, INNER_IP) || h.outer->ip.protocol != IPPROTO_UDP || !is_ours(h.outer))
+		return TC_ACT_UNSPEC;
+	/* A switch floods frames for others, too. */
+	if (!self || h.outer->ip.daddr != self->address)
 		return TC_ACT_UNSPEC;
 	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)) ||
 	    !is_well_formed(h.encapsulated, skb->len) ||

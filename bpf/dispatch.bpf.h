@@ -101,13 +101,15 @@ static __noinline int guard_daemon(context_t *ctx)
 SEC(DISPATCH_SECTION)
 int dispatch(context_t *ctx)
 {
+	struct node *self = this_node();
 	struct service *service;
 	struct segment segment;
 	struct ethhdr *ethernet;
 	struct tcp_header *tcp;
 	struct iphdr *ip;
 
-	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)))
+	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)) || !self ||
+	    !context_is_for_us(ctx, self->mac))
 		return VERDICT_NEXT;
 	ethernet = context_data(ctx);
 	ip = (void *)(ethernet + 1);

@@ -89,6 +89,8 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
     let node = abi::Node {
         address: v4(own.address)?.octets(),
         signing_key: config.keys[0].id.into(),
+        mac: trapeze_datapath::raw::mac_address(&own.interface)?,
+        pad: 0,
     };
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);

@@ -171,6 +171,8 @@ struct siphash_key {
 struct node {
 	__be32 address; /* its own, where its daemon listens */
 	__u32 signing_key; /* id */
+	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
+	__u16 pad;
 };
 
 /* Agent: what was rebuilt last for a 4-tuple (at most once). */

@@ -25,6 +25,12 @@ static __always_inline __u32 context_length(const context_t *ctx)
 	return ctx->len;
 }
 
+/* A switch floods frames for others, too; they come by here before anybody has looked. */
+static __always_inline bool context_is_for_us(const context_t *ctx, const __u8 *mac)
+{
+	return ctx->pkt_type == 0; /* PACKET_HOST */
+}
+
 /* Makes the first bytes readable in place; false if there are not as many. */
 static __always_inline bool context_pull(context_t *ctx, __u32 bytes)
 {

@@ -24,6 +24,20 @@ static __always_inline __u32 context_length(const context_t *ctx)
 	return bpf_xdp_get_buff_len((context_t *)ctx);
 }
 
+/* A switch floods frames for others, too; generic XDP sees them. */
+static __always_inline bool context_is_for_us(const context_t *ctx, const __u8 *mac)
+{
+	const __u8 *destination = context_data(ctx);
+
+	if ((void *)destination + ETH_ALEN > context_end(ctx))
+		return false;
+#pragma clang loop unroll(full)
+	for (int i = 0; i < ETH_ALEN; i++)
+		if (destination[i] != mac[i])
+			return false;
+	return true;
+}
+
 /* Makes the first bytes readable in place; false if there are not as many. */
 static __always_inline bool context_pull(context_t *ctx, __u32 bytes)
 {

@@ -202,6 +202,8 @@ impl Shared {
             &abi::Node {
                 address: v4(own.address)?.octets(),
                 signing_key: cluster.config.keys[0].id.into(),
+                mac: trapeze_datapath::raw::mac_address(&own.interface)?,
+                pad: 0,
             },
             Update::Any,
         )?;
