@@ -22,11 +22,12 @@ impl RawSocket {
     }
 
     /// Sends packets, each with its IPv4 header, to the address given with it.
-    pub fn send(&self, packets: &Outbox) -> io::Result<()> {
-        for batch in packets.entries().chunks(BATCH) {
-            send_batch(&self.fd, packets.bytes(), batch)?;
-        }
-        Ok(())
+    /// Returns how many could not be sent.
+    pub fn send(&self, packets: &Outbox) -> usize {
+        let batches = packets.entries().chunks(BATCH);
+        batches
+            .map(|batch| send_batch(&self.fd, packets.bytes(), batch))
+            .sum()
     }
 }
 

@@ -150,12 +150,34 @@ impl UdpSocket {
         )
     }
 
-    /// Sends datagrams; those that the kernel has no room for are lost, as on any network.
-    pub fn send(&self, datagrams: &Outbox) -> io::Result<()> {
-        for batch in datagrams.entries.chunks(BATCH) {
-            send_batch(&self.fd, &datagrams.bytes, batch)?;
+    /// Sends datagrams; those that the kernel has no room or route for are lost,
+    /// as on any network. Returns how many.
+    pub fn send(&self, datagrams: &Outbox) -> usize {
+        let batches = datagrams.entries.chunks(BATCH);
+        batches
+            .map(|batch| send_batch(&self.fd, &datagrams.bytes, batch))
+            .sum()
+    }
+
+    /// Datagrams lost so far because this socket's queue was full.
+    pub fn lost(&self) -> io::Result<u32> {
+        const DROPS: usize = 8; // SK_MEMINFO_DROPS
+        let mut values = [0u32; DROPS + 1];
+        let mut length = size_of_val(&values) as u32;
+        // SAFETY: room for `length` bytes.
+        let done = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                values.as_mut_ptr().cast(),
+                &mut length,
+            )
+        };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
         }
-        Ok(())
+        Ok(values[DROPS])
     }
 }
 
@@ -194,11 +216,12 @@ impl Outbox {
     }
 }
 
+/// Returns how many could not be sent.
 pub(crate) fn send_batch(
     fd: &OwnedFd,
     bytes: &[u8],
     batch: &[(SocketAddrV4, usize, usize)],
-) -> io::Result<()> {
+) -> usize {
     // SAFETY: all-zero is a valid value of these C structs.
     let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -219,24 +242,27 @@ pub(crate) fn send_batch(
         messages[i].msg_hdr.msg_name = (&raw mut names[i]).cast();
         messages[i].msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
     }
-    let mut sent = 0;
-    while sent < batch.len() {
-        // SAFETY: the headers from `sent` on, whose buffers are only read.
+    let (mut done, mut lost) = (0, 0);
+    while done < batch.len() {
+        // SAFETY: the headers from `done` on, whose buffers are only read.
         let count = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),
-                messages.as_mut_ptr().add(sent),
-                (batch.len() - sent) as u32,
+                messages.as_mut_ptr().add(done),
+                (batch.len() - done) as u32,
                 libc::MSG_DONTWAIT,
             )
         };
         match count {
             // The one in front cannot be sent (no route, no room): lost, the rest goes on.
-            n if n <= 0 => sent += 1,
-            n => sent += n as usize,
+            n if n <= 0 => {
+                done += 1;
+                lost += 1;
+            }
+            n => done += n as usize,
         }
     }
-    Ok(())
+    lost
 }
 
 fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {

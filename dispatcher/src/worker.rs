@@ -111,14 +111,18 @@ impl Worker {
             self.state.intake.on_timeout(now);
             self.state.act();
             if !self.state.to_backends.is_empty() {
-                self.socket.send(&self.state.to_backends)?;
+                let lost = self.socket.send(&self.state.to_backends);
+                self.state.count_many("not-sent-to-backend", lost);
                 self.state.to_backends.clear();
             }
             if !self.state.to_clients.is_empty() {
-                self.state.raw.send(&self.state.to_clients)?;
+                let lost = self.state.raw.send(&self.state.to_clients);
+                self.state.count_many("not-sent-to-client", lost);
                 self.state.to_clients.clear();
             }
             if shown.elapsed() > LONGEST_WAIT {
+                let lost = self.socket.lost()?;
+                self.state.counters.insert("queue-full", lost.into());
                 self.state.show(self.index);
                 shown = Instant::now();
             }
@@ -433,7 +437,13 @@ impl State {
     }
 
     fn count(&mut self, what: &'static str) {
-        *self.counters.entry(what).or_default() += 1;
+        self.count_many(what, 1);
+    }
+
+    fn count_many(&mut self, what: &'static str, number: usize) {
+        if number > 0 {
+            *self.counters.entry(what).or_default() += number as u64;
+        }
     }
 
     fn show(&self, index: usize) {
