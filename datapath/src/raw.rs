@@ -17,7 +17,7 @@ impl RawSocket {
     /// Needs CAP_NET_RAW.
     pub fn open() -> io::Result<Self> {
         let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 4 << 20)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 4i32 << 20)?;
         Ok(Self { fd })
     }
 

@@ -23,14 +23,12 @@ use trapeze_datapath::abi::{ENCAP_LEN, FlowState, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
-use trapeze_datapath::udp::{Outbox, UdpSocket};
+use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
 use crate::records::Record;
 use crate::{Shared, v4};
 
-/// The longest sleep, so that a stop or a reload is noticed.
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
 /// IPv4 and TCP headers without options.
 const HEADERS: usize = 40;
 
@@ -99,9 +97,7 @@ impl Worker {
                 .intake
                 .poll_timeout()
                 .map(|at| at.saturating_sub(now));
-            let count = self
-                .socket
-                .receive(Some(due.map_or(LONGEST_WAIT, |d| d.min(LONGEST_WAIT))))?;
+            let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
             self.state.follow_reload();
             let now = clock::monotonic();
             for index in 0..count {
