@@ -5,6 +5,8 @@
 mod beat;
 mod prepare;
 
+pub use prepare::{is_enough, sysctls};
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -1,5 +1,6 @@
 //! The clocks that the data path uses too.
 
+use std::io;
 use std::time::Duration;
 
 /// CLOCK_MONOTONIC: what `bpf_ktime_get_ns()` and its coarse form count.
@@ -10,6 +11,31 @@ pub fn monotonic() -> Duration {
 /// CLOCK_TAI: the same on all nodes whose clocks are set; cookies count it.
 pub fn tai() -> Duration {
     read(libc::CLOCK_TAI)
+}
+
+/// How well the kernel knows the time, as its time daemon has told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discipline {
+    /// A time daemon keeps the clock, and has done so lately.
+    pub synchronised: bool,
+    /// CLOCK_TAI less CLOCK_REALTIME, in seconds: 37 since 2017, or 0 where
+    /// nothing has set it.
+    pub tai_offset_s: i32,
+}
+
+/// Asks the kernel (adjtimex(2)).
+pub fn discipline() -> io::Result<Discipline> {
+    // SAFETY: a struct of integers, for which zero is valid.
+    let mut time: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: with modes 0 it only writes the struct.
+    let state = unsafe { libc::adjtimex(&mut time) };
+    if state < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Discipline {
+        synchronised: time.status & libc::STA_UNSYNC == 0,
+        tai_offset_s: time.tai,
+    })
 }
 
 fn read(clock: libc::clockid_t) -> Duration {

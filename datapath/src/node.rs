@@ -4,6 +4,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Below it each cluster and node has its directory.
 const RUN: &str = "/run/trapeze";
@@ -74,8 +75,13 @@ impl Node {
 
     /// Whether its daemon runs.
     pub fn is_running(&self) -> bool {
-        let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.pid));
-        comm.is_ok_and(|comm| comm.trim() == "trapeze")
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid));
+        stat.is_ok_and(|stat| is_live_daemon(&stat))
+    }
+
+    /// When its daemon wrote the node's file, which it does at its start.
+    pub fn since(&self) -> io::Result<SystemTime> {
+        std::fs::metadata(self.run_dir().join("node"))?.modified()
     }
 
     /// The process, if another one runs as this node.
@@ -116,6 +122,13 @@ impl Node {
     }
 }
 
+/// By a process's stat file, `pid (name) state …` (proc_pid_stat(5)): one that
+/// has died stays there as a zombie until its parent has asked for its status.
+fn is_live_daemon(stat: &str) -> bool {
+    let after_name = stat.split_once(" (trapeze) ").map(|(_, rest)| rest);
+    after_name.is_some_and(|rest| !rest.starts_with(['Z', 'X']))
+}
+
 fn own_namespace() -> io::Result<u64> {
     Ok(std::fs::metadata("/proc/self/ns/net")?.ino())
 }
@@ -152,4 +165,18 @@ fn read(dir: &Path) -> Option<Node> {
         pid: value("pid")?.parse().ok()?,
         namespace: value("namespace")?.parse().ok()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dead_do_not_run() {
+        assert!(is_live_daemon("7 (trapeze) S 1 7 7 0"));
+        assert!(is_live_daemon("7 (trapeze) R 1 7 7 0"));
+        assert!(!is_live_daemon("7 (trapeze) Z 1 7 7 0"));
+        assert!(!is_live_daemon("7 (bash) S 1 7 7 0"));
+        assert!(!is_live_daemon(""));
+    }
 }

@@ -38,9 +38,8 @@ impl Signals {
             return Err(io::Error::last_os_error());
         }
         // SAFETY: the kernel has just given us this descriptor.
-        Ok(Self {
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
-        })
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd })
     }
 
     /// Waits for one, at most so long.
