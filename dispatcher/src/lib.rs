@@ -10,6 +10,7 @@
 
 mod cluster;
 mod control;
+mod explain;
 mod health;
 mod keys;
 mod records;
@@ -17,7 +18,8 @@ mod registry;
 mod sweep;
 mod worker;
 
-pub use control::{BackendStatus, Explained, Request, Status, ask};
+pub use control::{BackendStatus, Request, Status, ask};
+pub use explain::{Explained, Question, explain_offline};
 
 use std::net::IpAddr;
 use std::path::PathBuf;
