@@ -7,12 +7,13 @@
  *
  * A packet at ingress, by what is known of its flow (`setup`):
  *
- *                      setup of an older     same epoch       same epoch      newer
- *                      epoch, or none        tried            confirmed       epoch
- *   starts a request   rebuild               socket? up       up (a ghost     drop
- *                      (remove leftovers)    else rebuild     meets RST)
- *   anything else      socket? up            socket? up       up              drop
- *                      else drop: early      else drop
+ *                      none               older epoch   same epoch     same epoch     newer
+ *                                                       tried          confirmed      epoch
+ *   starts a request   socket that may    rebuild       socket? up     up (a ghost    drop
+ *                      be its own? up     (remove       else rebuild   meets RST)
+ *                      else rebuild       leftovers)
+ *   anything else      socket? up         drop: early   socket? up     up             drop
+ *                      else drop: early                 else drop
  */
 #include "kernel.h"
 
@@ -56,9 +57,16 @@ static __always_inline int deliver(struct __sk_buff *skb)
 	return TC_ACT_OK;
 }
 
+/*
+ * To this node, not just to its link: another node's packet has a good tag too,
+ * and a copy of it must not run its request twice.
+ */
 static __always_inline bool is_ours(const struct headers *h)
 {
-	return h->outer->ip.ihl == 5 && h->outer->udp.dest == bpf_htons(GENEVE_PORT) &&
+	struct node *self = this_node();
+
+	return self && h->outer->ip.daddr == self->address && h->outer->ip.ihl == 5 &&
+	       h->outer->udp.dest == bpf_htons(GENEVE_PORT) &&
 	       h->outer->geneve.vni == bpf_htonl(GENEVE_VNI << 8) &&
 	       h->outer->geneve.option_class == bpf_htons(GENEVE_OPTION_CLASS) &&
 	       h->outer->geneve.option_type == GENEVE_OPTION_TYPE;
@@ -233,16 +241,13 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 {
 	struct segment segment;
 	struct setup *known;
-	struct node *self = this_node();
 	struct meta meta = h->outer->meta;
 
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
-	/* The very option that was verified before, for the same flow, to the same address. */
-	if (!(known && same_meta(&known->meta, &meta) && self &&
-	      h->outer->ip.daddr == self->address) &&
-	    !is_authentic(h, h->tcp->source, h->tcp->dest))
+	/* The very option that was verified before, for the same flow. */
+	if (!(known && same_meta(&known->meta, &meta)) && !is_authentic(h, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_PROBE)
 		return receive_probe(skb, h, &segment, known);
