@@ -7,12 +7,13 @@
  *
  * A packet at ingress, by what is known of its flow (`setup`):
  *
- *                      setup of an older     same epoch       same epoch      newer
- *                      epoch, or none        tried            confirmed       epoch
- *   starts a request   rebuild               socket? up       up (a ghost     drop
- *                      (remove leftovers)    else rebuild     meets RST)
- *   anything else      socket? up            socket? up       up              drop
- *                      else drop: early      else drop
+ *                      none               older epoch   same epoch     same epoch     newer
+ *                                                       tried          confirmed      epoch
+ *   starts a request   socket that may    rebuild       socket? up     up (a ghost    drop
+ *                      be its own? up     (remove       else rebuild   meets RST)
+ *                      else rebuild       leftovers)
+ *   anything else      socket? up         drop: early   socket? up     up             drop
+ *                      else drop: early                 else drop
  */
 #include "kernel.h"
 

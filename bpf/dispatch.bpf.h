@@ -48,6 +48,7 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment, struct flow *flow)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
+	int verdict;
 
 	if (flow->state == FLOW_READING) {
 		struct proof proof = proof_of(flow);
@@ -59,8 +60,10 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	if (flow->packets == 1)
 		bpf_map_delete_elem(&proofs, &segment->key);
 	age_flow(flow, segment, now);
-	count_event(EVENT_FORWARDED);
-	return send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
+	verdict = send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
+	if (verdict != VERDICT_DROP)
+		count_event(EVENT_FORWARDED);
+	return verdict;
 }
 
 static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *segment,

@@ -44,13 +44,17 @@ static __always_inline enum checksum_state header_checksum(const struct segment 
 	__u16 length = segment->header_length + segment->payload;
 	__u64 pseudo = pseudo_header_sum(segment->client, segment->vip, length);
 
+	/*
+	 * The payload of a SYN is not looked at (RFC 9293 3.10.7.4 lets us drop it).
+	 * Whole first: one whole checksum in 65536 equals its pseudo-header's sum, and
+	 * a client without timestamps would send that very SYN until it gives up.
+	 */
+	if (!segment->payload &&
+	    checksum_fold(pseudo + (__u32)bpf_csum_diff(NULL, 0, (void *)header, TCP_HEADER_MAX, 0)) == 0xffff)
+		return CHECKSUM_WHOLE;
 	if (header->tcp.check == checksum_fold(pseudo))
 		return CHECKSUM_PSEUDO_ONLY;
-	/* The payload of a SYN is not looked at (RFC 9293 3.10.7.4 lets us drop it). */
-	if (segment->payload)
-		return CHECKSUM_WHOLE;
-	pseudo += (__u32)bpf_csum_diff(NULL, 0, (void *)header, TCP_HEADER_MAX, 0);
-	return checksum_fold(pseudo) == 0xffff ? CHECKSUM_WHOLE : CHECKSUM_WRONG;
+	return segment->payload ? CHECKSUM_WHOLE : CHECKSUM_WRONG;
 }
 
 /* The packet's options; CHECKSUM_WRONG if it is not to be believed. */

@@ -28,6 +28,7 @@ static __noinline int dispatch_icmp(context_t *ctx)
 	struct backend *backend;
 	struct meta meta;
 	__u32 slot;
+	int verdict;
 
 	if (context_load(ctx, sizeof(struct ethhdr), &error, sizeof(error)))
 		return VERDICT_NEXT;
@@ -54,8 +55,10 @@ static __noinline int dispatch_icmp(context_t *ctx)
 	meta = flow->meta;
 	meta.kind = META_ICMP;
 	set_tag(&meta, meta_tag(signing, &meta, mapped_ipv4(backend->addr), error.ip.saddr, error.ip.daddr, 0, 0));
-	count_event(EVENT_ICMP_FORWARDED);
-	return send_to_backend(ctx, slot, &meta, key.client_port | bpf_htons(0xc000), length);
+	verdict = send_to_backend(ctx, slot, &meta, key.client_port | bpf_htons(0xc000), length);
+	if (verdict != VERDICT_DROP)
+		count_event(EVENT_ICMP_FORWARDED);
+	return verdict;
 no_flow:
 	count_drop(DROP_ICMP_NO_FLOW);
 	return VERDICT_DROP;

@@ -125,6 +125,27 @@ pod!(
     }
 );
 pod!(
+    struct Proof {
+        client_isn: u32,
+        server_isn: u32,
+        mss: u16,
+        window_scales: u8,
+        tcp_options: u8,
+        pad: u32,
+        created_ns: u64,
+    }
+);
+pod!(
+    struct Setup {
+        meta: [u8; 32],
+        epoch: u32,
+        start: u32,
+        state: u32,
+        pad: u32,
+        created_ns: u64,
+    }
+);
+pod!(
     struct ServerKey {
         port: [u8; 2],
         pad: u16,

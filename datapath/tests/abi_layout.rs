@@ -1,0 +1,311 @@
+//! The Rust mirror of bpf/include/abi.h against the types that the compiled
+//! objects carry (BTF), and its constants against the header's text. Needs no root.
+
+use std::collections::BTreeMap;
+
+use libbpf_rs::HasSize;
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::{Composite, CompositeMember, MemberAttr};
+use trapeze_core::flow::{Handshake, WindowScales};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta::{self, Kind, Meta, Refusal};
+use trapeze_core::wire::{geneve, meta as wire_meta};
+use trapeze_datapath::abi::{self, FlowState};
+
+const HEADER: &str = include_str!("../../bpf/include/abi.h");
+const OBJECTS: [(&str, &str); 3] = [
+    ("dispatch_tc", concat!(env!("OUT_DIR"), "/dispatch_tc.o")),
+    ("dispatch_xdp", concat!(env!("OUT_DIR"), "/dispatch_xdp.o")),
+    ("agent", concat!(env!("OUT_DIR"), "/agent.o")),
+];
+
+/// Size, and each field's offset.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Layout {
+    size: usize,
+    fields: Vec<(String, usize)>,
+}
+
+/// A struct of an object, if it uses it.
+fn layout_in(btf: &Btf, name: &str) -> Option<Layout> {
+    let found: Composite = btf.type_by_name(name)?;
+    Some(Layout {
+        size: found.size(),
+        fields: fields(&found),
+    })
+}
+
+fn fields(of: &Composite) -> Vec<(String, usize)> {
+    let name_and_offset = |member: CompositeMember| {
+        let name = member.name.expect("no anonymous field").to_str().unwrap();
+        let MemberAttr::Normal { offset } = member.attr else {
+            panic!("{name} is a bit field");
+        };
+        (name.to_owned(), offset as usize / 8)
+    };
+    of.iter().map(name_and_offset).collect()
+}
+
+type Mirror = (&'static str, usize, &'static [(&'static str, usize)]);
+
+fn mirror_layout(mirror: &Mirror) -> Layout {
+    let fields = mirror.2.iter();
+    Layout {
+        size: mirror.1,
+        fields: fields.map(|&(name, at)| (name.to_owned(), at)).collect(),
+    }
+}
+
+/// FlowKey is flow_key in C.
+fn c_name(rust: &str) -> String {
+    let mut name = String::new();
+    for (at, letter) in rust.char_indices() {
+        if letter.is_uppercase() && at > 0 {
+            name.push('_');
+        }
+        name.push(letter.to_ascii_lowercase());
+    }
+    name
+}
+
+#[test]
+fn every_struct_is_the_same_in_rust_and_c() {
+    let mirrors: [Mirror; 12] = [
+        abi::FlowKey::LAYOUT,
+        abi::ServiceKey::LAYOUT,
+        abi::Service::LAYOUT,
+        abi::Flow::LAYOUT,
+        abi::Backend::LAYOUT,
+        abi::BackendLoad::LAYOUT,
+        abi::SiphashKey::LAYOUT,
+        abi::Node::LAYOUT,
+        abi::Proof::LAYOUT,
+        abi::Setup::LAYOUT,
+        abi::ServerKey::LAYOUT,
+        abi::Server::LAYOUT,
+    ];
+    let mut met = BTreeMap::new();
+    for (object, path) in OBJECTS {
+        let btf = Btf::from_path(path).unwrap();
+        for mirror in &mirrors {
+            let name = c_name(mirror.0);
+            if let Some(layout) = layout_in(&btf, &name) {
+                assert_eq!(layout, mirror_layout(mirror), "struct {name} in {object}");
+                *met.entry(name).or_insert(0) += 1;
+            }
+        }
+    }
+    for mirror in &mirrors {
+        let name = c_name(mirror.0);
+        assert!(met.contains_key(&name), "no object has struct {name}");
+    }
+    assert_eq!(met["flow"], 2, "both dispatchers");
+}
+
+/// A check that cannot fail proves nothing.
+#[test]
+fn a_shifted_field_would_be_seen() {
+    let btf = Btf::from_path(OBJECTS[0].1).unwrap();
+    let truth = layout_in(&btf, "flow").unwrap();
+    assert_eq!(truth, mirror_layout(&abi::Flow::LAYOUT));
+    for at in 0..truth.fields.len() {
+        let mut wrong = truth.clone();
+        wrong.fields[at].1 += 1;
+        assert_ne!(wrong, mirror_layout(&abi::Flow::LAYOUT));
+        wrong = truth.clone();
+        wrong.fields[at].0.push('x');
+        assert_ne!(wrong, mirror_layout(&abi::Flow::LAYOUT));
+    }
+    assert_eq!(layout_in(&btf, "no_such_struct"), None);
+}
+
+/// Each of the map's entries is a named reason or event.
+#[test]
+fn counters_have_as_many_names_as_places() {
+    for (object, path) in OBJECTS {
+        let open = libbpf_rs::ObjectBuilder::default().open_file(path).unwrap();
+        for (map, names) in [("drops", abi::DROP_REASONS), ("events", abi::EVENTS)] {
+            let found = open.maps().find(|m| m.name() == map).unwrap();
+            assert_eq!(
+                found.max_entries() as usize,
+                names.len(),
+                "{map} of {object}"
+            );
+            let mut unique: Vec<_> = names.iter().map(|(name, _)| name).collect();
+            unique.sort();
+            unique.dedup();
+            assert_eq!(unique.len(), names.len(), "{map}: a name stands twice");
+        }
+    }
+    assert_eq!(abi::DROP_REASONS[0].0, "none");
+}
+
+/// The number of `#define name number` or `name = number` in the header.
+fn constant(name: &str) -> u64 {
+    let text = HEADER.lines().find_map(|line| {
+        let line = line.trim();
+        let value = match line.strip_prefix("#define ") {
+            Some(rest) => rest.strip_prefix(name)?.strip_prefix(' ')?,
+            None => line.strip_prefix(name)?.strip_prefix(" = ")?,
+        };
+        value.split([' ', ',', '\t']).next()
+    });
+    let text = text.unwrap_or_else(|| panic!("abi.h has no {name}"));
+    let text = text.trim_end_matches('u');
+    match text.strip_prefix("0x") {
+        Some(hex) => u64::from_str_radix(hex, 16),
+        None => text.parse(),
+    }
+    .unwrap_or_else(|e| panic!("{name}: {text}: {e}"))
+}
+
+#[test]
+fn constants_are_the_same() {
+    assert_eq!(constant("ENCAP_LEN"), abi::ENCAP_LEN as u64);
+    assert_eq!(constant("ENCAP_LEN"), 20 + 8 + geneve::HEADER_LEN as u64);
+    assert_eq!(constant("GENEVE_PORT"), u64::from(abi::GENEVE_PORT));
+    assert_eq!(constant("GENEVE_PORT"), u64::from(geneve::PORT));
+    assert_eq!(constant("COOKIE_PERIOD_S"), abi::COOKIE_PERIOD_S);
+    assert_eq!(
+        constant("COOKIE_ROTATION_SHIFT"),
+        u64::from(abi::COOKIE_ROTATION_SHIFT)
+    );
+    for (name, state) in [
+        ("FLOW_READING", FlowState::Reading),
+        ("FLOW_ESTABLISHED", FlowState::Established),
+        ("FLOW_CLIENT_FIN", FlowState::ClientFin),
+        ("FLOW_RESET", FlowState::Reset),
+    ] {
+        assert_eq!(constant(name), state as u64);
+        assert_eq!(FlowState::from_raw(state as u32), Some(state));
+    }
+    assert_eq!(FlowState::from_raw(0), None);
+    assert_eq!(FlowState::from_raw(5), None);
+    let open = libbpf_rs::ObjectBuilder::default()
+        .open_file(OBJECTS[0].1)
+        .unwrap();
+    for map in ["backends", "loads"] {
+        let found = open.maps().find(|m| m.name() == map).unwrap();
+        assert_eq!(found.max_entries() as usize, abi::BACKENDS_MAX, "{map}");
+    }
+}
+
+/// What core writes stands where C reads it.
+#[test]
+fn the_option_is_the_same() {
+    let btf = Btf::from_path(OBJECTS[2].1).unwrap();
+    let layout = layout_in(&btf, "meta").unwrap();
+    assert_eq!(layout.size, wire_meta::LEN);
+    let field = |raw: &meta::Raw, name: &str| {
+        let at = layout.fields.iter().position(|(field, _)| field == name);
+        let at = at.unwrap_or_else(|| panic!("struct meta has no {name}"));
+        let end = layout.fields.get(at + 1).map_or(layout.size, |next| next.1);
+        let bytes = &raw[layout.fields[at].1..end];
+        bytes
+            .iter()
+            .fold(0u64, |value, byte| value << 8 | u64::from(*byte))
+    };
+    let meta = |kind| Meta {
+        kind,
+        epoch: 0x0102_0304,
+        start: ClientSeq::new(0x0506_0708),
+        handshake: Handshake {
+            mss: 0x090a,
+            window_scales: Some(WindowScales {
+                client: 11,
+                ours: 12,
+            }),
+            sack: true,
+            timestamps: false,
+            ecn: false,
+        },
+        server_port: 0x0d0e,
+    };
+    let kinds = [
+        ("META_FORWARD", Kind::Forward, 0, 0),
+        (
+            "META_REQUEST",
+            Kind::Request {
+                server_isn: ServerSeq::new(77),
+            },
+            0,
+            77,
+        ),
+        ("META_PROBE", Kind::Probe, 0, 0),
+        (
+            "META_PROBE_ANSWER",
+            Kind::ProbeAnswer {
+                received: ClientSeq::new(88),
+            },
+            0,
+            88,
+        ),
+        (
+            "META_REFUSED",
+            Kind::Refused(Refusal::NoListener),
+            constant("REFUSAL_NO_LISTENER"),
+            0,
+        ),
+        (
+            "META_REFUSED",
+            Kind::Refused(Refusal::AcceptQueueFull),
+            constant("REFUSAL_ACCEPT_QUEUE_FULL"),
+            0,
+        ),
+        ("META_ICMP", Kind::Icmp, 0, 0),
+        ("META_HEARTBEAT", Kind::Heartbeat, 0, 0),
+    ];
+    for (name, kind, reason, value) in kinds {
+        let raw = meta(kind).encode(0x0f);
+        let expected = [
+            ("version", constant("META_VERSION")),
+            ("kind", constant(name)),
+            ("key_id", 0x0f),
+            ("reason", reason),
+            ("epoch", 0x0102_0304),
+            ("start", 0x0506_0708),
+            ("mss", 0x090a),
+            ("window_scales", 0xbc),
+            (
+                "tcp_options",
+                constant("TCP_OPTION_WINDOW_SCALE") | constant("TCP_OPTION_SACK"),
+            ),
+            ("server_port", 0x0d0e),
+            ("reserved", 0),
+            ("value", value),
+            ("tag", 0),
+        ];
+        assert_eq!(
+            expected.len(),
+            layout.fields.len(),
+            "every field is checked"
+        );
+        for (what, expected) in expected {
+            assert_eq!(field(&raw, what), expected, "{what} of {name}");
+        }
+    }
+    let bits = |handshake| {
+        let raw = Meta {
+            handshake,
+            ..meta(Kind::Forward)
+        };
+        field(&raw.encode(0), "tcp_options")
+    };
+    let none = Handshake::default();
+    assert_eq!(bits(none), 0);
+    assert_eq!(
+        bits(Handshake {
+            timestamps: true,
+            ..none
+        }),
+        constant("TCP_OPTION_TIMESTAMPS")
+    );
+    assert_eq!(
+        bits(Handshake { ecn: true, ..none }),
+        constant("TCP_OPTION_ECN")
+    );
+    assert_eq!(
+        bits(Handshake { sack: true, ..none }),
+        constant("TCP_OPTION_SACK")
+    );
+}

@@ -1,0 +1,33 @@
+//! The BPF programs, packet by packet: tables of BPF_PROG_TEST_RUN cases that
+//! compare verdict, whole output packet and counters. Dispatch cases run at tc
+//! and at XDP alike. Root and Linux 6.9 are needed; without them all of this fails.
+//!
+//! | module | what it says of the programs |
+//! | --- | --- |
+//! | handshake | SYNs: which are answered, and with what |
+//! | cookies | which cookies are believed |
+//! | flows | packets of known flows: sent on, and how they age the record |
+//! | lengths | headers that lie, and what is none of ours |
+//! | icmp | errors about the backends' answers |
+//! | agent | encapsulated packets at a backend |
+//! | rebuild | and what they do with its sockets |
+//! | tags | Rust and BPF agree on the keyed hash |
+//! | noise | no bytes upset the programs; nothing unproved changes state |
+//! | budget | what the verifier has to walk |
+
+mod agent;
+mod backend;
+mod bench;
+mod budget;
+mod cookie;
+mod cookies;
+mod flows;
+mod handshake;
+mod icmp;
+mod kernel;
+mod lengths;
+mod noise;
+mod outcome;
+mod packet;
+mod rebuild;
+mod tags;

@@ -1,0 +1,278 @@
+//! Packets at a backend whose sockets count: what is rebuilt, given back, let
+//! through or removed. `on_the_wire` the agent is attached to the loopback
+//! device, and the kernel's TCP has the last word.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use trapeze_core::wire::meta::{Kind, Meta, Refusal};
+use trapeze_datapath::abi::{Server, ServerKey};
+use trapeze_datapath::map::Update;
+
+use crate::agent::{INNER_AT, META_AT, START, forward};
+use crate::backend::*;
+use crate::bench::*;
+use crate::outcome::{Outcome, Verdict};
+use crate::packet::*;
+
+/// A server's listener, and the request that would start on it.
+fn listener(agent: &Agent, at: SocketAddrV4) -> TcpListener {
+    let port = ServerKey {
+        port: 8080u16.to_be_bytes(),
+        pad: 0,
+    };
+    let server = Server {
+        addr: trapeze_core::flow::addr_bytes(Ipv4Addr::LOCALHOST.into()),
+    };
+    agent.maps.servers.put(&port, &server, Update::Any).unwrap();
+    TcpListener::bind(at).expect("this namespace is empty")
+}
+
+#[test]
+fn a_listener_gets_the_connection_once() {
+    let agent = Agent::on_the_wire();
+    let any = |port| SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, port);
+    let local = SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080);
+    for (what, at, server_port, port) in [
+        ("on the service address", VIP, 0, 50001),
+        ("on all addresses", any(80), 0, 50002),
+        ("on a port of its own", any(8081), 8081, 50003),
+        ("on a port and address of its own", local, 8080, 50004),
+    ] {
+        let meta = Meta {
+            server_port,
+            ..meta(Kind::Forward, EPOCH, START)
+        };
+        let mut request = request();
+        request.source.set_port(port);
+        let frame = sealed(&meta, &request.packet());
+        let got = agent.run(&agent.ingress, &frame);
+        assert_eq!(got.verdict, Verdict::SendBack, "{what}: nobody listens yet");
+        assert_eq!(agent.setup(&request), None, "{what}");
+
+        let server = listener(&agent, at);
+        // TCP acknowledges the payload at once, which confirms the socket.
+        agent.receive(what, &frame, &["received", "rebuilt", "confirmed"]);
+        let setup = agent.setup(&request).expect("it is remembered");
+        assert_eq!(
+            (setup.epoch, setup.start, setup.state),
+            (EPOCH, START, CONFIRMED)
+        );
+        assert_eq!(setup.meta, frame[META_AT..INNER_AT]);
+
+        let mut stream = accept(&server);
+        assert_eq!(stream.peer_addr().unwrap(), request.source.into(), "{what}");
+        assert_eq!(stream.local_addr().unwrap(), VIP.into(), "{what}");
+        let mut bytes = [0; 100];
+        let length = stream.read(&mut bytes).unwrap();
+        assert_eq!(&bytes[..length], REQUEST, "{what}");
+
+        agent.receive("again: TCP sorts it out", &frame, &["received"]);
+        stream.write_all(b"HTTP/1.1 204 No Content").unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let nothing = stream.read(&mut bytes).unwrap_err();
+        assert_eq!(
+            nothing.kind(),
+            std::io::ErrorKind::WouldBlock,
+            "{what}: once only"
+        );
+    }
+}
+
+#[test]
+fn a_full_accept_queue_gives_the_request_back() {
+    let agent = Agent::on_the_wire();
+    let server = listener(&agent, VIP);
+    shorten_queue(&server);
+    let mut waiting = Vec::new();
+    for _ in 0..2 {
+        waiting.push(TcpStream::connect(VIP).unwrap());
+    }
+    let meta = meta(Kind::Refused(Refusal::AcceptQueueFull), EPOCH, START);
+    let counted = ["accept-queue-full", "refused"];
+    let expected = Outcome::new(Verdict::SendBack, reply(&meta, &request()), &counted);
+    agent.expect("full", &forward(&request()), &expected);
+    server.accept().unwrap();
+    server.accept().unwrap();
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    agent.receive("room again", &forward(&request()), &rebuilt);
+}
+
+/// listen(2) again, with the least backlog that holds one connection.
+fn shorten_queue(server: &TcpListener) {
+    use std::os::fd::AsRawFd;
+    // SAFETY: no pointers.
+    assert_eq!(unsafe { libc::listen(server.as_raw_fd(), 1) }, 0);
+}
+
+/// A connection that stands here; the client's first byte is still to come.
+struct Standing {
+    server: TcpListener,
+    accepted: TcpStream,
+    _stream: TcpStream,
+    next: Tcp,
+}
+
+fn standing(agent: &Agent, server: TcpListener) -> Standing {
+    let stream = TcpStream::connect(VIP).unwrap();
+    let (accepted, _) = server.accept().unwrap();
+    let SocketAddr::V4(client) = stream.local_addr().unwrap() else {
+        panic!("IPv4");
+    };
+    let mut next = segment(ACK | PSH, 0, 0, REQUEST);
+    next.source = client;
+    next.seq = expected_seq(agent, &next);
+    Standing {
+        server,
+        accepted,
+        _stream: stream,
+        next,
+    }
+}
+
+/// What the socket expects next, as a probe tells.
+fn expected_seq(agent: &Agent, of: &Tcp) -> u32 {
+    agent.put_setup(of, EPOCH, 0, TRIED);
+    let probe = sealed(&meta(Kind::Probe, EPOCH, 0), &of.packet());
+    let got = agent.run(&agent.ingress, &probe);
+    agent.forget();
+    let answer = got.packet.expect("an answer");
+    assert_eq!(answer[META_AT + 1], 4, "a probe's answer");
+    u32::from_be_bytes(*answer[META_AT + 20..].first_chunk().unwrap())
+}
+
+/// The agent's table, where a connection stands.
+#[test]
+fn with_a_socket() {
+    let agent = Agent::new();
+    let server = listener(&agent, VIP);
+    let standing = standing(&agent, server);
+    let (request, seq) = (&standing.next, standing.next.seq);
+    let more = Tcp {
+        seq: seq.wrapping_add(9),
+        ..request.clone()
+    };
+    let frame = |tcp: &Tcp| sealed(&meta(Kind::Forward, EPOCH, seq), &tcp.packet());
+    type Known = Option<(u32, u32, u32)>;
+    let up = |tcp: &Tcp| delivered(&tcp.packet(), &["received"]);
+    let early = Outcome::drop("early");
+    let table: [(&str, Known, &Tcp, Outcome, u32); 7] = [
+        ("a start, forgotten", None, request, up(request), CONFIRMED),
+        (
+            "a start, tried",
+            Some((EPOCH, seq, TRIED)),
+            request,
+            up(request),
+            CONFIRMED,
+        ),
+        (
+            "a start, confirmed",
+            Some((EPOCH, seq, CONFIRMED)),
+            request,
+            up(request),
+            CONFIRMED,
+        ),
+        ("more, forgotten", None, &more, up(&more), CONFIRMED),
+        (
+            "more, tried",
+            Some((EPOCH, seq, TRIED)),
+            &more,
+            up(&more),
+            CONFIRMED,
+        ),
+        (
+            "more, confirmed",
+            Some((EPOCH, seq, CONFIRMED)),
+            &more,
+            up(&more),
+            CONFIRMED,
+        ),
+        (
+            "more, an older one",
+            Some((EPOCH - 1, seq, CONFIRMED)),
+            &more,
+            early,
+            CONFIRMED,
+        ),
+    ];
+    for (what, known, tcp, expected, state) in table {
+        agent.forget();
+        if let Some((epoch, start, state)) = known {
+            agent.put_setup(tcp, epoch, start, state);
+        }
+        agent.expect(what, &frame(tcp), &expected);
+        assert_eq!(agent.setup(tcp).map(|s| s.state), Some(state), "{what}");
+    }
+}
+
+/// The socket of an older connection stands in the way: the packet goes round
+/// once more, and in its place comes the RST that the socket must believe.
+#[test]
+fn a_leftover_is_removed() {
+    let agent = Agent::new();
+    let server = listener(&agent, VIP);
+    let standing = standing(&agent, server);
+    let expected = standing.next.seq;
+    let request = Tcp {
+        seq: START,
+        options: timestamps(1, 2),
+        ..standing.next.clone()
+    };
+    agent.put_setup(&request, EPOCH - 1, START, CONFIRMED);
+    let got = agent.run(&agent.ingress, &forward(&request));
+    let mut reset = Tcp {
+        seq: expected,
+        flags: RST,
+        options: Vec::new(),
+        payload: [request.options.clone(), request.payload.clone()].concat(),
+        ..request.clone()
+    }
+    .frame();
+    // The IP header is the request's; only TCP's is another.
+    let ip = request.frame();
+    reset[..TCP_AT].copy_from_slice(&ip[..TCP_AT]);
+    let wanted = Outcome::new(Verdict::Pass, reset, &["replaced"]);
+    assert_eq!(got.difference(&wanted), None);
+}
+
+/// And what that is good for: the new connection is built in its place.
+#[test]
+fn a_leftover_makes_room_for_the_new_connection() {
+    let agent = Agent::on_the_wire();
+    let server = listener(&agent, VIP);
+    let standing = standing(&agent, server);
+    let request = Tcp {
+        seq: START,
+        ack: SERVER_ISN + 1,
+        ..standing.next.clone()
+    };
+    agent.put_setup(&request, EPOCH - 1, START, CONFIRMED);
+    let rebuilt = ["received", "rebuilt", "replaced", "confirmed"];
+    agent.receive("after a turn", &forward(&request), &rebuilt);
+    let mut stream = accept(&standing.server);
+    assert_eq!(stream.peer_addr().unwrap(), request.source.into());
+    let mut bytes = [0; 100];
+    let length = stream.read(&mut bytes).unwrap();
+    assert_eq!(&bytes[..length], REQUEST);
+    let mut old = &standing.accepted;
+    let error = old.read(&mut bytes).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+fn accept(server: &TcpListener) -> TcpStream {
+    server.set_nonblocking(true).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(2);
+    loop {
+        match server.accept() {
+            Ok((stream, _)) => {
+                stream.set_nonblocking(false).unwrap();
+                let limit = Some(Duration::from_secs(2));
+                stream.set_read_timeout(limit).unwrap();
+                return stream;
+            }
+            Err(e) => assert!(Instant::now() < deadline, "no connection: {e}"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
