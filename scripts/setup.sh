@@ -32,9 +32,9 @@ LAB=(
 # What the tests use beyond the lab.
 TEST=(
     iputils-ping    # is that host there?
-    procps          # ps
     tcpdump         # what is on the wire
     chromium        # a real browser
+    xxd             # seeds of the fuzzers
 )
 # Load generators, and a proxy to compare with.
 BENCH=(
@@ -97,7 +97,9 @@ install_packages() {
     echo "setup: installing $* $([ "$needs_clang" = no ] || echo 'and clang')"
     "${root[@]}" apt-get update -qq
     if [ "$needs_clang" = yes ]; then
-        set -- "$@" "$(first_known "${CLANGS[@]}")"
+        local clang
+        clang=$(first_known "${CLANGS[@]}")
+        set -- "$@" "$clang"
     fi
     keep_services_off "${root[@]}"
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
@@ -172,7 +174,8 @@ has_clang() {
 # The first package that apt can install.
 first_known() {
     for package in "$@"; do
-        if apt-cache policy "$package" | grep -q 'Candidate: [^(]'; then
+        # "(none)" where it knows the name only from others' dependencies
+        if [[ $(apt-cache policy "$package") == *"Candidate: "[!\(]* ]]; then
             echo "$package"
             return
         fi
