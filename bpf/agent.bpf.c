@@ -28,10 +28,13 @@
 /* An encapsulated packet's headers, where they lie; void after any change of the packet. */
 struct headers {
 	struct ethhdr *ethernet;
+	struct encapsulated *encapsulated;
 	struct encapsulation *outer;
 	struct iphdr *ip;
 	struct tcp_header *tcp;
 };
+
+#define PACKET_HOST 0
 
 #define INNER_IP (sizeof(struct ethhdr) + ENCAP_LEN)
 #define INNER_TCP (INNER_IP + sizeof(struct iphdr))
@@ -54,35 +57,6 @@ static __always_inline int deliver(struct __sk_buff *skb)
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;
-}
-
-static __always_inline bool is_ours(const struct headers *h)
-{
-	return h->outer->ip.ihl == 5 && h->outer->udp.dest == bpf_htons(GENEVE_PORT) &&
-	       h->outer->geneve.vni == bpf_htonl(GENEVE_VNI << 8) &&
-	       h->outer->geneve.option_class == bpf_htons(GENEVE_OPTION_CLASS) &&
-	       h->outer->geneve.option_type == GENEVE_OPTION_TYPE;
-}
-
-static __always_inline bool is_well_formed(const struct headers *h, __u32 length)
-{
-	__u32 inner = bpf_ntohs(h->ip->tot_len);
-
-	return h->outer->geneve.option_words == (4 + sizeof(struct meta)) / 4 &&
-	       h->outer->geneve.option_length == sizeof(struct meta) / 4 &&
-	       h->outer->geneve.protocol == bpf_htons(ETH_P_IP) && h->outer->meta.version == META_VERSION &&
-	       h->ip->version == 4 && h->ip->ihl == 5 &&
-	       !(h->ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) &&
-	       inner >= sizeof(struct iphdr) + sizeof(struct tcp_header) && inner + INNER_IP <= length;
-}
-
-static __always_inline bool is_authentic(const struct headers *h, __be16 source_port, __be16 dest_port)
-{
-	struct meta meta = h->outer->meta;
-	struct siphash_key *key = tag_key(meta.key_id);
-
-	return key && tag_equals(&meta, meta_tag(key, &meta, h->outer->ip.daddr, h->ip->saddr, h->ip->daddr,
-						 source_port, dest_port));
 }
 
 static __always_inline bool read_inner(const struct headers *h, struct segment *segment)
@@ -233,16 +207,14 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 {
 	struct segment segment;
 	struct setup *known;
-	struct node *self = this_node();
 	struct meta meta = h->outer->meta;
 
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
-	/* The very option that was verified before, for the same flow, to the same address. */
-	if (!(known && same_meta(&known->meta, &meta) && self &&
-	      h->outer->ip.daddr == self->address) &&
-	    !is_authentic(h, h->tcp->source, h->tcp->dest))
+	/* The very option that was verified before, for the same flow (and this address). */
+	if (!(known && same_meta(&known->meta, &meta)) &&
+	    !is_authentic(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_PROBE)
 		return receive_probe(skb, h, &segment, known);
@@ -254,13 +226,28 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 	return continue_flow(skb, h, &segment, known);
 }
 
+/* The answer comes from here, not from the daemon: what works without it is alive without it. */
+static __always_inline int receive_echo(struct __sk_buff *skb, const struct headers *h)
+{
+	struct segment segment = {
+		.client = h->ip->saddr,
+		.vip = h->ip->daddr,
+		.ip_length = bpf_ntohs(h->ip->tot_len),
+	};
+
+	if (h->ip->protocol == IPPROTO_TCP || !is_authentic(h->encapsulated, 0, 0))
+		return drop(DROP_BAD_TAG);
+	return answer_echo(skb, h->ethernet, h->outer, &segment);
+}
+
 static __always_inline bool find_headers(struct __sk_buff *skb, struct headers *h, __u32 needed)
 {
 	if ((void *)(long)skb->data + needed > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, needed))
 		return false;
 	h->ethernet = (void *)(long)skb->data;
-	h->outer = (void *)(h->ethernet + 1);
-	h->ip = (void *)(h->outer + 1);
+	h->encapsulated = (void *)(h->ethernet + 1);
+	h->outer = &h->encapsulated->outer;
+	h->ip = &h->encapsulated->ip;
 	h->tcp = (void *)(h->ip + 1);
 	return (void *)(long)skb->data + needed <= (void *)(long)skb->data_end;
 }
@@ -268,23 +255,29 @@ static __always_inline bool find_headers(struct __sk_buff *skb, struct headers *
 SEC("tcx/ingress")
 int agent_ingress(struct __sk_buff *skb)
 {
+	struct node *self = this_node();
 	struct headers h;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) || !find_headers(skb, &h, INNER_IP) ||
-	    h.outer->ip.protocol != IPPROTO_UDP || !is_ours(&h))
-		return TC_ACT_OK;
-	if (h.outer->meta.kind == META_HEARTBEAT)
-		return TC_ACT_OK; /* the daemon's */
-	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)) || !is_well_formed(&h, skb->len))
+	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST ||
+	    !find_headers(skb, &h, INNER_IP) || h.outer->ip.protocol != IPPROTO_UDP || !is_ours(h.outer))
+		return TC_ACT_UNSPEC;
+	/* A switch floods frames for others, too. */
+	if (!self || h.outer->ip.daddr != self->address)
+		return TC_ACT_UNSPEC;
+	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)) ||
+	    !is_well_formed(h.encapsulated, skb->len) ||
+	    bpf_ntohs(h.ip->tot_len) < sizeof(struct iphdr) + sizeof(struct tcp_header))
 		return drop(DROP_BAD_ENCAP);
 	switch (h.outer->meta.kind) {
 	case META_FORWARD:
 	case META_PROBE:
 		return h.ip->protocol == IPPROTO_TCP ? receive_segment(skb, &h) : drop(DROP_BAD_ENCAP);
+	case META_ECHO:
+		return receive_echo(skb, &h);
 	case META_ICMP:
 		if (h.ip->protocol != IPPROTO_ICMP)
 			return drop(DROP_BAD_ENCAP);
-		return is_authentic(&h, 0, 0) ? deliver(skb) : drop(DROP_BAD_TAG);
+		return is_authentic(h.encapsulated, 0, 0) ? deliver(skb) : drop(DROP_BAD_TAG);
 	default:
 		return drop(DROP_BAD_ENCAP);
 	}
@@ -305,14 +298,14 @@ int agent_egress(struct __sk_buff *skb)
 	if (skb->protocol != bpf_htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, sizeof(h)) || h.ip.protocol != IPPROTO_TCP ||
 	    h.ip.ihl != 5)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.dest, h.source);
 	setup = bpf_map_lookup_elem(&setups, &key);
 	if (setup && setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
 		count_event(EVENT_CONFIRMED);
 	}
-	return TC_ACT_OK;
+	return TC_ACT_UNSPEC;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -9,7 +9,7 @@
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
- * All other packets pass to the host.
+ * All other packets pass to the host, but for forged ones to the daemon's port.
  */
 #include "kernel.h"
 #include "lib/address.bpf.h"
@@ -55,6 +55,9 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		flow->last_seen_ns = now;
 		return send_to_daemon(ctx, segment, &proof);
 	}
+	/* What the proof was for is done; a late repetition must not be taken for a new connection. */
+	if (flow->packets == 0)
+		bpf_map_delete_elem(&proofs, &segment->key);
 	age_flow(flow, segment, now);
 	count_event(EVENT_FORWARDED);
 	return send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
@@ -77,41 +80,63 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	return dispatch_unknown(ctx, segment, service);
 }
 
+/* Other nodes' packets to our daemon: what is forged does not get as far as its queue. */
+static __noinline int guard_daemon(context_t *ctx)
+{
+	const __u32 at = sizeof(struct ethhdr);
+	struct node *self = this_node();
+	struct encapsulated h;
+	__be16 ports[2] = {};
+
+	if (context_load(ctx, at, &h.outer, sizeof(h.outer)) || !self || h.outer.ip.daddr != self->address ||
+	    !is_ours(&h.outer))
+		return VERDICT_NEXT;
+	if (context_load(ctx, at, &h, sizeof(h)) || !is_well_formed(&h, context_length(ctx)))
+		return drop(DROP_BAD_ENCAP);
+	if (h.ip.protocol == IPPROTO_TCP && context_load(ctx, at + sizeof(h), ports, sizeof(ports)))
+		return drop(DROP_BAD_ENCAP);
+	return is_authentic(&h, ports[0], ports[1]) ? VERDICT_PASS : drop(DROP_BAD_TAG);
+}
+
 SEC(DISPATCH_SECTION)
 int dispatch(context_t *ctx)
 {
+	struct node *self = this_node();
 	struct service *service;
 	struct segment segment;
 	struct ethhdr *ethernet;
 	struct tcp_header *tcp;
 	struct iphdr *ip;
 
-	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)))
-		return VERDICT_PASS;
+	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)) || !self ||
+	    !context_is_for_us(ctx, self->mac))
+		return VERDICT_NEXT;
 	ethernet = context_data(ctx);
 	ip = (void *)(ethernet + 1);
 	if ((void *)(ip + 1) > context_end(ctx) || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4)
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
+	if (ip->protocol == IPPROTO_UDP)
+		return guard_daemon(ctx);
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_ICMP)
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	if (ip->ihl != 5 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) {
 		if (!find_service(ip->daddr, 0))
-			return VERDICT_PASS;
+			return VERDICT_NEXT;
 		return drop(ip->ihl != 5 ? DROP_IP_OPTIONS : DROP_FRAGMENT);
 	}
 	if (ip->protocol == IPPROTO_ICMP)
 		return dispatch_icmp(ctx);
 
 	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip) + sizeof(*tcp)))
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	ethernet = context_data(ctx);
 	ip = (void *)(ethernet + 1);
 	tcp = (void *)(ip + 1);
 	if ((void *)(tcp + 1) > context_end(ctx))
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	service = find_service(ip->daddr, tcp->dest);
 	if (!service)
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
 	return dispatch_tcp(ctx, &segment, service);

@@ -1,18 +1,17 @@
 //! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
-//! host the VIPs without announcing them, and tells the dispatchers that it
-//! lives. Packets never come here; flows go on when this process is gone.
+//! host the VIPs without announcing them. Packets never come here, not even
+//! dispatchers' heartbeats; connections go on when this process is gone, and new
+//! ones come.
 
-mod beat;
 mod prepare;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
-use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{self, Server, ServerKey};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
 use trapeze_datapath::host::Host;
@@ -21,7 +20,8 @@ use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
-use beat::Heart;
+/// Signals wake us; nothing else does.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
@@ -29,7 +29,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let config = read_config(&config_path)?;
     let own = find_backend(&config, node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
-    refuse_second(&node)?;
+    let _lock = lock(&node)?;
     node.register()
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
 
@@ -43,25 +43,14 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
             own.interface
         )
     })?;
-    let mut heart = Heart::new(&config, &own)?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
-    let mut due = Instant::now();
     loop {
-        heart.beat();
-        due += heart.interval();
-        due = due.max(Instant::now());
-        match signals.wait(
-            due.saturating_duration_since(Instant::now())
-                .max(Duration::from_millis(1)),
-        )? {
+        match signals.wait(LONGEST_WAIT)? {
             None => {}
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host) {
-                    Ok(new) => {
-                        heart = new;
-                        println!("reloaded {}", config_path.display());
-                    }
+                    Ok(()) => println!("reloaded {}", config_path.display()),
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 }
             }
@@ -82,7 +71,7 @@ fn reload(
     old: &Backend,
     maps: &AgentMaps,
     host: &mut Host,
-) -> anyhow::Result<Heart> {
+) -> anyhow::Result<()> {
     let config = read_config(path)?;
     let own = find_backend(&config, &old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
@@ -91,8 +80,7 @@ fn reload(
         );
     }
     publish(maps, &config, &own)?;
-    prepare::prepare(host, &config, &own)?;
-    Heart::new(&config, &own)
+    prepare::prepare(host, &config, &own)
 }
 
 /// Puts the configuration into the data path's maps.
@@ -101,6 +89,8 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
     let node = abi::Node {
         address: v4(own.address)?.octets(),
         signing_key: config.keys[0].id.into(),
+        mac: trapeze_datapath::raw::mac_address(&own.interface)?,
+        pad: 0,
     };
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
@@ -149,18 +139,20 @@ fn find_backend<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Backen
     })
 }
 
-fn refuse_second(node: &Node) -> anyhow::Result<()> {
-    match node.running_elsewhere()? {
-        Some(pid) => bail!(
-            "{} runs already (process {pid}): kill -USR2 it to take over its connections, or -TERM to stop it",
+/// Becomes this node's only daemon, until the file is closed.
+fn lock(node: &Node) -> anyhow::Result<std::fs::File> {
+    let lock = node
+        .lock()
+        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+    lock.ok_or_else(|| {
+        let pid = node
+            .last_pid()
+            .map_or(String::new(), |pid| format!(" (process {pid})"));
+        anyhow!(
+            "{} runs already{pid}: kill -USR2 it to take over its connections, or -TERM to stop it",
             node.name
-        ),
-        None => Ok(()),
-    }
-}
-
-fn keys(config: &Config) -> Keys {
-    Keys::new(&config.keys).expect("a checked configuration has a key")
+        )
+    })
 }
 
 fn v4(address: IpAddr) -> anyhow::Result<Ipv4Addr> {

@@ -68,7 +68,8 @@ enum meta_kind {
 	META_PROBE_ANSWER = 4, /* backend -> dispatcher */
 	META_REFUSED = 5, /* backend -> dispatcher: not rebuilt, packet enclosed */
 	META_ICMP = 6, /* dispatcher -> backend: an ICMP error about a flow */
-	META_HEARTBEAT = 7, /* agent's daemon -> dispatcher's daemon */
+	META_ECHO = 7, /* dispatcher -> backend: are you there? */
+	META_ECHO_REPLY = 8, /* backend -> dispatcher: its data path is */
 };
 
 enum refusal {
@@ -170,6 +171,8 @@ struct siphash_key {
 struct node {
 	__be32 address; /* its own, where its daemon listens */
 	__u32 signing_key; /* id */
+	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
+	__u16 pad;
 };
 
 /* Agent: what was rebuilt last for a 4-tuple (at most once). */

@@ -4,6 +4,8 @@
 
 typedef struct __sk_buff context_t;
 
+/* Not for us: whoever is next at this hook may look at it. */
+#define VERDICT_NEXT TC_ACT_UNSPEC
 #define VERDICT_PASS TC_ACT_OK
 #define VERDICT_DROP TC_ACT_SHOT
 #define DISPATCH_SECTION "tcx/ingress"
@@ -21,6 +23,12 @@ static __always_inline void *context_end(const context_t *ctx)
 static __always_inline __u32 context_length(const context_t *ctx)
 {
 	return ctx->len;
+}
+
+/* A switch floods frames for others, too; they come by here before anybody has looked. */
+static __always_inline bool context_is_for_us(const context_t *ctx, const __u8 *mac)
+{
+	return ctx->pkt_type == 0; /* PACKET_HOST */
 }
 
 /* Makes the first bytes readable in place; false if there are not as many. */

@@ -4,6 +4,7 @@
 
 typedef struct xdp_md context_t;
 
+#define VERDICT_NEXT XDP_PASS
 #define VERDICT_PASS XDP_PASS
 #define VERDICT_DROP XDP_DROP
 #define DISPATCH_SECTION "xdp"
@@ -21,6 +22,20 @@ static __always_inline void *context_end(const context_t *ctx)
 static __always_inline __u32 context_length(const context_t *ctx)
 {
 	return bpf_xdp_get_buff_len((context_t *)ctx);
+}
+
+/* A switch floods frames for others, too; generic XDP sees them. */
+static __always_inline bool context_is_for_us(const context_t *ctx, const __u8 *mac)
+{
+	const __u8 *destination = context_data(ctx);
+
+	if ((void *)destination + ETH_ALEN > context_end(ctx))
+		return false;
+#pragma clang loop unroll(full)
+	for (int i = 0; i < ETH_ALEN; i++)
+		if (destination[i] != mac[i])
+			return false;
+	return true;
 }
 
 /* Makes the first bytes readable in place; false if there are not as many. */

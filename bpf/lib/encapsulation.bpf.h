@@ -85,6 +85,43 @@ static __always_inline bool tag_equals(const struct meta *meta, __u64 tag)
 	return theirs == tag;
 }
 
+/* The headers of an encapsulated packet, from its outer IP header on, as far as the tag covers them. */
+struct encapsulated {
+	struct encapsulation outer;
+	struct iphdr ip;
+};
+
+static __always_inline bool is_ours(const struct encapsulation *outer)
+{
+	return outer->ip.ihl == 5 && outer->udp.dest == bpf_htons(GENEVE_PORT) &&
+	       outer->geneve.vni == bpf_htonl(GENEVE_VNI << 8) &&
+	       outer->geneve.option_class == bpf_htons(GENEVE_OPTION_CLASS) &&
+	       outer->geneve.option_type == GENEVE_OPTION_TYPE;
+}
+
+/* `length` is that of the whole frame. */
+static __always_inline bool is_well_formed(const struct encapsulated *h, __u32 length)
+{
+	__u32 inner = bpf_ntohs(h->ip.tot_len);
+
+	return h->outer.geneve.option_words == (4 + sizeof(struct meta)) / 4 &&
+	       h->outer.geneve.option_length == sizeof(struct meta) / 4 &&
+	       h->outer.geneve.protocol == bpf_htons(ETH_P_IP) && h->outer.meta.version == META_VERSION &&
+	       h->ip.version == 4 && h->ip.ihl == 5 &&
+	       !(h->ip.frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) &&
+	       inner >= sizeof(struct iphdr) &&
+	       inner + sizeof(struct ethhdr) + sizeof(struct encapsulation) <= length;
+}
+
+static __always_inline bool is_authentic(const struct encapsulated *h, __be16 source_port, __be16 dest_port)
+{
+	struct meta meta = h->outer.meta;
+	struct siphash_key *key = tag_key(meta.key_id);
+
+	return key && tag_equals(&meta, meta_tag(key, &meta, h->outer.ip.daddr, h->ip.saddr, h->ip.daddr,
+						 source_port, dest_port));
+}
+
 static __always_inline bool same_meta(const struct meta *a, const struct meta *b)
 {
 	__u64 difference = 0, x, y;

@@ -77,17 +77,43 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 		__sync_fetch_and_add(&load->active, -1);
 }
 
+/* How far packets of a flow may lie from those before them, to be believed. */
+#define PLAUSIBLE_SEQ (1 << 20)
+#define PLAUSIBLE_ACK (1 << 24)
+
+static __always_inline bool is_near(__u32 number, __u32 known, __u32 distance)
+{
+	return number - known + distance < 2 * distance;
+}
+
+/*
+ * What anyone could have sent is forwarded, and left to the server's TCP to
+ * judge; it only may not end the record. A reset must lie exactly at the end of
+ * what the client has sent (RFC 5961 3.2).
+ */
 static __always_inline void age_flow(struct flow *flow, const struct segment *segment, __u64 now)
 {
+	__u32 end = segment->seq + segment->payload;
+
 	flow->last_seen_ns = now;
-	flow->last_seq = segment->seq + segment->payload;
-	flow->last_ack = segment->ack;
 	flow->packets++;
 	flow->bytes += segment->payload;
-	if (segment->flags & TCP_RST)
-		end_flow(flow, FLOW_RESET);
-	else if (segment->flags & TCP_FIN)
+	if (segment->flags & TCP_RST) {
+		if (segment->seq == flow->last_seq)
+			end_flow(flow, FLOW_RESET);
+		return;
+	}
+	if (!is_near(end, flow->last_seq, PLAUSIBLE_SEQ) || !is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK))
+		return;
+	if ((__s32)(end - flow->last_seq) > 0)
+		flow->last_seq = end;
+	if ((__s32)(segment->ack - flow->last_ack) > 0)
+		flow->last_ack = segment->ack;
+	if (segment->flags & TCP_FIN) {
+		if (flow->last_seq == end)
+			flow->last_seq = end + 1;
 		end_flow(flow, FLOW_CLIENT_FIN);
-	else if (flow->state == FLOW_RESET)
-		flow->state = FLOW_CLIENT_FIN; /* that RST was not the client's, or not in time */
+	} else if (flow->state == FLOW_RESET) {
+		flow->state = FLOW_CLIENT_FIN; /* that RST was not the client's */
+	}
 }

@@ -30,17 +30,17 @@ static __noinline int dispatch_icmp(context_t *ctx)
 	__u32 slot;
 
 	if (context_load(ctx, sizeof(struct ethhdr), &error, sizeof(error)))
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	length = bpf_ntohs(error.ip.tot_len);
 	if (length < sizeof(error) || length + sizeof(struct ethhdr) > context_length(ctx))
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	if (error.icmp.type != ICMP_UNREACHABLE && error.icmp.type != ICMP_TIME_OVER &&
 	    error.icmp.type != ICMP_PARAMETER)
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	if (error.quoted.protocol != IPPROTO_TCP || error.quoted.ihl != 5)
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	if (error.ip.daddr != error.quoted.saddr || !find_service(error.quoted.saddr, error.quoted_source))
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 
 	key = flow_key_v4(error.quoted.daddr, error.quoted.saddr, error.quoted_dest, error.quoted_source);
 	flow = bpf_map_lookup_elem(&flows, &key);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
 /*
  * reply: a backend's word to the dispatcher that sent a packet, made of that
- * packet: how far a flow got, or that it could not be rebuilt here, with the
- * packet enclosed for another backend to have. Works without the daemon.
+ * packet: that it is there, how far a flow got, or that it could not be rebuilt
+ * here, with the packet enclosed for another backend to have. Works without the
+ * daemon.
  */
 #pragma once
 
@@ -64,5 +65,14 @@ static __always_inline int answer_probe(struct __sk_buff *skb, const struct ethh
 	outer.meta.kind = META_PROBE_ANSWER;
 	outer.meta.reason = 0;
 	outer.meta.value = bpf_htonl(reached);
+	return send_reply(skb, ethernet, &outer, segment);
+}
+
+static __always_inline int answer_echo(struct __sk_buff *skb, const struct ethhdr *ethernet,
+				       const struct encapsulation *received, const struct segment *segment)
+{
+	struct encapsulation outer = *received;
+
+	outer.meta.kind = META_ECHO_REPLY;
 	return send_reply(skb, ethernet, &outer, segment);
 }

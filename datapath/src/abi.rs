@@ -117,6 +117,8 @@ pod!(
     struct Node {
         address: [u8; 4],
         signing_key: u32,
+        mac: [u8; 6],
+        pad: u16,
     }
 );
 pod!(

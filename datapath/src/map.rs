@@ -119,7 +119,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
             Some(ref at) => at.as_ptr() as *mut _,
             None => std::ptr::null_mut(),
         };
-        let mut options = libbpf_sys::bpf_map_batch_opts {
+        let options = libbpf_sys::bpf_map_batch_opts {
             sz: size_of::<libbpf_sys::bpf_map_batch_opts>() as _,
             ..Default::default()
         };
@@ -133,7 +133,7 @@ impl<K: Pod, V: Pod> Map<K, V> {
                 keys.as_mut_ptr().cast(),
                 values.as_mut_ptr().cast(),
                 &mut count,
-                &mut options,
+                &options,
             )
         });
         match result {

@@ -1,6 +1,7 @@
 //! Where a node keeps what outlives its daemon, and how a command on the same
 //! host (or in the same network namespace) finds it.
 
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -72,24 +73,32 @@ impl Node {
         self.run_dir().join("control.sock")
     }
 
-    /// Whether its daemon runs.
+    /// Whether its daemon runs: it holds the lock as long as it lives.
     pub fn is_running(&self) -> bool {
-        let comm = std::fs::read_to_string(format!("/proc/{}/comm", self.pid));
-        comm.is_ok_and(|comm| comm.trim() == "trapeze")
+        let lock = File::open(self.run_dir().join("lock"));
+        lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
     }
 
-    /// The process, if another one runs as this node.
-    pub fn running_elsewhere(&self) -> io::Result<Option<u32>> {
-        let same = |n: &Self| (&n.cluster, &n.name) == (&self.cluster, &self.name);
-        let other = all().into_iter().find(same);
-        Ok(other
-            .filter(|n| n.pid != self.pid && n.is_running())
-            .map(|n| n.pid))
-    }
-
-    /// Makes the directory and writes the node's file.
-    pub fn register(&self) -> io::Result<()> {
+    /// Makes this process the node's only daemon, for as long as the returned
+    /// file is open. `None`: there is one already, whose process id is in the
+    /// node's file.
+    pub fn lock(&self) -> io::Result<Option<File>> {
         std::fs::create_dir_all(self.run_dir())?;
+        let file = File::create(self.run_dir().join("lock"))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(file)),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+
+    /// The process id of the node's last daemon.
+    pub fn last_pid(&self) -> Option<u32> {
+        read(&self.run_dir()).map(|node| node.pid)
+    }
+
+    /// Writes the node's file, for commands to find.
+    pub fn register(&self) -> io::Result<()> {
         let text = format!(
             "role={}\nconfig={}\npid={}\nnamespace={}\n",
             self.role.name(),

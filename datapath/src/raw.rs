@@ -68,7 +68,8 @@ pub(crate) fn gratuitous_arp(address: IpAddr, interface: &str) -> io::Result<()>
     }
 }
 
-fn mac_address(interface: &str) -> io::Result<[u8; 6]> {
+/// The link address of an interface.
+pub fn mac_address(interface: &str) -> io::Result<[u8; 6]> {
     let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

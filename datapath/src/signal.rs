@@ -37,8 +37,8 @@ impl Signals {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel has just given us this descriptor.
         Ok(Self {
+            // SAFETY: the kernel has just given us this descriptor.
             fd: unsafe { OwnedFd::from_raw_fd(fd) },
         })
     }

@@ -12,6 +12,7 @@ use trapeze_core::route::{Asked, Routed, route};
 use trapeze_core::wire::meta::Keys;
 
 use trapeze_datapath::clock;
+use trapeze_datapath::dispatcher::Loads;
 
 use crate::health::{Health, State};
 use crate::registry::{Registry, Wanted};
@@ -49,7 +50,12 @@ pub struct Choice {
 }
 
 impl Cluster {
-    pub fn new(config: Config, own: &Dispatcher, registry: &mut Registry) -> anyhow::Result<Self> {
+    pub fn new(
+        config: Config,
+        own: &Dispatcher,
+        registry: &mut Registry,
+        loads: &Loads,
+    ) -> anyhow::Result<Self> {
         let wanted: Vec<Wanted> = config
             .backends
             .iter()
@@ -58,8 +64,7 @@ impl Cluster {
                 address: b.address,
             })
             .collect();
-        // A slot in doubt counts as used: there are plenty.
-        let slots = registry.assign(&wanted, |_| true)?;
+        let slots = registry.assign(&wanted, |slot| loads.active(slot) > 0)?;
         let pools = config
             .pools
             .iter()

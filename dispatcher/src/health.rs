@@ -1,5 +1,5 @@
-//! Which backends can be given work: their agents' heartbeats, and what they
-//! have refused lately.
+//! Which backends can be given work: whose data path answers our heartbeats,
+//! and has not refused lately.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -28,7 +28,7 @@ pub struct Health {
 #[derive(Default)]
 struct Slot {
     heard_ms: AtomicU64,
-    /// The number of the latest heartbeat: an older one repeated says nothing.
+    /// The number of the latest answer: an older one repeated says nothing.
     beat: AtomicU64,
     no_server_until_ms: AtomicU64,
     busy_until_ms: AtomicU64,
@@ -41,7 +41,7 @@ pub enum State {
     Up,
     /// Not heard of yet; taken to be up for the first moments.
     Unknown,
-    /// Its agent is silent.
+    /// It does not answer.
     Silent,
     /// It has no listener, as it told us just now.
     NoServer,
@@ -73,7 +73,7 @@ impl Health {
             .store(interval.as_millis() as u64, Ordering::Relaxed);
     }
 
-    /// A heartbeat, numbered by its sender's clock. False: it is old.
+    /// An answer to heartbeat number `beat`. False: it is old.
     pub fn heard(&self, slot: u32, beat: u32) -> bool {
         let entry = &self.slots[slot as usize];
         let last = entry.beat.load(Ordering::Relaxed);
@@ -116,6 +116,10 @@ impl Health {
         } else {
             State::Up
         }
+    }
+
+    pub fn loads(&self) -> &Loads {
+        &self.loads
     }
 
     pub fn active(&self, slot: u32) -> u64 {

@@ -4,14 +4,16 @@
 //!
 //! ```text
 //!  worker   packets of unknown flows ─► intake ─► cluster.choose ─► record, backend
-//!  sweep    records age ─► deleted          health   heartbeats ─► who is alive
+//!  sweep    records age ─► deleted          pulse    heartbeats ─► who is alive
 //!  control  the command line asks           lib      signals: reload, stop
 //! ```
 
 mod cluster;
 mod control;
+mod farewell;
 mod health;
 mod keys;
+mod pulse;
 mod records;
 mod registry;
 mod sweep;
@@ -38,6 +40,7 @@ use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
 use cluster::Cluster;
+use farewell::Farewell;
 use health::Health;
 use records::Records;
 use registry::Registry;
@@ -70,7 +73,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let config = read_config(&config_path)?;
     let own = find_dispatcher(&config, node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
-    refuse_second(&node)?;
+    let _lock = lock(&node)?;
     node.register()
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
 
@@ -85,7 +88,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let maps = Arc::new(maps);
     let loads = Arc::new(Loads::map(&maps.loads)?);
     let mut registry = Registry::read(&maps)?;
-    let cluster = Cluster::new(config, &own, &mut registry)?;
+    let cluster = Cluster::new(config, &own, &mut registry, &loads)?;
     let shared = Arc::new(Shared {
         config_path,
         interface: own.interface.clone(),
@@ -111,7 +114,10 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     }
     let control = control::listen(&shared)?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
-    threads.push(spawn("sweep", move || sweep::run(&for_sweep))?);
+    let farewell = Farewell::open(&own)?;
+    let pulse = pulse::Pulse::open(shared.clone(), &own)?;
+    threads.push(spawn("pulse", move || pulse.run())?);
+    threads.push(spawn("sweep", move || sweep::run(&for_sweep, farewell))?);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || control::serve(&control, &for_control))?;
@@ -176,7 +182,7 @@ impl Shared {
         }
         let cluster = {
             let mut registry = self.registry.lock().expect("no thread panics with it");
-            Cluster::new(config, &own, &mut registry)?
+            Cluster::new(config, &own, &mut registry, self.health.loads())?
         };
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
         self.publish(&own)?;
@@ -196,6 +202,8 @@ impl Shared {
             &abi::Node {
                 address: v4(own.address)?.octets(),
                 signing_key: cluster.config.keys[0].id.into(),
+                mac: trapeze_datapath::raw::mac_address(&own.interface)?,
+                pad: 0,
             },
             Update::Any,
         )?;
@@ -283,14 +291,20 @@ fn find_dispatcher<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Dis
     })
 }
 
-fn refuse_second(node: &Node) -> anyhow::Result<()> {
-    match node.running_elsewhere()? {
-        Some(pid) => bail!(
-            "{} runs already (process {pid}): kill -USR2 it to take over its flows, or -TERM to stop it",
+/// Becomes this node's only daemon, until the file is closed.
+fn lock(node: &Node) -> anyhow::Result<std::fs::File> {
+    let lock = node
+        .lock()
+        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+    lock.ok_or_else(|| {
+        let pid = node
+            .last_pid()
+            .map_or(String::new(), |pid| format!(" (process {pid})"));
+        anyhow!(
+            "{} runs already{pid}: kill -USR2 it to take over its flows, or -TERM to stop it",
             node.name
-        ),
-        None => Ok(()),
-    }
+        )
+    })
 }
 
 fn attach_advice(own: &Dispatcher) -> String {

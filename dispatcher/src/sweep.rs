@@ -1,5 +1,6 @@
-//! Records whose time has come: looked for in small steps all the time, so
-//! that a full table of a million is gone through in ten seconds.
+//! Records whose time has come: looked for in small steps, so that a full table
+//! of a million is gone through in ten seconds, and no oftener than every two:
+//! even an empty table has a million buckets to look into.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -8,31 +9,40 @@ use trapeze_datapath::abi::{Flow, FlowState};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Cursor;
 
+use crate::farewell::Farewell;
 use crate::{Shared, keys};
 
 const STEP: Duration = Duration::from_millis(100);
 const BATCH: usize = 4096;
-/// Steps for a whole round.
+/// Steps for a whole round of a full table.
 const ROUND: usize = 100;
+/// Rounds begin no oftener.
+const ROUND_INTERVAL: Duration = Duration::from_secs(2);
 /// Cookie keys are derived ahead; this often.
 const KEY_INTERVAL: Duration = Duration::from_secs(60);
-/// A client that has reset is not heard of again, but for strays.
-const RESET_LIFETIME: Duration = Duration::from_secs(2);
-/// With the table three quarters full, closed flows have to go this soon.
+/// With the table three quarters full, closed flows have to go this soon. Else
+/// they stay (`limits.fin_timeout`) until their cookie is too old to be taken
+/// again for a new connection's, should the network repeat a request.
 const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 
-pub fn run(shared: &Shared) -> anyhow::Result<()> {
+pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
     let mut cursor = Cursor::default();
     let (mut seen, mut entries) = (0, 0);
     let mut keys_due = Instant::now() + KEY_INTERVAL;
     let mut batch = BATCH;
+    let mut round_due = Instant::now();
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(STEP);
         let cluster = shared.cluster();
-        shared.health.set_interval(cluster.config.limits.heartbeat);
         if Instant::now() >= keys_due {
             keys::publish_cookie_keys(&shared.maps, &cluster.config.keys)?;
             keys_due += KEY_INTERVAL;
+        }
+        if cursor.at_start() {
+            if Instant::now() < round_due {
+                continue;
+            }
+            round_due = Instant::now() + ROUND_INTERVAL;
         }
         let limits = &cluster.config.limits;
         let pressed = entries > limits.flows as usize / 4 * 3;
@@ -54,6 +64,9 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
                     budget = budget.saturating_sub(found.len().max(1));
                     for (key, flow) in &found {
                         if lifetimes.are_over(flow, now) {
+                            if flow.state == FlowState::Established as u32 {
+                                farewell.say(&shared.maps, key, flow)?;
+                            }
                             shared.records.expire(key, flow)?;
                         }
                     }
@@ -82,8 +95,7 @@ impl Lifetimes {
         let lifetime = match FlowState::from_raw(flow.state) {
             Some(FlowState::Reading) => self.reading,
             Some(FlowState::Established) => self.idle,
-            Some(FlowState::ClientFin) => self.closed,
-            Some(FlowState::Reset) => RESET_LIFETIME,
+            Some(FlowState::ClientFin | FlowState::Reset) => self.closed,
             None => return true,
         };
         now.saturating_sub(Duration::from_nanos(flow.last_seen_ns)) > lifetime

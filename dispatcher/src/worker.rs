@@ -109,7 +109,7 @@ impl Worker {
                 self.state.on_datagram(now, datagram);
             }
             self.state.intake.on_timeout(now);
-            self.state.act(now);
+            self.state.act();
             if !self.state.to_backends.is_empty() {
                 self.socket.send(&self.state.to_backends)?;
                 self.state.to_backends.clear();
@@ -153,8 +153,8 @@ impl State {
                     self.intake.on_probe_answer(&arrived.key, received);
                 }
             }
-            Kind::Heartbeat => self.on_heartbeat(packet.meta.epoch, packet.inner),
-            Kind::Forward | Kind::Probe | Kind::Icmp => self.count("rejected"),
+            Kind::EchoReply => self.on_echo_reply(packet.meta.epoch, packet.inner),
+            Kind::Forward | Kind::Probe | Kind::Icmp | Kind::Echo => self.count("rejected"),
         }
     }
 
@@ -202,7 +202,7 @@ impl State {
             }
             Outcome::Held | Outcome::Answering | Outcome::Closed | Outcome::Ignored(_) => {}
         }
-        self.act(now);
+        self.act();
     }
 
     /// A backend could not set the connection up: another one may, and if there
@@ -242,7 +242,7 @@ impl State {
                     .answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
             }
         }
-        self.act(now);
+        self.act();
     }
 
     fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
@@ -268,19 +268,20 @@ impl State {
         }
     }
 
-    fn on_heartbeat(&mut self, beat: u32, inner: &[u8]) {
+    fn on_echo_reply(&mut self, beat: u32, inner: &[u8]) {
         let Ok(packet) = ipv4::Packet::parse(inner) else {
             return self.count("malformed");
         };
-        let source = IpAddr::V4(packet.source());
+        // The packet that we sent: it was to the backend.
+        let source = IpAddr::V4(packet.destination());
         let backends = &self.cluster.config.backends;
         match backends.iter().position(|b| b.address == source) {
             Some(index) => {
                 if !self.shared.health.heard(self.cluster.slots[index], beat) {
-                    self.count("old-heartbeats");
+                    self.count("old-echo-replies");
                 }
             }
-            None => self.count("strange-heartbeats"),
+            None => self.count("strange-echo-replies"),
         }
     }
 
@@ -364,7 +365,7 @@ impl State {
     }
 
     /// Does what the intake wants done.
-    fn act(&mut self, now: Duration) {
+    fn act(&mut self) {
         while let Some(action) = self.intake.poll_action() {
             match action {
                 Action::ToClient(segment) => {
@@ -374,9 +375,9 @@ impl State {
                     self.to_clients
                         .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
                 }
-                Action::ToBackend { key, segment } => self.to_backend(&key, &segment, None),
+                Action::ToBackend { key, segment } => self.send_to_backend(&key, &segment, None),
                 Action::Probe { key, segment } => {
-                    self.to_backend(&key, &segment, Some(Kind::Probe))
+                    self.send_to_backend(&key, &segment, Some(Kind::Probe))
                 }
                 Action::Reading {
                     key,
@@ -393,10 +394,9 @@ impl State {
                 }
             }
         }
-        let _ = now;
     }
 
-    fn to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
+    fn send_to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };

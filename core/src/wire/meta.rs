@@ -60,8 +60,10 @@ pub enum Kind {
     Refused(Refusal),
     /// Dispatcher to backend: an ICMP error about a flow.
     Icmp,
-    /// Agent to dispatcher: still alive.
-    Heartbeat,
+    /// Dispatcher to backend: are you there?
+    Echo,
+    /// Backend to dispatcher: its data path is.
+    EchoReply,
 }
 
 /// Why a backend gave a connection back.
@@ -153,7 +155,8 @@ impl Kind {
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
             Self::Icmp => (6, 0, 0),
-            Self::Heartbeat => (7, 0, 0),
+            Self::Echo => (7, 0, 0),
+            Self::EchoReply => (8, 0, 0),
         }
     }
 
@@ -174,7 +177,8 @@ impl Kind {
                 other => return Err(MetaError::Refusal(other)),
             }),
             6 => Self::Icmp,
-            7 => Self::Heartbeat,
+            7 => Self::Echo,
+            8 => Self::EchoReply,
             other => return Err(MetaError::Kind(other)),
         })
     }

@@ -71,7 +71,8 @@ fn every_kind_is_read_as_written() {
         Kind::Refused(Refusal::NoListener),
         Kind::Refused(Refusal::AcceptQueueFull),
         Kind::Icmp,
-        Kind::Heartbeat,
+        Kind::Echo,
+        Kind::EchoReply,
     ];
     for kind in kinds {
         assert_eq!(Meta::decode(&meta(kind).encode(0)), Ok(meta(kind)));
@@ -218,7 +219,8 @@ fn the_numbers_are_those_of_abi_h() {
         ),
         (Kind::Refused(Refusal::NoListener), "META_REFUSED"),
         (Kind::Icmp, "META_ICMP"),
-        (Kind::Heartbeat, "META_HEARTBEAT"),
+        (Kind::Echo, "META_ECHO"),
+        (Kind::EchoReply, "META_ECHO_REPLY"),
     ];
     for (kind, name) in kinds {
         assert_eq!(u32::from(kind.encode().0), in_abi_h(name), "{name}");

@@ -1,0 +1,85 @@
+//! Heartbeats: every backend is asked, every interval, whether it is there. Its
+//! data path answers (bpf/lib/reply.bpf.h), so a backend is alive as long as it
+//! can take connections, whether its agent's daemon runs or not.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use trapeze_core::config::Dispatcher;
+use trapeze_core::flow::Handshake;
+use trapeze_core::seq::ClientSeq;
+use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
+use trapeze_core::wire::{geneve, ipv4};
+use trapeze_datapath::abi::GENEVE_PORT;
+use trapeze_datapath::clock;
+use trapeze_datapath::udp::{Outbox, UdpSocket};
+
+use crate::{Shared, v4};
+
+/// RFC 3692: for experiments; the inner packet is there only to be signed.
+const NO_PROTOCOL: u8 = 253;
+/// As long as the shortest packet that backends take.
+const PADDING: [u8; 20] = [0; 20];
+
+/// Asks all backends.
+pub struct Pulse {
+    shared: Arc<Shared>,
+    socket: UdpSocket,
+    own: Ipv4Addr,
+}
+
+impl Pulse {
+    pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
+        let own = v4(own.address)?;
+        let socket = UdpSocket::bind(SocketAddrV4::new(own, 0), 0, 1)?;
+        Ok(Self {
+            shared,
+            socket,
+            own,
+        })
+    }
+
+    /// Beats until the daemon stops.
+    pub fn run(self) -> anyhow::Result<()> {
+        let mut due = Instant::now();
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            let cluster = self.shared.cluster();
+            let interval = cluster.config.limits.heartbeat;
+            self.shared.health.set_interval(interval);
+            // Numbered by the clock: the next daemon goes on from here.
+            let number = clock::tai().as_millis() as u32;
+            let mut beats = Outbox::default();
+            for backend in &cluster.config.backends {
+                if let IpAddr::V4(address) = backend.address {
+                    let datagram = self.beat(number, address, &cluster.keys);
+                    beats.push(SocketAddrV4::new(address, GENEVE_PORT), |out| {
+                        out.extend_from_slice(&datagram);
+                    });
+                }
+            }
+            self.socket.send(&beats)?;
+            due = (due + interval).max(Instant::now());
+            std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    }
+
+    fn beat(&self, number: u32, backend: Ipv4Addr, keys: &Keys) -> Vec<u8> {
+        let mut inner = Vec::new();
+        ipv4::write_header(self.own, backend, NO_PROTOCOL, PADDING.len(), &mut inner);
+        inner.extend_from_slice(&PADDING);
+        let meta = Meta {
+            kind: Kind::Echo,
+            epoch: number,
+            start: ClientSeq::new(0),
+            handshake: Handshake::default(),
+            server_port: 0,
+        };
+        let binding = Binding::of_packet(backend.into(), &inner).expect("an IPv4 packet");
+        let mut datagram = Vec::new();
+        geneve::write(&meta.seal(keys, &binding), &inner, &mut datagram);
+        datagram
+    }
+}
