@@ -91,16 +91,16 @@ install_packages() {
     local root=()
     if [ "$(id -u)" != 0 ]; then
         command -v sudo >/dev/null ||
-            fail "missing: $*. Run scripts/setup.sh as root to install it"
+            fail "missing: $* $([ "$needs_clang" = no ] || echo clang). Run scripts/setup.sh as root"
         root=(sudo)
     fi
-    echo "setup: installing $* $([ "$needs_clang" = no ] || echo 'and clang')"
     "${root[@]}" apt-get update -qq
     if [ "$needs_clang" = yes ]; then
         local clang
         clang=$(first_known "${CLANGS[@]}")
         set -- "$@" "$clang"
     fi
+    echo "setup: installing $*"
     keep_services_off "${root[@]}"
     "${root[@]}" env DEBIAN_FRONTEND=noninteractive \
         apt-get install -y -qq --no-install-recommends "$@" </dev/null
