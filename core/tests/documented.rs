@@ -25,7 +25,10 @@ fn every_complete_configuration_in_the_documentation_is_one() {
             found += 1;
         }
     }
-    assert!(found >= 2, "only {found} blocks begin with ```toml complete");
+    assert!(
+        found >= 2,
+        "only {found} blocks begin with ```toml complete"
+    );
 }
 
 fn check(text: &str, file: &Path, line: usize) {
