@@ -5,6 +5,8 @@
 
 mod prepare;
 
+pub use prepare::{is_enough, sysctls};
+
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -86,12 +88,7 @@ fn reload(
 /// Puts the configuration into the data path's maps.
 fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<()> {
     trapeze_datapath::map::fill_tag_keys(&maps.tag_keys, &config.keys)?;
-    let node = abi::Node {
-        address: v4(own.address)?.octets(),
-        signing_key: config.keys[0].id.into(),
-        mac: trapeze_datapath::raw::mac_address(&own.interface)?,
-        pad: 0,
-    };
+    let node = abi::Node::here(v4(own.address)?, config.keys[0].id, &own.interface)?;
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);

@@ -50,8 +50,8 @@ pub fn sysctls(interface: &str) -> Vec<(String, &'static str)> {
     ]
 }
 
-/// Other values that serve as well stay.
-fn is_enough(name: &str, wanted: &str) -> bool {
+/// Whether a sysctl's value serves: other values that serve as well stay.
+pub fn is_enough(name: &str, wanted: &str) -> bool {
     let Ok(is) = sysctl(name) else { return false };
     let at_least = name.ends_with("tcp_syncookies")
         || name.ends_with("tcp_timestamps")

@@ -173,6 +173,8 @@ struct node {
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
 	__u16 pad;
+	__u32 pad2;
+	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
 
 /* Agent: what was rebuilt last for a 4-tuple (at most once). */

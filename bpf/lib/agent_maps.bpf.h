@@ -5,6 +5,7 @@
 /* What was rebuilt last, by 4-tuple; the least used makes room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(map_flags, BPF_F_NO_COMMON_LRU); /* a list for each CPU: no lock between them */
 	__uint(max_entries, 262144);
 	__type(key, struct flow_key);
 	__type(value, struct setup);

@@ -21,6 +21,7 @@ struct {
 /* Handshakes proved by their bare ACK: the oldest makes room for the newest. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(map_flags, BPF_F_NO_COMMON_LRU); /* a list for each CPU: no lock between them */
 	__uint(max_entries, 65536);
 	__type(key, struct flow_key);
 	__type(value, struct proof);

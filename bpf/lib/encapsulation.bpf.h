@@ -2,6 +2,7 @@
 /* encapsulation: Geneve (RFC 8926) with our one option, and its tag. */
 #pragma once
 
+#include "node.bpf.h"
 #include "siphash.bpf.h"
 
 struct geneve_header {
@@ -32,21 +33,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct siphash_key);
 } tag_keys SEC(".maps");
-
-/* This node itself; changed live by its daemon. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct node);
-} node SEC(".maps");
-
-static __always_inline struct node *this_node(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&node, &zero);
-}
 
 static __always_inline struct siphash_key *tag_key(__u32 id)
 {

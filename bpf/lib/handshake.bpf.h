@@ -82,7 +82,7 @@ static __noinline int answer_syn(context_t *ctx, const struct segment *segment,
 	terms.timestamps = options.timestamps;
 	terms.ecn = service->ecn && (segment->flags & (TCP_ECE | TCP_CWR)) == (TCP_ECE | TCP_CWR);
 	cookie = make_cookie(key, &segment->key, segment->seq, period, &terms);
-	tsval = ((__u32)(bpf_ktime_get_tai_ns() / 1000000) & ~TSVAL_OPTION_MASK) | tsval_bits(&terms);
+	tsval = ((__u32)(cluster_time_ns() / 1000000) & ~TSVAL_OPTION_MASK) | tsval_bits(&terms);
 
 	answer.tcp.seq = bpf_htonl(cookie);
 	answer.tcp.ack = bpf_htonl(segment->seq + 1);

@@ -1,4 +1,20 @@
-//! The `trapeze` binary.
+//! The `trapeze` binary: the daemons, and what an operator asks of them, a file
+//! for each command.
+
+mod amount;
+mod backends;
+mod check;
+mod doctor;
+mod drops;
+mod explain;
+mod file;
+mod flows;
+mod nodes;
+mod output;
+mod pinned;
+mod reload;
+mod status;
+mod table;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -19,6 +35,14 @@ enum Command {
     Dispatch(Daemon),
     /// Run this host's agent, beside its server
     Agent(Daemon),
+    Status(status::Args),
+    Flows(flows::Args),
+    Backends(backends::Args),
+    Drops(drops::Args),
+    Explain(explain::Args),
+    Reload(reload::Args),
+    Check(check::Args),
+    Doctor(doctor::Args),
     Lab(trapeze_lab::Args),
 }
 
@@ -30,7 +54,7 @@ struct Daemon {
         short,
         long,
         value_name = "FILE",
-        default_value = "/etc/trapeze/trapeze.toml"
+        default_value = file::DEFAULT
     )]
     config: PathBuf,
     /// Which of its nodes this host is [default: the host's name]
@@ -59,6 +83,14 @@ fn main() -> ExitCode {
             .node()
             .and_then(|node| trapeze_agent::run(daemon.config, &node))
             .map(done),
+        Command::Status(args) => status::run(&args).map(done),
+        Command::Flows(args) => flows::run(&args).map(done),
+        Command::Backends(args) => backends::run(&args).map(done),
+        Command::Drops(args) => drops::run(&args).map(done),
+        Command::Explain(args) => explain::run(&args).map(done),
+        Command::Reload(args) => reload::run(&args),
+        Command::Check(args) => check::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => trapeze_lab::run(args),
     };
     result.unwrap_or_else(|error| {

@@ -3,7 +3,8 @@
 
 #![allow(missing_docs)] // The fields are documented where they are shared: in abi.h.
 
-use std::net::{IpAddr, SocketAddr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use trapeze_core::flow::{FlowKey as CoreKey, addr_bytes, addr_from_bytes};
 
@@ -119,6 +120,8 @@ pod!(
         signing_key: u32,
         mac: [u8; 6],
         pad: u16,
+        pad2: u32,
+        clock_offset_ns: u64,
     }
 );
 pod!(
@@ -211,6 +214,20 @@ impl ServiceKey {
             port: port.to_be_bytes(),
             pad: 0,
         }
+    }
+}
+
+impl Node {
+    /// This host, as a program on an interface should know it.
+    pub fn here(address: Ipv4Addr, signing_key: u8, interface: &str) -> io::Result<Self> {
+        Ok(Self {
+            address: address.octets(),
+            signing_key: signing_key.into(),
+            mac: crate::raw::mac_address(interface)?,
+            pad: 0,
+            pad2: 0,
+            clock_offset_ns: crate::clock::cluster_offset_ns(),
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! The clocks that the data path uses too.
 
+use std::io;
 use std::time::Duration;
 
 /// CLOCK_MONOTONIC: what `bpf_ktime_get_ns()` and its coarse form count.
@@ -7,9 +8,36 @@ pub fn monotonic() -> Duration {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// CLOCK_TAI: the same on all nodes whose clocks are set; cookies count it.
-pub fn tai() -> Duration {
-    read(libc::CLOCK_TAI)
+/// The clock that the cluster's nodes share: CLOCK_REALTIME. (CLOCK_TAI, which
+/// BPF programs could read, is 37 s off on some hosts and not on others.)
+pub fn cluster() -> Duration {
+    read(libc::CLOCK_REALTIME)
+}
+
+/// What the data path adds to its monotonic clock to know the cluster's, in ns.
+pub fn cluster_offset_ns() -> u64 {
+    cluster().saturating_sub(monotonic()).as_nanos() as u64
+}
+
+/// How well the kernel knows the time, as its time daemon has told it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Discipline {
+    /// A time daemon keeps the clock, and has done so lately.
+    pub synchronised: bool,
+}
+
+/// Asks the kernel (adjtimex(2)).
+pub fn discipline() -> io::Result<Discipline> {
+    // SAFETY: a struct of integers, for which zero is valid.
+    let mut time: libc::timex = unsafe { std::mem::zeroed() };
+    // SAFETY: with modes 0 it only writes the struct.
+    let state = unsafe { libc::adjtimex(&mut time) };
+    if state < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(Discipline {
+        synchronised: time.status & libc::STA_UNSYNC == 0,
+    })
 }
 
 fn read(clock: libc::clockid_t) -> Duration {

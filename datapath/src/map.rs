@@ -152,18 +152,24 @@ impl<K: Pod, V: Pod> Map<K, V> {
 
     /// Every entry, in no order.
     pub fn all(&self) -> io::Result<Vec<(K, V)>> {
-        let mut cursor = Cursor::default();
         let mut entries = Vec::new();
+        self.for_each(|key, value| entries.push((key, value)))?;
+        Ok(entries)
+    }
+
+    /// Shows every entry, in no order, without holding all of them in memory.
+    pub fn for_each(&self, mut see: impl FnMut(K, V)) -> io::Result<()> {
+        let mut cursor = Cursor::default();
         let mut batch = 4096;
         loop {
             match self.walk(&mut cursor, batch) {
-                Ok(found) => entries.extend(found),
+                Ok(found) => found.into_iter().for_each(|(key, value)| see(key, value)),
                 // A bucket had more entries than the batch has room.
                 Err(e) if e.raw_os_error() == Some(libc::ENOSPC) => batch *= 2,
                 Err(e) => return Err(e),
             }
             if cursor.at.is_none() {
-                return Ok(entries);
+                return Ok(());
             }
         }
     }

@@ -5,6 +5,7 @@ use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// Below it each cluster and node has its directory.
 const RUN: &str = "/run/trapeze";
@@ -77,6 +78,11 @@ impl Node {
     pub fn is_running(&self) -> bool {
         let lock = File::open(self.run_dir().join("lock"));
         lock.is_ok_and(|file| matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)))
+    }
+
+    /// When its daemon wrote the node's file, which it does at its start.
+    pub fn since(&self) -> io::Result<SystemTime> {
+        std::fs::metadata(self.run_dir().join("node"))?.modified()
     }
 
     /// Makes this process the node's only daemon, for as long as the returned
@@ -161,4 +167,21 @@ fn read(dir: &Path) -> Option<Node> {
         pid: value("pid")?.parse().ok()?,
         namespace: value("namespace")?.parse().ok()?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_runs_as_long_as_it_holds_the_lock() {
+        let node = Node::here("test-lock", "n1", Role::Agent, Path::new("none")).unwrap();
+        assert!(!node.is_running());
+        let lock = node.lock().unwrap().expect("nobody has it");
+        assert!(node.is_running());
+        assert!(node.lock().unwrap().is_none());
+        drop(lock);
+        assert!(!node.is_running());
+        node.unregister().unwrap();
+    }
 }

@@ -17,16 +17,17 @@ impl RawSocket {
     /// Needs CAP_NET_RAW.
     pub fn open() -> io::Result<Self> {
         let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 4 << 20)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 4i32 << 20)?;
         Ok(Self { fd })
     }
 
     /// Sends packets, each with its IPv4 header, to the address given with it.
-    pub fn send(&self, packets: &Outbox) -> io::Result<()> {
-        for batch in packets.entries().chunks(BATCH) {
-            send_batch(&self.fd, packets.bytes(), batch)?;
-        }
-        Ok(())
+    /// Returns how many could not be sent.
+    pub fn send(&self, packets: &Outbox) -> usize {
+        let batches = packets.entries().chunks(BATCH);
+        batches
+            .map(|batch| send_batch(&self.fd, packets.bytes(), batch))
+            .sum()
     }
 }
 

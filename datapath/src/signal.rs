@@ -37,10 +37,9 @@ impl Signals {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        Ok(Self {
-            // SAFETY: the kernel has just given us this descriptor.
-            fd: unsafe { OwnedFd::from_raw_fd(fd) },
-        })
+        // SAFETY: the kernel has just given us this descriptor.
+        let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Self { fd })
     }
 
     /// Waits for one, at most so long.

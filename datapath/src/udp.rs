@@ -13,12 +13,51 @@ const DATAGRAM: usize = 65536;
 /// Offset in our datagrams of the inner packet's TCP source port: Geneve, option, IPv4.
 const INNER_PORT: u32 = 44 + 20;
 
+/// A call without a nearer deadline waits this long.
+pub const LONGEST_WAIT: Duration = Duration::from_millis(200);
+
 /// A UDP socket with room for a batch.
 pub struct UdpSocket {
     fd: OwnedFd,
+    batch: Box<Batch>,
+}
+
+/// What `recvmmsg` fills; set up once, for the headers point into the buffers.
+struct Batch {
     buffers: Vec<u8>,
-    lengths: [usize; BATCH],
-    sources: [SocketAddrV4; BATCH],
+    names: [libc::sockaddr_in; BATCH],
+    slices: [libc::iovec; BATCH],
+    messages: [libc::mmsghdr; BATCH],
+}
+
+// SAFETY: its pointers lead into itself and its own heap memory.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    fn new() -> Box<Self> {
+        let mut batch = Box::new(Self {
+            buffers: vec![0; BATCH * DATAGRAM],
+            // SAFETY: all-zero is a valid value of these C structs.
+            names: unsafe { std::mem::zeroed() },
+            // SAFETY: as above.
+            slices: unsafe { std::mem::zeroed() },
+            // SAFETY: as above.
+            messages: unsafe { std::mem::zeroed() },
+        });
+        let parts = &mut *batch;
+        for (i, buffer) in parts.buffers.chunks_exact_mut(DATAGRAM).enumerate() {
+            parts.slices[i] = libc::iovec {
+                iov_base: buffer.as_mut_ptr().cast(),
+                iov_len: DATAGRAM,
+            };
+            let header = &mut parts.messages[i].msg_hdr;
+            header.msg_iov = &raw mut parts.slices[i];
+            header.msg_iovlen = 1;
+            header.msg_name = (&raw mut parts.names[i]).cast();
+            header.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
+        }
+        batch
+    }
 }
 
 impl UdpSocket {
@@ -31,15 +70,15 @@ impl UdpSocket {
         }
         // SAFETY: the kernel has just given us this descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_REUSEPORT, 1i32)?;
         // Our tag authenticates; without a checksum nothing is summed twice (RFC 8926 §3.3).
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1i32)?;
         for (force, plain) in [
             (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
             (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
         ] {
-            set_option(&fd, libc::SOL_SOCKET, force, 8 << 20)
-                .or_else(|_| set_option(&fd, libc::SOL_SOCKET, plain, 8 << 20))?;
+            set_option(&fd, libc::SOL_SOCKET, force, 8i32 << 20)
+                .or_else(|_| set_option(&fd, libc::SOL_SOCKET, plain, 8i32 << 20))?;
         }
         let name = sockaddr(address);
         // SAFETY: a whole sockaddr_in.
@@ -56,106 +95,112 @@ impl UdpSocket {
         if workers > 1 && index == 0 {
             steer_by_inner_port(&fd, workers as u32)?;
         }
+        let wait = libc::timeval {
+            tv_sec: 0,
+            tv_usec: LONGEST_WAIT.as_micros() as libc::suseconds_t,
+        };
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_RCVTIMEO, wait)?;
         Ok(Self {
             fd,
-            buffers: vec![0; BATCH * DATAGRAM],
-            lengths: [0; BATCH],
-            sources: [SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0); BATCH],
+            batch: Batch::new(),
         })
     }
 
-    /// Waits for datagrams, at most so long; returns how many there are.
-    pub fn receive(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
+    /// Waits for datagrams, at most so long, and no longer than [`LONGEST_WAIT`];
+    /// returns how many there are.
+    pub fn receive(&mut self, timeout: Duration) -> io::Result<usize> {
+        // The usual case takes one system call.
+        if timeout >= LONGEST_WAIT {
+            return self.receive_batch(libc::MSG_WAITFORONE);
+        }
         let mut poll = libc::pollfd {
             fd: self.fd.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         };
-        let time = timeout.map(|t| libc::timespec {
-            tv_sec: t.as_secs() as libc::time_t,
-            tv_nsec: t.subsec_nanos().into(),
-        });
-        let time = time.as_ref().map_or(std::ptr::null(), |t| t as *const _);
-        // SAFETY: one pollfd, a timespec or null, no signal mask.
-        match unsafe { libc::ppoll(&mut poll, 1, time, std::ptr::null()) } {
-            0 => return Ok(0),
-            n if n < 0 => {
-                let error = io::Error::last_os_error();
-                return if error.kind() == io::ErrorKind::Interrupted {
-                    Ok(0)
-                } else {
-                    Err(error)
-                };
-            }
-            _ => {}
+        let time = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        // SAFETY: one pollfd, a timespec, no signal mask.
+        match unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) } {
+            0 => Ok(0),
+            n if n < 0 => match io::Error::last_os_error() {
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+                e => Err(e),
+            },
+            _ => self.receive_batch(libc::MSG_DONTWAIT),
         }
-        self.receive_ready()
     }
 
-    fn receive_ready(&mut self) -> io::Result<usize> {
-        // SAFETY: all-zero is a valid value of these C structs.
-        let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
-        // SAFETY: as above.
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { std::mem::zeroed() };
-        let mut slices: [libc::iovec; BATCH] = [libc::iovec {
-            iov_base: std::ptr::null_mut(),
-            iov_len: 0,
-        }; BATCH];
-        for (i, buffer) in self.buffers.chunks_exact_mut(DATAGRAM).enumerate() {
-            slices[i] = libc::iovec {
-                iov_base: buffer.as_mut_ptr().cast(),
-                iov_len: DATAGRAM,
-            };
-            messages[i].msg_hdr.msg_iov = &raw mut slices[i];
-            messages[i].msg_hdr.msg_iovlen = 1;
-            messages[i].msg_hdr.msg_name = (&raw mut names[i]).cast();
-            messages[i].msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
-        }
-        // SAFETY: BATCH headers, each with a name and a buffer that outlive the call.
+    fn receive_batch(&mut self, flags: i32) -> io::Result<usize> {
+        // SAFETY: BATCH headers, set up by Batch::new, whose memory the batch owns.
         let count = unsafe {
             libc::recvmmsg(
                 self.fd.as_raw_fd(),
-                messages.as_mut_ptr(),
+                self.batch.messages.as_mut_ptr(),
                 BATCH as u32,
-                libc::MSG_DONTWAIT,
+                flags as _,
                 std::ptr::null_mut(),
             )
         };
-        if count < 0 {
-            let error = io::Error::last_os_error();
-            return match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(0),
-                // An ICMP error about something we sent: not about what we receive.
-                _ if error.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(0),
-                _ => Err(error),
-            };
+        if count >= 0 {
+            return Ok(count as usize);
         }
-        for i in 0..count as usize {
-            self.lengths[i] = messages[i].msg_len as usize;
-            self.sources[i] = SocketAddrV4::new(
-                Ipv4Addr::from(u32::from_be(names[i].sin_addr.s_addr)),
-                u16::from_be(names[i].sin_port),
-            );
+        match io::Error::last_os_error() {
+            e if matches!(
+                e.kind(),
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+            ) =>
+            {
+                Ok(0)
+            }
+            // An ICMP error about something we sent: not about what we receive.
+            e if e.raw_os_error() == Some(libc::ECONNREFUSED) => Ok(0),
+            e => Err(e),
         }
-        Ok(count as usize)
     }
 
     /// Datagram `index` of the last batch, and its sender.
     pub fn datagram(&mut self, index: usize) -> (&mut [u8], SocketAddrV4) {
+        let length = self.batch.messages[index].msg_len as usize;
+        let name = &self.batch.names[index];
+        let source = SocketAddrV4::new(
+            Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr)),
+            u16::from_be(name.sin_port),
+        );
         let start = index * DATAGRAM;
-        let length = self.lengths[index];
-        (
-            &mut self.buffers[start..start + length],
-            self.sources[index],
-        )
+        (&mut self.batch.buffers[start..start + length], source)
     }
 
-    /// Sends datagrams; those that the kernel has no room for are lost, as on any network.
-    pub fn send(&self, datagrams: &Outbox) -> io::Result<()> {
-        for batch in datagrams.entries.chunks(BATCH) {
-            send_batch(&self.fd, &datagrams.bytes, batch)?;
+    /// Sends datagrams; those that the kernel has no room or route for are lost,
+    /// as on any network. Returns how many.
+    pub fn send(&self, datagrams: &Outbox) -> usize {
+        let batches = datagrams.entries.chunks(BATCH);
+        batches
+            .map(|batch| send_batch(&self.fd, &datagrams.bytes, batch))
+            .sum()
+    }
+
+    /// Datagrams lost so far because this socket's queue was full.
+    pub fn lost(&self) -> io::Result<u32> {
+        const DROPS: usize = 8; // SK_MEMINFO_DROPS
+        let mut values = [0u32; DROPS + 1];
+        let mut length = size_of_val(&values) as u32;
+        // SAFETY: room for `length` bytes.
+        let done = unsafe {
+            libc::getsockopt(
+                self.fd.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_MEMINFO,
+                values.as_mut_ptr().cast(),
+                &mut length,
+            )
+        };
+        if done < 0 {
+            return Err(io::Error::last_os_error());
         }
-        Ok(())
+        Ok(values[DROPS])
     }
 }
 
@@ -194,11 +239,12 @@ impl Outbox {
     }
 }
 
+/// Returns how many could not be sent.
 pub(crate) fn send_batch(
     fd: &OwnedFd,
     bytes: &[u8],
     batch: &[(SocketAddrV4, usize, usize)],
-) -> io::Result<()> {
+) -> usize {
     // SAFETY: all-zero is a valid value of these C structs.
     let mut names: [libc::sockaddr_in; BATCH] = unsafe { std::mem::zeroed() };
     // SAFETY: as above.
@@ -219,24 +265,27 @@ pub(crate) fn send_batch(
         messages[i].msg_hdr.msg_name = (&raw mut names[i]).cast();
         messages[i].msg_hdr.msg_namelen = size_of::<libc::sockaddr_in>() as u32;
     }
-    let mut sent = 0;
-    while sent < batch.len() {
-        // SAFETY: the headers from `sent` on, whose buffers are only read.
+    let (mut done, mut lost) = (0, 0);
+    while done < batch.len() {
+        // SAFETY: the headers from `done` on, whose buffers are only read.
         let count = unsafe {
             libc::sendmmsg(
                 fd.as_raw_fd(),
-                messages.as_mut_ptr().add(sent),
-                (batch.len() - sent) as u32,
+                messages.as_mut_ptr().add(done),
+                (batch.len() - done) as u32,
                 libc::MSG_DONTWAIT,
             )
         };
         match count {
             // The one in front cannot be sent (no route, no room): lost, the rest goes on.
-            n if n <= 0 => sent += 1,
-            n => sent += n as usize,
+            n if n <= 0 => {
+                done += 1;
+                lost += 1;
+            }
+            n => done += n as usize,
         }
     }
-    Ok(())
+    lost
 }
 
 fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
@@ -293,8 +342,8 @@ fn steer_by_inner_port(fd: &OwnedFd, workers: u32) -> io::Result<()> {
     }
 }
 
-pub(crate) fn set_option(fd: &OwnedFd, level: i32, name: i32, value: i32) -> io::Result<()> {
-    // SAFETY: an int, as all these options want.
+pub(crate) fn set_option<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: T) -> io::Result<()> {
+    // SAFETY: a whole value; the kernel checks its size against the option's.
     let done = unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),

@@ -4,11 +4,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Mutex;
 
-use trapeze_core::config::{Config, Dispatcher, Service};
+use trapeze_core::config::{Config, Dispatcher};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
 use trapeze_core::policy::{self, Candidate, Policy, Subject};
-use trapeze_core::route::{Asked, Routed, route};
+use trapeze_core::route::{Asked, route};
 use trapeze_core::wire::meta::Keys;
 
 use trapeze_datapath::clock;
@@ -183,10 +183,6 @@ impl Cluster {
             }
         }
         (candidates, alive)
-    }
-
-    pub fn routed(&self, service: &Service, asked: &Asked) -> Routed {
-        route(service, asked)
     }
 }
 

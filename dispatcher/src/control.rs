@@ -2,19 +2,19 @@
 //! directory: one line of JSON in, one out.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::SocketAddr;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
-use trapeze_core::head::{self, ClientHello, Inspection};
+use trapeze_core::config::Member;
 use trapeze_core::policy::Subject;
-use trapeze_core::route::{Asked, Routed, explain};
 
 use crate::Shared;
-use crate::health::State;
+use crate::cluster::Cluster;
+use crate::explain::{Question, View, explain};
+use crate::health::{Health, State};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// More than any question needs.
@@ -29,18 +29,7 @@ pub enum Request {
     /// Which backends are there, and how are they?
     Backends,
     /// Where would this go, and why?
-    Explain {
-        /// The service address; may be left out when there is one service.
-        vip: Option<SocketAddr>,
-        /// Who asks, for policies that look at it.
-        client: SocketAddr,
-        /// The request head, for HTTP.
-        head: Option<String>,
-        /// The server name, for TLS.
-        sni: Option<String>,
-        /// The protocols offered, for TLS.
-        alpn: Vec<String>,
-    },
+    Explain(Question),
     /// Read the configuration again.
     Reload,
 }
@@ -79,21 +68,6 @@ pub struct BackendStatus {
     pub pools: Vec<(String, u16)>,
 }
 
-/// Where a request would go.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Explained {
-    /// The service.
-    pub service: String,
-    /// The pool, if there is one.
-    pub pool: Option<String>,
-    /// Its policy.
-    pub policy: Option<String>,
-    /// The backend, if one is alive.
-    pub backend: Option<String>,
-    /// Why, a sentence a step.
-    pub because: Vec<String>,
-}
-
 /// Asks the daemon behind a socket.
 pub fn ask<Answer: for<'de> Deserialize<'de>>(
     socket: &Path,
@@ -101,7 +75,7 @@ pub fn ask<Answer: for<'de> Deserialize<'de>>(
 ) -> anyhow::Result<Answer> {
     let mut stream = UnixStream::connect(socket).with_context(|| {
         format!(
-            "the daemon does not answer at {}: is it running?",
+            "the daemon does not answer at {} (is it running?)",
             socket.display()
         )
     })?;
@@ -152,23 +126,13 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
             shared.reload()?;
             serde_json::Value::Null
         }
-        Request::Explain {
-            vip,
-            client,
-            head,
-            sni,
-            alpn,
-        } => {
-            let hello = || ClientHello {
-                len: 0,
-                server_name: sni.clone(),
-                alpn: alpn.iter().map(|name| name.as_bytes().to_vec()).collect(),
+        Request::Explain(question) => {
+            let cluster = shared.cluster();
+            let view = Live {
+                cluster: &cluster,
+                health: &shared.health,
             };
-            let explained = match &head {
-                Some(head) => explain_head(shared, vip, client, head)?,
-                None => explain_asked(shared, vip, client, &Asked::Tls(&hello()))?,
-            };
-            serde_json::to_value(explained)?
+            serde_json::to_value(explain(&cluster.config, &view, &question)?)?
         }
     })
 }
@@ -181,7 +145,8 @@ fn status(shared: &Shared) -> Status {
         .clone();
     let mut counters = std::collections::BTreeMap::new();
     for (name, count) in figures.iter().flat_map(|f| &f.counters) {
-        *counters.entry((*name).to_owned()).or_default() += count;
+        // Spelt as the data path's are.
+        *counters.entry(name.replace('_', "-")).or_default() += count;
     }
     Status {
         reloads: shared.generation.load(std::sync::atomic::Ordering::Relaxed),
@@ -236,86 +201,29 @@ fn state_name(state: State) -> &'static str {
     }
 }
 
-fn explain_head(
-    shared: &Shared,
-    vip: Option<SocketAddr>,
-    client: SocketAddr,
-    head: &str,
-) -> anyhow::Result<Explained> {
-    let limit = shared.cluster().config.limits.head_bytes;
-    match head::inspect(head.as_bytes(), limit) {
-        Inspection::Http(parsed) => explain_asked(shared, vip, client, &Asked::Http(&parsed)),
-        Inspection::Bad(bad) => bail!("the dispatcher itself would refuse this: {bad}"),
-        _ => bail!("this is no whole HTTP/1 request"),
-    }
+/// The backends as this daemon sees them.
+struct Live<'a> {
+    cluster: &'a Cluster,
+    health: &'a Health,
 }
 
-fn explain_asked(
-    shared: &Shared,
-    vip: Option<SocketAddr>,
-    client: SocketAddr,
-    asked: &Asked<'_>,
-) -> anyhow::Result<Explained> {
-    let cluster = shared.cluster();
-    let services = &cluster.config.services;
-    let names = || {
-        services
-            .iter()
-            .map(|s| format!("{} ({})", s.address, s.name))
-            .collect::<Vec<_>>()
-            .join(", ")
-    };
-    let service = match vip {
-        Some(vip) => cluster
-            .config
-            .service_at(vip)
-            .ok_or_else(|| anyhow!("no service at {vip}; there are: {}", names()))?,
-        None if services.len() == 1 => &services[0],
-        None => bail!(
-            "there are several services: name one with --vip: {}",
-            names()
-        ),
-    };
-    let explanation = explain(service, asked);
-    let mut because: Vec<String> = explanation.to_string().lines().map(str::to_owned).collect();
-    let pool = match cluster.routed(service, asked) {
-        Routed::ByRule { pool, .. } | Routed::ByDefault { pool } => Some(pool),
-        Routed::Nowhere => None,
-    };
-    let choice =
-        pool.and_then(|pool| cluster.preview(&shared.health, pool, &Subject::of(asked, client)));
-    let config = pool.map(|pool| &cluster.config.pools[pool]);
-    if let Some(config) = config {
-        for member in &config.members {
-            let backend = &cluster.config.backends[member.backend];
-            let slot = cluster.slots[member.backend];
-            because.push(format!(
-                "{}: {}, weight {}, {} open connections",
-                backend.name,
-                state_name(shared.health.state(slot)),
-                member.weight,
-                shared.health.active(slot)
-            ));
-        }
+impl View for Live<'_> {
+    fn describe(&self, member: &Member) -> String {
+        let slot = self.cluster.slots[member.backend];
+        format!(
+            "{}: {}, weight {}, connections open: {}",
+            self.cluster.config.backends[member.backend].name,
+            state_name(self.health.state(slot)),
+            member.weight,
+            self.health.active(slot)
+        )
     }
-    let backend = choice.and_then(|choice| {
-        let index = cluster.slots.iter().position(|&slot| slot == choice.slot)?;
-        Some(cluster.config.backends[index].name.clone())
-    });
-    because.push(match (&backend, config) {
-        (Some(name), Some(pool)) => format!(
-            "{} of pool {} chooses {name}",
-            pool.policy.name(),
-            pool.name
-        ),
-        (None, Some(pool)) => format!("no backend of pool {} is alive: 503", pool.name),
-        (_, None) => "no rule matches and the service has no pool: 404".into(),
-    });
-    Ok(Explained {
-        service: service.name.clone(),
-        pool: config.map(|p| p.name.clone()),
-        policy: config.map(|p| p.policy.name().to_owned()),
-        backend,
-        because,
-    })
+
+    fn choose(&self, pool: usize, subject: &Subject<'_>) -> Option<usize> {
+        let choice = self.cluster.preview(self.health, pool, subject)?;
+        self.cluster
+            .slots
+            .iter()
+            .position(|&slot| slot == choice.slot)
+    }
 }

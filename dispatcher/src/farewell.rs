@@ -54,7 +54,7 @@ impl Farewell {
             };
             let mut out = Outbox::default();
             out.push(SocketAddrV4::new(client, 0), |bytes| segment.write(bytes));
-            self.to_clients.send(&out)?;
+            self.to_clients.send(&out);
         }
         let backend = maps
             .backends
@@ -75,7 +75,7 @@ impl Farewell {
             out.push(SocketAddrV4::new(backend, GENEVE_PORT), |bytes| {
                 geneve::write(&flow.meta, &segment.to_packet(), bytes);
             });
-            self.to_backends.send(&out)?;
+            self.to_backends.send(&out);
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ pub fn publish_cookie_keys(maps: &DispatcherMaps, keys: &[ClusterKey]) -> std::i
     let Some(key) = keys.iter().min_by_key(|k| k.id) else {
         return Ok(());
     };
-    let now = (clock::tai().as_secs() / COOKIE_PERIOD_S) >> COOKIE_ROTATION_SHIFT;
+    let now = (clock::cluster().as_secs() / COOKIE_PERIOD_S) >> COOKIE_ROTATION_SHIFT;
     for rotation in now.saturating_sub(1)..=now + 2 {
         let value = derive(&key.secret, rotation);
         maps.cookie_keys

@@ -10,6 +10,7 @@
 
 mod cluster;
 mod control;
+mod explain;
 mod farewell;
 mod health;
 mod keys;
@@ -19,7 +20,8 @@ mod registry;
 mod sweep;
 mod worker;
 
-pub use control::{BackendStatus, Explained, Request, Status, ask};
+pub use control::{BackendStatus, Request, Status, ask};
+pub use explain::{Explained, Question, explain_offline};
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -192,21 +194,20 @@ impl Shared {
         Ok(())
     }
 
+    /// Tells the data path who it is and what time it is; clocks are adjusted, so now and then.
+    pub(crate) fn publish_node(&self) -> anyhow::Result<()> {
+        let cluster = self.cluster();
+        let (address, key) = (v4(cluster.own.address)?, cluster.config.keys[0].id);
+        let node = abi::Node::here(address, key, &self.interface)?;
+        Ok(self.maps.node.put(&0, &node, Update::Any)?)
+    }
+
     /// Puts the configuration into the data path's maps.
     fn publish(&self, own: &Dispatcher) -> anyhow::Result<()> {
         let cluster = self.cluster();
         trapeze_datapath::map::fill_tag_keys(&self.maps.tag_keys, &cluster.config.keys)?;
         keys::publish_cookie_keys(&self.maps, &cluster.config.keys)?;
-        self.maps.node.put(
-            &0,
-            &abi::Node {
-                address: v4(own.address)?.octets(),
-                signing_key: cluster.config.keys[0].id.into(),
-                mac: trapeze_datapath::raw::mac_address(&own.interface)?,
-                pad: 0,
-            },
-            Update::Any,
-        )?;
+        self.publish_node()?;
         let new_slots = {
             let mut registry = self.registry.lock().expect("no thread panics with it");
             registry.publish(&self.maps.backends, v4(own.address)?)?

@@ -177,5 +177,5 @@ fn new_flow(
 /// Epochs begin at the clock, 15 to a second, so that a connection's is above
 /// that of any earlier one of the same 4-tuple, on every dispatcher.
 fn epoch_now() -> u32 {
-    (clock::tai().as_nanos() >> 26) as u32
+    (clock::cluster().as_nanos() >> 26) as u32
 }

@@ -18,8 +18,8 @@ const BATCH: usize = 4096;
 const ROUND: usize = 100;
 /// Rounds begin no oftener.
 const ROUND_INTERVAL: Duration = Duration::from_secs(2);
-/// Cookie keys are derived ahead; this often.
-const KEY_INTERVAL: Duration = Duration::from_secs(60);
+/// Cookie keys are derived ahead, and clocks compared; this often.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// With the table three quarters full, closed flows have to go this soon. Else
 /// they stay (`limits.fin_timeout`) until their cookie is too old to be taken
 /// again for a new connection's, should the network repeat a request.
@@ -28,15 +28,16 @@ const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
     let mut cursor = Cursor::default();
     let (mut seen, mut entries) = (0, 0);
-    let mut keys_due = Instant::now() + KEY_INTERVAL;
+    let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
     let mut batch = BATCH;
     let mut round_due = Instant::now();
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(STEP);
         let cluster = shared.cluster();
-        if Instant::now() >= keys_due {
+        if Instant::now() >= upkeep_due {
+            shared.publish_node()?;
             keys::publish_cookie_keys(&shared.maps, &cluster.config.keys)?;
-            keys_due += KEY_INTERVAL;
+            upkeep_due += UPKEEP_INTERVAL;
         }
         if cursor.at_start() {
             if Instant::now() < round_due {

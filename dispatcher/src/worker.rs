@@ -23,14 +23,12 @@ use trapeze_datapath::abi::{ENCAP_LEN, FlowState, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
-use trapeze_datapath::udp::{Outbox, UdpSocket};
+use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
 use crate::records::Record;
 use crate::{Shared, v4};
 
-/// The longest sleep, so that a stop or a reload is noticed.
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
 /// IPv4 and TCP headers without options.
 const HEADERS: usize = 40;
 
@@ -99,9 +97,7 @@ impl Worker {
                 .intake
                 .poll_timeout()
                 .map(|at| at.saturating_sub(now));
-            let count = self
-                .socket
-                .receive(Some(due.map_or(LONGEST_WAIT, |d| d.min(LONGEST_WAIT))))?;
+            let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
             self.state.follow_reload();
             let now = clock::monotonic();
             for index in 0..count {
@@ -111,14 +107,18 @@ impl Worker {
             self.state.intake.on_timeout(now);
             self.state.act();
             if !self.state.to_backends.is_empty() {
-                self.socket.send(&self.state.to_backends)?;
+                let lost = self.socket.send(&self.state.to_backends);
+                self.state.count_many("not-sent-to-backend", lost);
                 self.state.to_backends.clear();
             }
             if !self.state.to_clients.is_empty() {
-                self.state.raw.send(&self.state.to_clients)?;
+                let lost = self.state.raw.send(&self.state.to_clients);
+                self.state.count_many("not-sent-to-client", lost);
                 self.state.to_clients.clear();
             }
             if shown.elapsed() > LONGEST_WAIT {
+                let lost = self.socket.lost()?;
+                self.state.counters.insert("queue-full", lost.into());
                 self.state.show(self.index);
                 shown = Instant::now();
             }
@@ -433,7 +433,13 @@ impl State {
     }
 
     fn count(&mut self, what: &'static str) {
-        *self.counters.entry(what).or_default() += 1;
+        self.count_many(what, 1);
+    }
+
+    fn count_many(&mut self, what: &'static str, number: usize) {
+        if number > 0 {
+            *self.counters.entry(what).or_default() += number as u64;
+        }
     }
 
     fn show(&self, index: usize) {

@@ -130,15 +130,25 @@ pub fn set_offloads(namespace: &str, interface: &str, on: bool) -> Result<()> {
     run(&mut command)
 }
 
+/// What a kernel may do on a bridge that no switch does.
+const SWITCH_SYSCTLS: [(&str, &str); 4] = [
+    ("ipv6/conf/default/disable_ipv6", "1"),
+    ("bridge/bridge-nf-call-iptables", "0"),
+    ("bridge/bridge-nf-call-ip6tables", "0"),
+    ("bridge/bridge-nf-call-arptables", "0"),
+];
+
 fn make_switch(switch: &str) -> Result<()> {
     ip::batch(None, &[format!("netns add {switch}")])?;
-    // The switch only switches: no router solicitations, no address of its own.
+    // The switch only switches: no address of its own, no packet filter.
     netns::inside(&netns::path(switch), || {
-        let off = Path::new("/proc/sys/net/ipv6/conf/default/disable_ipv6");
-        match off.exists() {
-            true => std::fs::write(off, "1"),
-            false => Ok(()),
+        for (sysctl, value) in SWITCH_SYSCTLS {
+            let path = Path::new("/proc/sys/net").join(sysctl);
+            if path.exists() {
+                std::fs::write(path, value)?;
+            }
         }
+        Ok(())
     })
     .context("cannot configure the switch")?;
     ip::batch(

@@ -1,0 +1,166 @@
+//! `trapeze backends`: who serves, and how a dispatcher sees them.
+
+use std::fmt;
+
+use serde::Serialize;
+use trapeze_datapath::node::Node;
+use trapeze_dispatcher::{BackendStatus, Request, ask};
+
+use crate::nodes::Select;
+use crate::output::Output;
+use crate::pinned;
+use crate::table::{Column, Table, Tone};
+
+/// List the backends, their state and their connections, as a dispatcher sees them
+///
+/// Without a running daemon names and connections come from the data path; who
+/// is alive is not known then.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    select: Select,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// One node's view.
+#[derive(Debug, Serialize)]
+struct Report {
+    cluster: String,
+    node: String,
+    /// Why there was no answer of the daemon.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    daemon_error: Option<String>,
+    backends: Vec<BackendStatus>,
+}
+
+/// Not in the configuration any more.
+const REMOVED: &str = "removed";
+/// There is no daemon to ask.
+const NOT_KNOWN: &str = "?";
+
+/// Lists them.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let nodes = args.select.dispatchers()?;
+    let reports: Vec<Report> = nodes.iter().map(look).collect::<anyhow::Result<_>>()?;
+    args.output.each(&reports)
+}
+
+fn look(node: &Node) -> anyhow::Result<Report> {
+    let answer = ask::<Vec<BackendStatus>>(&node.control_socket(), &Request::Backends);
+    let (mut backends, daemon_error) = match answer {
+        Ok(backends) => (backends, None),
+        Err(error) => (Vec::new(), Some(format!("{error:#}"))),
+    };
+    let state = if daemon_error.is_some() {
+        NOT_KNOWN
+    } else {
+        REMOVED
+    };
+    // The data path remembers those, too, that the configuration does not name any more.
+    for slot in pinned::slots(&pinned::dispatcher(node)?)? {
+        let is_listed =
+            (backends.iter()).any(|b| (&b.name, &b.address) == (&slot.name, &slot.address));
+        if !is_listed && (daemon_error.is_some() || slot.active > 0) {
+            backends.push(BackendStatus {
+                name: slot.name,
+                address: slot.address,
+                state: state.into(),
+                active: slot.active,
+                total: slot.total,
+                pools: Vec::new(),
+            });
+        }
+    }
+    Ok(Report {
+        cluster: node.cluster.clone(),
+        node: node.name.clone(),
+        daemon_error,
+        backends,
+    })
+}
+
+/// What a state means.
+pub fn meaning(state: &str) -> (&'static str, Tone) {
+    match state {
+        "up" => ("takes connections", Tone::Good),
+        "unknown" => ("no heartbeat yet, taken to be up", Tone::Warning),
+        "silent" => (
+            "no heartbeat: its host, its agent or the way to it is down",
+            Tone::Bad,
+        ),
+        "no-server" => ("nothing listens there: start the server", Tone::Bad),
+        "busy" => ("its server accepts too slowly", Tone::Warning),
+        REMOVED => (
+            "not configured any more; its connections go on",
+            Tone::Plain,
+        ),
+        _ => ("only the daemon knows", Tone::Plain),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&[
+            Column::Left("backend"),
+            Column::Left("address"),
+            Column::Left("state"),
+            Column::Right("active"),
+            Column::Right("total"),
+            Column::Left("pools, weight"),
+            Column::Left("meaning"),
+        ]);
+        for backend in &self.backends {
+            let (meaning, tone) = meaning(&backend.state);
+            let pools: Vec<String> = (backend.pools.iter())
+                .map(|(pool, weight)| format!("{pool} {weight}"))
+                .collect();
+            table.row([
+                backend.name.as_str().into(),
+                backend.address.as_str().into(),
+                tone.cell(backend.state.as_str()),
+                backend.active.into(),
+                backend.total.into(),
+                if pools.is_empty() {
+                    "-".into()
+                } else {
+                    pools.join(", ").into()
+                },
+                meaning.into(),
+            ]);
+        }
+        match &self.daemon_error {
+            None => writeln!(f, "{}", self.node)?,
+            Some(error) => writeln!(f, "{}, from its data path, because {error}", self.node)?,
+        }
+        table.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_daemon_is_named_first() {
+        let report = Report {
+            cluster: "c".into(),
+            node: "d1".into(),
+            daemon_error: Some("it is dead".into()),
+            backends: vec![BackendStatus {
+                name: "b1".into(),
+                address: "10.0.0.1".into(),
+                state: NOT_KNOWN.into(),
+                active: 1,
+                total: 20,
+                pools: vec![],
+            }],
+        };
+        assert_eq!(
+            report.to_string(),
+            "d1, from its data path, because it is dead\n\
+             backend  address   state  active  total  pools, weight  meaning\n\
+             b1       10.0.0.1  ?           1     20  -              only the daemon knows\n"
+        );
+    }
+}

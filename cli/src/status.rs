@@ -1,0 +1,387 @@
+//! `trapeze status`: this host's nodes at a glance.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::time::SystemTime;
+
+use serde::Serialize;
+use trapeze_core::flow::addr_from_bytes;
+use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::diag;
+use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::node::{Node, Role};
+use trapeze_dispatcher::{BackendStatus, Request, ask};
+
+use crate::nodes::Select;
+use crate::output::Output;
+use crate::pinned::{self, Counter};
+use crate::table::{Column, Table, Tone};
+use crate::{amount, drops, file};
+
+/// Show this host's nodes: daemon, configuration, connections, counters
+///
+/// What the data path keeps is shown while the daemon is dead, too.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    select: Select,
+    #[command(flatten)]
+    output: Output,
+}
+
+/// A node at this moment.
+#[derive(Debug, Serialize)]
+struct Report {
+    cluster: String,
+    node: String,
+    role: &'static str,
+    running: bool,
+    pid: u32,
+    /// Since the daemon's start, if it runs.
+    uptime_s: Option<u64>,
+    config: String,
+    /// What its daemon or configuration would have told, and why not.
+    problems: Vec<String>,
+    events: Vec<Counter>,
+    drops: Drops,
+    #[serde(flatten)]
+    part: Part,
+}
+
+/// Packets that the data path has dropped (`trapeze drops` has the reasons).
+#[derive(Debug, Serialize)]
+struct Drops {
+    expected: u64,
+    unexpected: u64,
+}
+
+/// What only nodes of its role have.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Part {
+    Dispatcher {
+        /// Service addresses.
+        services: Vec<String>,
+        flows: Flows,
+        /// As the daemon knows it.
+        daemon: Option<trapeze_dispatcher::Status>,
+        /// How many backends are in each state.
+        backends: BTreeMap<String, usize>,
+    },
+    Agent {
+        /// Ports on which the configuration expects servers, if it is right.
+        expected: Option<BTreeSet<u16>>,
+        /// Those of them on which one listens.
+        listening: BTreeSet<u16>,
+    },
+}
+
+/// Flow records by state.
+#[derive(Debug, Default, Serialize)]
+struct Flows {
+    reading: usize,
+    established: usize,
+    closing: usize,
+    reset: usize,
+}
+
+/// Shows them.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let nodes = args.select.nodes()?;
+    let reports: Vec<Report> = nodes.iter().map(look).collect::<anyhow::Result<_>>()?;
+    args.output.each(&reports)
+}
+
+fn look(node: &Node) -> anyhow::Result<Report> {
+    let mut problems = Vec::new();
+    let (events, drops, part) = match node.role {
+        Role::Dispatcher => {
+            let maps = pinned::dispatcher(node)?;
+            let part = look_at_dispatcher(node, &maps, &mut problems)?;
+            (maps.events, maps.drops, part)
+        }
+        Role::Agent => {
+            let maps = pinned::agent(node)?;
+            (maps.events, maps.drops, look_at_agent(node, &mut problems)?)
+        }
+    };
+    let (expected, unexpected) = drops::expected_and_not(&pinned::drops(&drops)?);
+    let running = node.is_running();
+    Ok(Report {
+        cluster: node.cluster.clone(),
+        node: node.name.clone(),
+        role: node.role.name(),
+        running,
+        pid: node.pid,
+        uptime_s: running.then(|| uptime(node)).flatten(),
+        config: node.config.display().to_string(),
+        problems,
+        events: pinned::events(&events)?,
+        drops: Drops {
+            expected,
+            unexpected,
+        },
+        part,
+    })
+}
+
+fn look_at_dispatcher(
+    node: &Node,
+    maps: &DispatcherMaps,
+    problems: &mut Vec<String>,
+) -> anyhow::Result<Part> {
+    let mut flows = Flows::default();
+    maps.flows.for_each(|_, flow| flows.count(flow.state))?;
+    let (mut daemon, mut backends) = (None, BTreeMap::new());
+    if node.is_running() {
+        match ask_daemon(node) {
+            Ok((status, list)) => {
+                daemon = Some(status);
+                for backend in list {
+                    *backends.entry(backend.state).or_default() += 1;
+                }
+            }
+            Err(error) => problems.push(format!("{error:#}")),
+        }
+    }
+    Ok(Part::Dispatcher {
+        services: service_addresses(maps)?,
+        flows,
+        daemon,
+        backends,
+    })
+}
+
+fn ask_daemon(node: &Node) -> anyhow::Result<(trapeze_dispatcher::Status, Vec<BackendStatus>)> {
+    let socket = node.control_socket();
+    let status = ask(&socket, &Request::Status)?;
+    Ok((status, ask(&socket, &Request::Backends)?))
+}
+
+fn service_addresses(maps: &DispatcherMaps) -> anyhow::Result<Vec<String>> {
+    let mut addresses: Vec<SocketAddr> = (maps.services.all()?.iter())
+        .map(|(key, _)| SocketAddr::new(addr_from_bytes(key.addr), u16::from_be_bytes(key.port)))
+        // That stands for the address as a whole.
+        .filter(|address| address.port() != 0)
+        .collect();
+    addresses.sort();
+    Ok(addresses.iter().map(SocketAddr::to_string).collect())
+}
+
+fn look_at_agent(node: &Node, problems: &mut Vec<String>) -> anyhow::Result<Part> {
+    let expected = match file::load(&node.config) {
+        Ok(config) => Some(file::expected_ports(&config, &node.name)),
+        Err(error) => {
+            problems.push(format!("{error:#}"));
+            None
+        }
+    };
+    let listening = diag::listening_ports()?;
+    Ok(Part::Agent {
+        listening: (expected.iter().flatten())
+            .filter(|port| listening.contains(port))
+            .copied()
+            .collect(),
+        expected,
+    })
+}
+
+fn uptime(node: &Node) -> Option<u64> {
+    let since = node.since().ok()?;
+    Some(SystemTime::now().duration_since(since).ok()?.as_secs())
+}
+
+impl Flows {
+    fn count(&mut self, state: u32) {
+        match FlowState::from_raw(state) {
+            Some(FlowState::Reading) => self.reading += 1,
+            Some(FlowState::Established) => self.established += 1,
+            Some(FlowState::ClientFin) => self.closing += 1,
+            Some(FlowState::Reset) => self.reset += 1,
+            None => {}
+        }
+    }
+
+    fn by_state(&self) -> [(FlowState, usize); 4] {
+        [
+            (FlowState::Established, self.established),
+            (FlowState::ClientFin, self.closing),
+            (FlowState::Reset, self.reset),
+            (FlowState::Reading, self.reading),
+        ]
+    }
+}
+
+impl Report {
+    fn daemon(&self) -> (Tone, String) {
+        let uptime = self.uptime_s.map(std::time::Duration::from_secs);
+        match (self.running, uptime) {
+            (true, Some(uptime)) => (
+                Tone::Good,
+                format!("running for {}, process {}", amount::time(uptime), self.pid),
+            ),
+            (true, None) => (Tone::Good, format!("running, process {}", self.pid)),
+            (false, _) => (
+                Tone::Bad,
+                format!(
+                    "not running (it was process {}): {}",
+                    self.pid,
+                    match self.role {
+                        "agent" =>
+                            "connections go on, the dispatchers send no new ones; start `trapeze agent`",
+                        _ => "connections go on, new ones wait; start `trapeze dispatch`",
+                    }
+                ),
+            ),
+        }
+    }
+}
+
+impl Part {
+    fn add_to(&self, table: &mut Table) {
+        match self {
+            Self::Dispatcher {
+                services,
+                flows,
+                daemon,
+                backends,
+            } => {
+                table.row(["services".into(), joined(services).into()]);
+                let states = flows.by_state().map(|(state, count)| (state.name(), count));
+                let total: usize = states.iter().map(|(_, count)| count).sum();
+                table.row(["flows".into(), with_total(total, states).into()]);
+                if let Some(daemon) = daemon {
+                    let held = amount::bytes(daemon.reading_bytes as u64);
+                    let heads = format!(
+                        "{} being read, {held} held; {} being answered by the dispatcher",
+                        daemon.reading_flows, daemon.answering_flows
+                    );
+                    table.row(["heads".into(), heads.into()]);
+                    let all_up = backends.keys().all(|state| state == "up");
+                    let states = backends
+                        .iter()
+                        .map(|(state, &count)| (state.as_str(), count));
+                    let text = with_total(backends.values().sum(), states);
+                    let tone = if all_up { Tone::Good } else { Tone::Warning };
+                    table.row(["backends".into(), tone.cell(text)]);
+                    table.row(["reloads".into(), daemon.reloads.into()]);
+                }
+            }
+            Self::Agent {
+                expected,
+                listening,
+            } => {
+                let Some(expected) = expected else { return };
+                let silent: Vec<&u16> = expected.difference(listening).collect();
+                let mut text = match expected.is_empty() {
+                    true => "no service uses this backend".to_owned(),
+                    false if listening.is_empty() => String::new(),
+                    false => format!("listening on {}", joined(listening)),
+                };
+                if !silent.is_empty() {
+                    let before = if text.is_empty() { "" } else { "; " };
+                    text += &format!("{before}none on {}: start the server", joined(silent));
+                    table.row(["servers".into(), Tone::Bad.cell(text)]);
+                } else {
+                    table.row(["servers".into(), Tone::Good.cell(text)]);
+                }
+            }
+        }
+    }
+}
+
+fn with_total<'a>(total: usize, parts: impl IntoIterator<Item = (&'a str, usize)>) -> String {
+    let parts: Vec<String> = (parts.into_iter())
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{count} {name}"))
+        .collect();
+    match parts.is_empty() {
+        true => total.to_string(),
+        false => format!("{total}: {}", parts.join(", ")),
+    }
+}
+
+fn joined<T: ToString>(items: impl IntoIterator<Item = T>) -> String {
+    let items: Vec<String> = items.into_iter().map(|item| item.to_string()).collect();
+    match items.is_empty() {
+        true => "none".into(),
+        false => items.join(", "),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{} {} of cluster {}", self.role, self.node, self.cluster)?;
+        let mut table = Table::new(&[Column::Left(""), Column::Left("")]).indented(2);
+        let (tone, daemon) = self.daemon();
+        table.row(["daemon".into(), tone.cell(daemon)]);
+        table.row(["config".into(), self.config.as_str().into()]);
+        self.part.add_to(&mut table);
+        let drops = format!(
+            "{} unexpected, {} expected (trapeze drops)",
+            self.drops.unexpected, self.drops.expected
+        );
+        table.row(["drops".into(), drops.into()]);
+        table.fmt(f)?;
+        for problem in &self.problems {
+            writeln!(f, "  {}", Tone::Bad.paint(problem, f.alternate()))?;
+        }
+        let mut table = Table::new(&[Column::Right(""), Column::Left(""), Column::Left("")]);
+        for event in self.events.iter().filter(|event| event.count > 0) {
+            table.row([event.count.into(), event.name.into(), event.meaning.into()]);
+        }
+        table.indented(2).fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agent(expected: &[u16], listening: &[u16]) -> Report {
+        Report {
+            cluster: "c".into(),
+            node: "b1".into(),
+            role: "agent",
+            running: false,
+            pid: 7,
+            uptime_s: None,
+            config: "/c.toml".into(),
+            problems: vec!["a problem".into()],
+            events: vec![],
+            drops: Drops {
+                expected: 1,
+                unexpected: 2,
+            },
+            part: Part::Agent {
+                expected: Some(expected.iter().copied().collect()),
+                listening: listening.iter().copied().collect(),
+            },
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_what_to_do() {
+        let text = agent(&[80, 443], &[80]).to_string();
+        assert!(text.contains("start `trapeze agent`"), "{text}");
+        let servers = "  servers  listening on 80; none on 443: start the server\n";
+        assert!(text.contains(servers), "{text}");
+        assert!(text.contains("  a problem\n"), "{text}");
+    }
+
+    #[test]
+    fn json_is_flat() {
+        let json = serde_json::to_value(agent(&[80], &[])).unwrap();
+        assert_eq!(json["expected"][0], 80);
+        assert_eq!(json["drops"]["unexpected"], 2);
+        assert_eq!(json["running"], false);
+    }
+
+    #[test]
+    fn states_without_a_flow_are_left_out() {
+        let states = [("established", 2), ("reset", 0), ("reading", 1)];
+        assert_eq!(with_total(3, states), "3: 2 established, 1 reading");
+        assert_eq!(with_total(0, []), "0");
+    }
+}

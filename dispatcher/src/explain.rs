@@ -1,0 +1,222 @@
+//! Where a request would go, and why: by the daemon's own rules and policies,
+//! for the backends as they are now or, without a daemon, as if all were up.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{anyhow, bail};
+use serde::{Deserialize, Serialize};
+use trapeze_core::config::{Config, Member, Service};
+use trapeze_core::head::{self, ClientHello, Inspection};
+use trapeze_core::policy::{self, Candidate, Subject};
+use trapeze_core::route::{self, Asked};
+
+/// A request or connection that nobody has made yet.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Question {
+    /// The service address; may be left out when there is one service.
+    pub vip: Option<SocketAddr>,
+    /// Who asks, for policies that look at it.
+    pub client: SocketAddr,
+    /// The request head, for HTTP.
+    pub head: Option<String>,
+    /// The server name, for TLS.
+    pub sni: Option<String>,
+    /// The protocols offered, for TLS.
+    pub alpn: Vec<String>,
+}
+
+/// Where a request would go.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Explained {
+    /// The service.
+    pub service: String,
+    /// Its address.
+    pub vip: SocketAddr,
+    /// The pool, if there is one.
+    pub pool: Option<String>,
+    /// Its policy.
+    pub policy: Option<String>,
+    /// The backend, if one is alive.
+    pub backend: Option<String>,
+    /// Why, a sentence a step.
+    pub because: Vec<String>,
+}
+
+/// What is known of the backends.
+pub(crate) trait View {
+    /// A sentence's part about a pool's member.
+    fn describe(&self, member: &Member) -> String;
+
+    /// The backend that the pool's policy would choose now: index into
+    /// [`Config::backends`].
+    fn choose(&self, pool: usize, subject: &Subject<'_>) -> Option<usize>;
+}
+
+/// By a configuration alone: all backends up, none with a connection.
+pub fn explain_offline(config: &Config, question: &Question) -> anyhow::Result<Explained> {
+    explain(config, &AllUp(config), question)
+}
+
+pub(crate) fn explain(
+    config: &Config,
+    view: &dyn View,
+    question: &Question,
+) -> anyhow::Result<Explained> {
+    let Some(head) = &question.head else {
+        let hello = ClientHello {
+            len: 0,
+            server_name: question.sni.as_deref().map(str::to_ascii_lowercase),
+            alpn: (question.alpn.iter())
+                .map(|name| name.as_bytes().to_vec())
+                .collect(),
+        };
+        return explain_asked(config, view, question, &Asked::Tls(&hello));
+    };
+    match head::inspect(head.as_bytes(), config.limits.head_bytes) {
+        Inspection::Http(parsed) => explain_asked(config, view, question, &Asked::Http(&parsed)),
+        Inspection::Bad(bad) => bail!("the dispatcher itself would refuse this: {bad}"),
+        _ => bail!("this is no whole HTTP/1 request"),
+    }
+}
+
+fn explain_asked(
+    config: &Config,
+    view: &dyn View,
+    question: &Question,
+    asked: &Asked<'_>,
+) -> anyhow::Result<Explained> {
+    let service = find_service(config, question.vip)?;
+    let explanation = route::explain(service, asked);
+    let mut because: Vec<String> = explanation.to_string().lines().map(str::to_owned).collect();
+    let index = explanation.routed.pool();
+    let pool = index.map(|index| &config.pools[index]);
+    let backend = index
+        .and_then(|index| view.choose(index, &Subject::of(asked, question.client)))
+        .map(|backend| config.backends[backend].name.clone());
+    for member in pool.iter().flat_map(|pool| &pool.members) {
+        because.push(view.describe(member));
+    }
+    let tls = matches!(asked, Asked::Tls(_));
+    because.push(match (&backend, pool) {
+        (Some(name), Some(pool)) => {
+            format!(
+                "{} of pool {} chooses {name}",
+                pool.policy.name(),
+                pool.name
+            )
+        }
+        (None, Some(pool)) => format!(
+            "pool {} has no backend to choose: the client gets {}",
+            pool.name,
+            if tls { "a TLS alert" } else { "503" }
+        ),
+        (_, None) => format!(
+            "nobody is asked: the client gets {}",
+            if tls { "a TLS alert" } else { "404" }
+        ),
+    });
+    Ok(Explained {
+        service: service.name.clone(),
+        vip: service.address,
+        pool: pool.map(|p| p.name.clone()),
+        policy: pool.map(|p| p.policy.name().to_owned()),
+        backend,
+        because,
+    })
+}
+
+fn find_service(config: &Config, vip: Option<SocketAddr>) -> anyhow::Result<&Service> {
+    let services = &config.services;
+    let names = || {
+        let names = services
+            .iter()
+            .map(|s| format!("{} ({})", s.address, s.name));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    match (vip, &services[..]) {
+        (Some(vip), _) => config
+            .service_at(vip)
+            .ok_or_else(|| anyhow!("no service at {vip}; there are: {}", names())),
+        (None, [service]) => Ok(service),
+        (None, _) => bail!(
+            "there are several services: name one with --vip: {}",
+            names()
+        ),
+    }
+}
+
+struct AllUp<'a>(&'a Config);
+
+impl View for AllUp<'_> {
+    fn describe(&self, member: &Member) -> String {
+        let name = &self.0.backends[member.backend].name;
+        format!("{name}: taken to be up, weight {}", member.weight)
+    }
+
+    fn choose(&self, pool: usize, subject: &Subject<'_>) -> Option<usize> {
+        let pool = &self.0.pools[pool];
+        let candidates: Vec<Candidate<'_>> = (pool.members.iter())
+            .map(|member| Candidate {
+                name: &self.0.backends[member.backend].name,
+                weight: member.weight,
+                active: 0,
+            })
+            .collect();
+        let chosen = policy::build(pool.policy).choose(Duration::ZERO, subject, &candidates)?;
+        Some(pool.members[chosen].backend)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = include_str!("../../examples/trapeze.toml");
+
+    fn ask(vip: &str, head: Option<&str>, sni: Option<&str>) -> anyhow::Result<Explained> {
+        let config = Config::parse(FILE, "trapeze.toml").unwrap();
+        let question = Question {
+            vip: Some(vip.parse().unwrap()),
+            client: "192.0.2.1:50000".parse().unwrap(),
+            head: head.map(str::to_owned),
+            sni: sni.map(str::to_owned),
+            alpn: Vec::new(),
+        };
+        explain_offline(&config, &question)
+    }
+
+    #[test]
+    fn rules_and_policy_of_the_file_decide() {
+        let image = "GET /img/a HTTP/1.1\r\nHost: a\r\n\r\n";
+        let explained = ask("10.77.0.100:80", Some(image), None).unwrap();
+        assert_eq!(explained.service, "site");
+        assert_eq!(explained.pool.as_deref(), Some("images"));
+        assert_eq!(explained.backend.as_deref(), Some("b2"));
+        assert_eq!(
+            explained.because.last().unwrap(),
+            "least-connections of pool images chooses b2"
+        );
+    }
+
+    #[test]
+    fn a_server_name_is_compared_in_any_case() {
+        let explained = ask("10.77.0.100:443", None, Some("IMG.example")).unwrap();
+        assert_eq!(explained.pool.as_deref(), Some("images"));
+        let explained = ask("10.77.0.100:443", None, None).unwrap();
+        assert_eq!(explained.pool.as_deref(), Some("web"));
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_an_error() {
+        let nowhere = ask(
+            "10.77.0.1:80",
+            Some("GET / HTTP/1.1\r\nHost: a\r\n\r\n"),
+            None,
+        );
+        let text = nowhere.unwrap_err().to_string();
+        assert!(text.contains("10.77.0.100:443 (site-tls)"), "{text}");
+        let cut = ask("10.77.0.100:80", Some("GET / HTTP/1.1\r\n"), None);
+        assert!(cut.unwrap_err().to_string().contains("no whole"));
+    }
+}
