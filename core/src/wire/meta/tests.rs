@@ -98,7 +98,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 8, MetaError::Kind(8)),
+        (1, 9, MetaError::Kind(9)),
         (3, 3, MetaError::Refusal(3)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
