@@ -56,7 +56,7 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		return send_to_daemon(ctx, segment, &proof);
 	}
 	/* What the proof was for is done; a late repetition must not be taken for a new connection. */
-	if (flow->packets == 0)
+	if (flow->packets == 1)
 		bpf_map_delete_elem(&proofs, &segment->key);
 	age_flow(flow, segment, now);
 	count_event(EVENT_FORWARDED);

@@ -126,7 +126,7 @@ struct flow {
 	__u64 created_ns; /* CLOCK_MONOTONIC */
 	__u64 last_seen_ns; /* CLOCK_MONOTONIC_COARSE */
 	__u64 syn_seen_ns; /* a SYN of the same 4-tuple came by: look twice */
-	__u64 packets; /* client -> backend */
+	__u64 packets; /* client -> backend; what the daemon forwarded counts as one */
 	__u64 bytes;
 };
 

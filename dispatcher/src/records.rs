@@ -20,6 +20,20 @@ pub struct Records {
     loads: Arc<Loads>,
 }
 
+/// A flow and the backend that is to have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Assignment<'a> {
+    pub key: FlowKey,
+    pub isns: Isns,
+    pub handshake: Handshake,
+    pub choice: &'a Choice,
+    pub keys: &'a Keys,
+    /// The epoch of an assignment that has failed.
+    pub after: Option<u32>,
+    /// Bytes that go there from here.
+    pub held: usize,
+}
+
 /// What a record says, for who must follow it in user space.
 #[derive(Clone, Copy, Debug)]
 pub struct Record {
@@ -46,26 +60,20 @@ impl Records {
     }
 
     /// Assigns a flow to a backend, unless this very connection has one: then
-    /// that one stays. `after` is the epoch of an assignment that has failed.
-    pub fn assign(
-        &self,
-        key: &FlowKey,
-        isns: Isns,
-        handshake: Handshake,
-        choice: &Choice,
-        keys: &Keys,
-        after: Option<u32>,
-    ) -> io::Result<Record> {
-        let map_key = abi::FlowKey::from(*key);
-        let mut epoch = after.map_or_else(epoch_now, |epoch| epoch.wrapping_add(1));
-        let mut flow = new_flow(key, isns, handshake, Some((choice, epoch, keys)));
-        match self.maps.flows.put(&map_key, &flow, Update::Create) {
+    /// that one stays.
+    pub fn assign(&self, to: &Assignment<'_>) -> io::Result<Record> {
+        let key = abi::FlowKey::from(to.key);
+        let mut epoch = to
+            .after
+            .map_or_else(epoch_now, |epoch| epoch.wrapping_add(1));
+        let mut flow = to.flow(epoch);
+        match self.maps.flows.put(&key, &flow, Update::Create) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let old = self.maps.flows.get(&map_key)?;
+                let old = self.maps.flows.get(&key)?;
                 if let Some(old) = old.as_ref().and_then(Record::read) {
-                    let assigned = old.isns == isns && old.state != FlowState::Reading;
-                    if assigned && after != Some(old.epoch) {
+                    let assigned = old.isns == to.isns && old.state != FlowState::Reading;
+                    if assigned && to.after != Some(old.epoch) {
                         return Ok(old);
                     }
                     if old.state == FlowState::Established {
@@ -74,14 +82,14 @@ impl Records {
                     // Later than whatever this 4-tuple has had (RFC 1982).
                     if (epoch.wrapping_sub(old.epoch) as i32) <= 0 {
                         epoch = old.epoch.wrapping_add(1);
-                        flow = new_flow(key, isns, handshake, Some((choice, epoch, keys)));
+                        flow = to.flow(epoch);
                     }
                 }
-                self.maps.flows.put(&map_key, &flow, Update::Any)?;
+                self.maps.flows.put(&key, &flow, Update::Any)?;
             }
             Err(e) => return Err(e),
         }
-        self.loads.opened(choice.slot);
+        self.loads.opened(to.choice.slot);
         Ok(Record::read(&flow).expect("a record just made"))
     }
 
@@ -95,7 +103,7 @@ impl Records {
         }
         self.maps
             .flows
-            .put(&map_key, &new_flow(key, isns, handshake, None), Update::Any)
+            .put(&map_key, &new_flow(isns, handshake), Update::Any)
     }
 
     /// Takes a record away that was for reading; another connection's stays.
@@ -134,43 +142,50 @@ impl Record {
     }
 }
 
-fn new_flow(
-    key: &FlowKey,
-    isns: Isns,
-    handshake: Handshake,
-    to: Option<(&Choice, u32, &Keys)>,
-) -> Flow {
+impl Assignment<'_> {
+    fn flow(&self, epoch: u32) -> Flow {
+        let meta = Meta {
+            server_port: self.choice.server_port,
+            epoch,
+            ..meta_of(self.isns, self.handshake)
+        };
+        let binding = Binding::of_flow(self.choice.address, self.key.client, self.key.vip);
+        let binding = binding.expect("configuration and data path are IPv4");
+        Flow {
+            meta: meta.seal(self.keys, &binding),
+            backend: self.choice.slot,
+            pool: self.choice.pool as u32,
+            state: FlowState::Established as u32,
+            packets: 1,
+            bytes: self.held as u64,
+            ..new_flow(self.isns, self.handshake)
+        }
+    }
+}
+
+/// A record of a connection that is being read.
+fn new_flow(isns: Isns, handshake: Handshake) -> Flow {
     let now = clock::monotonic().as_nanos() as u64;
-    let (choice, epoch) = (to.map(|t| t.0), to.map_or(0, |t| t.1));
-    let meta = Meta {
-        kind: Kind::Forward,
-        epoch,
-        start: isns.client + 1,
-        handshake,
-        server_port: choice.map_or(0, |c| c.server_port),
-    };
-    let option = match to {
-        Some((choice, _, keys)) => Binding::of_flow(choice.address, key.client, key.vip)
-            .map(|binding| meta.seal(keys, &binding))
-            .expect("configuration and data path are IPv4"),
-        None => meta.encode(0),
-    };
     Flow {
-        meta: option,
+        meta: meta_of(isns, handshake).encode(0),
         client_isn: isns.client.raw(),
         server_isn: isns.server.raw(),
-        backend: choice.map_or(0, |c| c.slot),
-        pool: choice.map_or(0, |c| c.pool as u32),
-        state: if to.is_some() {
-            FlowState::Established
-        } else {
-            FlowState::Reading
-        } as u32,
-        last_seq: isns.client.raw().wrapping_add(1),
-        last_ack: isns.server.raw().wrapping_add(1),
+        state: FlowState::Reading as u32,
+        last_seq: (isns.client + 1).raw(),
+        last_ack: (isns.server + 1).raw(),
         created_ns: now,
         last_seen_ns: now,
         ..Flow::zeroed()
+    }
+}
+
+fn meta_of(isns: Isns, handshake: Handshake) -> Meta {
+    Meta {
+        kind: Kind::Forward,
+        epoch: 0,
+        start: isns.client + 1,
+        handshake,
+        server_port: 0,
     }
 }
 

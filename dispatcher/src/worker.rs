@@ -26,7 +26,7 @@ use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
-use crate::records::Record;
+use crate::records::{Assignment, Record};
 use crate::{Shared, v4};
 
 /// IPv4 and TCP headers without options.
@@ -298,16 +298,20 @@ impl State {
         choice: &Choice,
         after: Option<u32>,
     ) -> Option<Record> {
-        let records = &self.shared.records;
-        let (key, isns) = (&arrived.key, arrived.isns);
-        match records.assign(
-            key,
-            isns,
-            arrived.handshake,
+        let held = self
+            .intake
+            .head(&arrived.key)
+            .map_or(arrived.payload.len(), <[u8]>::len);
+        let assignment = Assignment {
+            key: arrived.key,
+            isns: arrived.isns,
+            handshake: arrived.handshake,
             choice,
-            &self.cluster.keys,
+            keys: &self.cluster.keys,
             after,
-        ) {
+            held,
+        };
+        match self.shared.records.assign(&assignment) {
             Ok(record) => Some(record),
             Err(_) => {
                 // The table is full: limits.flows.
