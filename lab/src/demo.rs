@@ -81,8 +81,9 @@ pub fn run(name: &str) -> Result<()> {
     down?;
     screen.end(&format!(
         "All of it held. The lab is gone again; {} in all. To play with one of your own:\n\
-         trapeze lab up",
-        seconds(began.elapsed())
+         {} lab up",
+        seconds(began.elapsed()),
+        std::env::args().next().unwrap_or_else(|| "trapeze".into())
     ));
     Ok(())
 }
@@ -331,10 +332,8 @@ impl Demo<'_> {
         self.screen.answer(&request, &answer.server);
         ensure!(answer.server != home, "{home} answered without a server");
         let refused = agent.read()?.since(&before).refused;
-        ensure!(
-            refused == 1,
-            "{home} gave {refused} connections back, not one"
-        );
+        // More than one when the client's TCP was quicker than d1.
+        ensure!(refused > 0, "{home} has given nothing back");
         self.screen.say(&format!(
             "{home}'s agent found no listener and gave the request back to d1, which had the next \
              server take it. The client saw one answer, and no error.",
