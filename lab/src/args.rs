@@ -61,6 +61,8 @@ pub enum Command {
     },
     /// Emulate a link between a host and the switch, in both directions
     Link(Link),
+    /// Show in less than a minute what Trapeze does, on a lab of its own
+    Demo,
     /// The process that emulates a link
     #[command(hide = true)]
     Relay(Relay),

@@ -323,7 +323,7 @@ fn check_machine(options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn check_root() -> Result<()> {
+pub(crate) fn check_root() -> Result<()> {
     let uid = std::fs::metadata("/proc/self").map_or(0, |metadata| metadata.uid());
     ensure!(
         uid == 0,

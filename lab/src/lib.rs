@@ -18,6 +18,7 @@
 mod args;
 mod cluster;
 mod command;
+mod demo;
 pub mod documents;
 mod ip;
 mod lab;

@@ -98,7 +98,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 8, MetaError::Kind(8)),
+        (1, 9, MetaError::Kind(9)),
         (3, 3, MetaError::Refusal(3)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
@@ -264,4 +264,32 @@ proptest! {
             prop_assert_eq!(Meta::decode(&meta.encode(0)), Ok(meta));
         }
     }
+}
+
+#[test]
+fn the_documented_vector_holds() {
+    let page = include_str!("../../../../docs/protocol/encapsulation.md");
+    let block = page.split("```vector\n").nth(1).unwrap();
+    let bytes = |name: &str| -> Vec<u8> {
+        let line = block.lines().find(|line| line.starts_with(name)).unwrap();
+        let hex: String = line[name.len()..].split_whitespace().collect();
+        let pair = |at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap();
+        (0..hex.len()).step_by(2).map(pair).collect()
+    };
+    let mut raw = [0; LEN];
+    raw[..TAG_AT].copy_from_slice(&bytes("option"));
+    let binding = [bytes("to"), bytes("ports"), bytes("inner")].concat();
+    let key = bytes("key").try_into().unwrap();
+    let tag = tag(&raw, &key, &Binding(binding.try_into().unwrap()));
+    assert_eq!(tag[..], bytes("tag"));
+
+    let flow = Binding::of_flow(
+        "10.77.0.21".parse().unwrap(),
+        "192.0.2.1:40000".parse().unwrap(),
+        "10.77.0.100:80".parse().unwrap(),
+    );
+    let signing = ClusterKey { id: 1, secret: key };
+    let sealed = meta(Kind::Forward).seal(&Keys::new(&[signing]).unwrap(), &flow.unwrap());
+    assert_eq!(sealed[..TAG_AT], raw[..TAG_AT]);
+    assert_eq!(sealed[TAG_AT..], tag);
 }
