@@ -146,8 +146,15 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 	}
 	if (!read_inner_options(skb, segment, &options))
 		return drop(DROP_MALFORMED);
+	/* A late copy of what was given back must not run here as well. */
+	if (same && known->state == SETUP_REFUSED)
+		return refuse(skb, h->ethernet, h->outer, segment, REFUSAL_NO_LISTENER);
 	listener = find_listener(skb, segment, &meta, &refusal);
 	if (!listener) {
+		if (refusal == REFUSAL_NO_LISTENER) {
+			setup.state = SETUP_REFUSED;
+			bpf_map_update_elem(&setups, &segment->key, &setup, BPF_ANY);
+		}
 		count_drop(refusal == REFUSAL_NO_LISTENER ? DROP_NO_LISTENER : DROP_ACCEPT_QUEUE_FULL);
 		return refuse(skb, h->ethernet, h->outer, segment, refusal);
 	}

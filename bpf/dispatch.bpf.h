@@ -27,9 +27,12 @@ static __always_inline int drop(enum drop_reason reason)
 	return VERDICT_DROP;
 }
 
-/* No record: is it somebody who has finished our handshake? */
+/*
+ * No record, or an older connection's: is it somebody who has finished our
+ * handshake? The first payload of a new connection ends the older one.
+ */
 static __always_inline int dispatch_unknown(context_t *ctx, const struct segment *segment,
-					    const struct service *service)
+					    const struct service *service, struct flow *older)
 {
 	struct proof proof;
 
@@ -39,8 +42,15 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 		return drop(DROP_BAD_COOKIE);
 	if (segment->seq == proof.client_isn && segment->payload <= 1)
 		return answer_keep_alive(ctx, segment, &proof);
-	if (segment->payload || segment->flags & TCP_FIN)
+	if (segment->payload || segment->flags & TCP_FIN) {
+		proof.older_epoch = 0;
+		if (older && older->state != FLOW_READING) {
+			proof.older_epoch = bpf_ntohl(older->meta.epoch);
+			end_flow(older, FLOW_RESET);
+			bpf_map_delete_elem(&flows, &segment->key);
+		}
 		return send_to_daemon(ctx, segment, &proof);
+	}
 	bpf_map_update_elem(&proofs, &segment->key, &proof, BPF_ANY);
 	return drop(DROP_HANDSHAKE_ACK);
 }
@@ -80,7 +90,7 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	}
 	if (flow && !is_another_connection(ctx, flow, segment))
 		return dispatch_known(ctx, segment, flow);
-	return dispatch_unknown(ctx, segment, service);
+	return dispatch_unknown(ctx, segment, service, flow);
 }
 
 /* Other nodes' packets to our daemon: what is forged does not get as far as its queue. */

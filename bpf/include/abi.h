@@ -156,7 +156,7 @@ struct proof {
 	__u16 mss;
 	__u8 window_scales;
 	__u8 tcp_options;
-	__u32 pad;
+	__u32 older_epoch; /* of the connection that this one takes the 4-tuple from; 0: none */
 	__u64 created_ns;
 };
 
@@ -181,6 +181,7 @@ struct node {
 enum setup_state {
 	SETUP_TRIED = 1, /* handed to the listener */
 	SETUP_CONFIRMED = 2, /* its socket has spoken, or was seen */
+	SETUP_REFUSED = 3, /* given back: another backend may have it by now */
 };
 
 struct setup {

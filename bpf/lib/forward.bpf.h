@@ -126,6 +126,7 @@ static __noinline int send_to_daemon(context_t *ctx, const struct segment *segme
 		.version = META_VERSION,
 		.kind = META_REQUEST,
 		.key_id = self->signing_key,
+		.epoch = bpf_htonl(proof->older_epoch),
 		.start = bpf_htonl(proof->client_isn + 1),
 		.mss = bpf_htons(proof->mss),
 		.window_scales = proof->window_scales,

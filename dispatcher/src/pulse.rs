@@ -43,13 +43,14 @@ impl Pulse {
 
     /// Beats until the daemon stops.
     pub fn run(self) -> anyhow::Result<()> {
+        // Numbers go on where the daemon before stopped, and never step back.
+        let (first, started) = (clock::cluster(), Instant::now());
         let mut due = Instant::now();
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let cluster = self.shared.cluster();
             let interval = cluster.config.limits.heartbeat;
             self.shared.health.set_interval(interval);
-            // Numbered by the clock: the next daemon goes on from here.
-            let number = clock::cluster().as_millis() as u32;
+            let number = (first + started.elapsed()).as_millis() as u32;
             let mut beats = Outbox::default();
             for backend in &cluster.config.backends {
                 if let IpAddr::V4(address) = backend.address {

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::intake::Isns;
@@ -18,6 +19,7 @@ use crate::cluster::Choice;
 pub struct Records {
     maps: Arc<DispatcherMaps>,
     loads: Arc<Loads>,
+    highest_epoch: AtomicU64,
 }
 
 /// A flow and the backend that is to have it.
@@ -30,6 +32,8 @@ pub struct Assignment<'a> {
     pub keys: &'a Keys,
     /// The epoch of an assignment that has failed.
     pub after: Option<u32>,
+    /// The epoch of a connection that had the 4-tuple before, if its record is gone.
+    pub older: Option<u32>,
     /// Bytes that go there from here.
     pub held: usize,
 }
@@ -48,7 +52,11 @@ pub struct Record {
 
 impl Records {
     pub fn new(maps: Arc<DispatcherMaps>, loads: Arc<Loads>) -> Self {
-        Self { maps, loads }
+        Self {
+            maps,
+            loads,
+            highest_epoch: AtomicU64::new(0),
+        }
     }
 
     pub fn get(&self, key: &FlowKey) -> io::Result<Option<Record>> {
@@ -63,9 +71,10 @@ impl Records {
     /// that one stays.
     pub fn assign(&self, to: &Assignment<'_>) -> io::Result<Record> {
         let key = abi::FlowKey::from(to.key);
-        let mut epoch = to
-            .after
-            .map_or_else(epoch_now, |epoch| epoch.wrapping_add(1));
+        let mut epoch = match to.after {
+            Some(refused) => refused.wrapping_add(1),
+            None => later(self.epoch_now(), to.older),
+        };
         let mut flow = to.flow(epoch);
         match self.maps.flows.put(&key, &flow, Update::Create) {
             Ok(()) => {}
@@ -79,11 +88,8 @@ impl Records {
                     if old.state == FlowState::Established {
                         self.loads.closed(old.slot);
                     }
-                    // Later than whatever this 4-tuple has had (RFC 1982).
-                    if (epoch.wrapping_sub(old.epoch) as i32) <= 0 {
-                        epoch = old.epoch.wrapping_add(1);
-                        flow = to.flow(epoch);
-                    }
+                    epoch = later(epoch, Some(old.epoch));
+                    flow = to.flow(epoch);
                 }
                 self.maps.flows.put(&key, &flow, Update::Any)?;
             }
@@ -91,6 +97,16 @@ impl Records {
         }
         self.loads.opened(to.choice.slot);
         Ok(Record::read(&flow).expect("a record just made"))
+    }
+
+    /// Epochs begin at the clock, 15 to a second, so that a connection's is above
+    /// that of any earlier one of the same 4-tuple, on every dispatcher. They do
+    /// not step back with the clock.
+    fn epoch_now(&self) -> u32 {
+        let now = (clock::cluster().as_nanos() >> 26) as u64;
+        self.highest_epoch
+            .fetch_max(now, Ordering::Relaxed)
+            .max(now) as u32
     }
 
     /// Lets the data path bring a connection's packets here.
@@ -189,8 +205,10 @@ fn meta_of(isns: Isns, handshake: Handshake) -> Meta {
     }
 }
 
-/// Epochs begin at the clock, 15 to a second, so that a connection's is above
-/// that of any earlier one of the same 4-tuple, on every dispatcher.
-fn epoch_now() -> u32 {
-    (clock::cluster().as_nanos() >> 26) as u32
+/// Later than what this 4-tuple has had (RFC 1982).
+fn later(epoch: u32, older: Option<u32>) -> u32 {
+    match older {
+        Some(older) if (epoch.wrapping_sub(older) as i32) <= 0 => older.wrapping_add(1),
+        _ => epoch,
+    }
 }

@@ -127,6 +127,39 @@ impl Worker {
     }
 }
 
+/// What the flow's 4-tuple has had before.
+#[derive(Clone, Copy)]
+enum Before {
+    Nothing,
+    /// Another connection, of this epoch.
+    Older(u32),
+    /// This connection, at a backend that refused it, in this epoch.
+    Refused(u32),
+}
+
+impl Before {
+    fn of(request: &Meta) -> Self {
+        match request.epoch {
+            0 => Self::Nothing,
+            epoch => Self::Older(epoch),
+        }
+    }
+
+    fn older(self) -> Option<u32> {
+        match self {
+            Self::Older(epoch) => Some(epoch),
+            _ => None,
+        }
+    }
+
+    fn refused(self) -> Option<u32> {
+        match self {
+            Self::Refused(epoch) => Some(epoch),
+            _ => None,
+        }
+    }
+}
+
 impl State {
     fn follow_reload(&mut self) {
         let generation = self.shared.generation.load(Ordering::Acquire);
@@ -181,12 +214,15 @@ impl State {
         });
         match outcome {
             Outcome::Complete(Decision::To(choice)) => {
-                if let Some(record) = self.assign(now, &arrived, &choice, None) {
+                if let Some(record) = self.assign(now, &arrived, &choice, Before::of(meta)) {
                     self.forward(&record, &arrived, inner);
                 }
             }
             Outcome::Decide(Decision::To(choice)) => {
-                if self.assign(now, &arrived, &choice, None).is_some() {
+                if self
+                    .assign(now, &arrived, &choice, Before::of(meta))
+                    .is_some()
+                {
                     self.intake
                         .assigned(now, &arrived.key, self.payload_max(&arrived));
                 }
@@ -226,7 +262,8 @@ impl State {
         let decision = self.decide_again(&arrived, &record);
         match (decision, why) {
             (Decision::To(choice), _) if choice.slot != record.slot => {
-                let Some(record) = self.assign(now, &arrived, &choice, Some(meta.epoch)) else {
+                let Some(record) = self.assign(now, &arrived, &choice, Before::Refused(meta.epoch))
+                else {
                     return;
                 };
                 let payload_max = self.payload_max(&arrived);
@@ -296,7 +333,7 @@ impl State {
         now: Duration,
         arrived: &Arrived<'_>,
         choice: &Choice,
-        after: Option<u32>,
+        before: Before,
     ) -> Option<Record> {
         let held = self
             .intake
@@ -308,7 +345,8 @@ impl State {
             handshake: arrived.handshake,
             choice,
             keys: &self.cluster.keys,
-            after,
+            after: before.refused(),
+            older: before.older(),
             held,
         };
         match self.shared.records.assign(&assignment) {

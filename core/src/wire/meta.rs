@@ -29,7 +29,8 @@ pub type Raw = [u8; LEN];
 pub struct Meta {
     /// What for.
     pub kind: Kind,
-    /// Raised by every handoff of the flow, so that late news loses.
+    /// Raised by every handoff of the flow, so that late news loses. In a
+    /// request: that of the connection which had the 4-tuple before; 0: none.
     pub epoch: u32,
     /// The client's sequence number at which a request starts.
     pub start: ClientSeq,
