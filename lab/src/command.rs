@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::args::{Args, Command, Relay};
+use crate::bench;
 use crate::lab::Lab;
 use crate::link::relay;
 
@@ -44,6 +45,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Kill { host, process } => Lab::open(&name)?.kill(&host, process)?,
         Command::Start { host, process } => Lab::open(&name)?.start(&host, process)?,
         Command::Link(link) => Lab::open(&name)?.link(&link.host, &link.settings())?,
+        Command::Bench(settings) => return bench::run(&name, &settings),
         Command::Relay(Relay {
             host_side,
             network_side,
