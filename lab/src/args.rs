@@ -7,15 +7,19 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, value_parser};
 use trapeze_core::config::PolicyKind;
 
+use crate::bench::{Size, Target};
 use crate::link::settings::{self, LinkSettings, Rate};
 use crate::options::{Options, ServerKind};
 use crate::role::Process;
+
+/// The lab that commands are about unless told otherwise.
+pub const DEFAULT_NAME: &str = "lab";
 
 /// A whole cluster on this machine, in network namespaces
 #[derive(Debug, Parser)]
 pub struct Args {
     /// Which lab; several live side by side
-    #[arg(long, global = true, default_value = "lab")]
+    #[arg(long, global = true, default_value = DEFAULT_NAME)]
     pub name: String,
     /// What to do
     #[command(subcommand)]
@@ -63,6 +67,8 @@ pub enum Command {
     Link(Link),
     /// Show in less than a minute what Trapeze does, on a lab of its own
     Demo,
+    /// Compare Trapeze with one server asked directly and with proxies, in a lab of its own
+    Bench(Bench),
     /// The process that emulates a link
     #[command(hide = true)]
     Relay(Relay),
@@ -137,6 +143,42 @@ pub struct Link {
     /// Remove the emulator
     #[arg(long, conflicts_with_all = ["delay", "jitter", "loss", "rate", "reorder", "duplicate"])]
     pub clear: bool,
+}
+
+/// `lab bench`. Its lab is called after the process, unless it is named.
+#[derive(Debug, Parser)]
+pub struct Bench {
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Where to write tables, JSON and a picture
+    #[arg(long, default_value = "target/bench")]
+    pub out: PathBuf,
+    /// How often each target has its turn in each case
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// How long a turn takes
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// The documents to ask for
+    #[arg(long, value_delimiter = ',', default_value = "1k,10k,100k,1m,10m",
+        value_parser = Size::named)]
+    pub sizes: Vec<Size>,
+    /// How many connections the client has at a time
+    #[arg(long, default_value_t = 32, value_parser = value_parser!(u16).range(1..=4000))]
+    pub connections: u16,
+    /// What to compare
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        required = false,
+        default_value = "direct,haproxy,nginx,trapeze"
+    )]
+    pub targets: Vec<Target>,
+    /// Hosts that serve, behind all targets but direct
+    #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=60))]
+    pub backends: u8,
 }
 
 /// `lab relay`.

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 
 use crate::args::{Args, Command, Relay};
+use crate::bench;
 use crate::demo;
 use crate::lab::Lab;
 use crate::link::relay;
@@ -48,6 +49,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         // `lab` is the user's own.
         Command::Demo if name == "lab" => demo::run("demo")?,
         Command::Demo => demo::run(&name)?,
+        Command::Bench(settings) => return bench::run(&name, &settings),
         Command::Relay(Relay {
             host_side,
             network_side,

@@ -16,6 +16,7 @@
 //! would, and starts the daemons there.
 
 mod args;
+mod bench;
 mod cluster;
 mod command;
 mod demo;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// Debian's packages of the programs that a lab may need.
-const PACKAGES: [(&str, &str); 7] = [
+const PACKAGES: [(&str, &str); 9] = [
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
     ("nginx", "nginx-light"),
@@ -14,6 +14,8 @@ const PACKAGES: [(&str, &str); 7] = [
     ("python3", "python3"),
     ("openssl", "openssl"),
     ("setpriv", "util-linux"),
+    ("haproxy", "haproxy"),
+    ("wrk", "wrk"),
 ];
 
 /// The system's own directories, which a user's PATH may lack or hide.

@@ -1,0 +1,294 @@
+//! `trapeze lab bench`: Trapeze beside a server asked directly and beside
+//! proxies that relay, all in one lab, with the same client, the same servers
+//! and turns so short that a change of the machine's mood hits all alike.
+//!
+//! Only ratios of runs of one round mean anything: the hosts are namespaces of
+//! one machine, and client, dispatcher and servers share its processors.
+
+mod case;
+mod cpu;
+mod environment;
+mod load;
+mod picture;
+mod proxies;
+mod report;
+mod results;
+
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use trapeze_datapath::signal::Signals;
+
+use crate::args::{Bench, DEFAULT_NAME};
+use crate::lab::LabGuard;
+use crate::options::Options;
+use crate::role::{Role, VIP};
+use crate::state::RunDir;
+
+use case::{Case, Mode};
+use cpu::Accounts;
+use environment::Environment;
+use load::{Client, Load, Outcome};
+use report::Table;
+use results::{CaseResults, Results, Run, Settings};
+
+pub use case::{Size, Target};
+
+/// Where the dispatcher and the proxies are.
+const DISPATCHER: &str = "d1";
+const CLIENT: &str = "c1";
+/// How long a target is asked before anything counts.
+const WARM_UP_SECONDS: u32 = 1;
+/// Connections that wrk makes only to see whether it can.
+const PROBES: u64 = 1;
+
+/// Makes a lab, measures, prints the results and writes them to files.
+///
+/// # Errors
+/// The lab does not come up, a program is missing, or somebody interrupts. What
+/// goes wrong in a run is part of the results, and of the exit status.
+pub fn run(name: &str, bench: &Bench) -> Result<ExitCode> {
+    ensure!(!bench.sizes.is_empty(), "--sizes is empty");
+    let name = match name {
+        DEFAULT_NAME => format!("bench-{}", std::process::id()),
+        chosen => chosen.to_owned(),
+    };
+    let signals = Signals::block().context("cannot catch signals")?;
+    let mut measurement = Measurement::prepare(&name, bench, signals)?;
+    measurement.warm_up()?;
+    for round in 1..=bench.rounds {
+        measurement.run_round(round)?;
+    }
+    let results = measurement.finish();
+    let table = Table(&results).to_string();
+    let json = serde_json::to_string_pretty(&results)?;
+    write_files(&bench.out, &table, &json, picture::draw(&results))?;
+    match bench.json {
+        true => println!("{json}"),
+        false => print!("{table}"),
+    }
+    eprintln!("written to {}", bench.out.display());
+    Ok(match results.failures.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => {
+            let count = results.failures.len();
+            eprintln!("trapeze: {count} RUNS WENT WRONG, their figures must not be believed");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// A bench in progress.
+struct Measurement {
+    settings: Settings,
+    environment: Environment,
+    targets: Vec<Target>,
+    cases: Vec<CaseResults>,
+    failures: Vec<String>,
+    runs_done: usize,
+    client: Client,
+    accounts: Accounts,
+    signals: Signals,
+    /// Keeps the lab up.
+    _lab: LabGuard,
+}
+
+impl Measurement {
+    fn prepare(name: &str, bench: &Bench, signals: Signals) -> Result<Self> {
+        let has = |target| bench.targets.contains(&target);
+        // Asks every program that is needed, before anything is made.
+        let environment = Environment::ask(has(Target::Haproxy))?;
+        eprintln!("making the lab {name}");
+        let lab = LabGuard::up(&Options {
+            dispatchers: Some(1),
+            backends: Some(bench.backends),
+            daemons: has(Target::Trapeze),
+            ..Options::named(name)
+        })?;
+        let dispatcher = lab.host(DISPATCHER)?;
+        let backends: Vec<Ipv4Addr> = (1..=bench.backends)
+            .map(|number| Role::Backend.address(number))
+            .collect();
+        for &proxy in bench.targets.iter().filter(|target| target.is_proxy()) {
+            proxies::start(proxy, &lab, &dispatcher, &backends, environment.cores)?;
+        }
+        let cases = Case::all(&bench.sizes).into_iter();
+        Ok(Measurement {
+            settings: Settings {
+                rounds: bench.rounds,
+                seconds: bench.seconds,
+                connections: bench.connections,
+                backends: bench.backends,
+            },
+            environment,
+            targets: bench.targets.clone(),
+            cases: cases
+                .map(|case| CaseResults::new(case, &bench.targets))
+                .collect(),
+            failures: Vec::new(),
+            runs_done: 0,
+            client: Client::new(lab.host(CLIENT)?, RunDir::of(name).path())?,
+            accounts: Accounts::of(name),
+            signals,
+            _lab: lab,
+        })
+    }
+
+    /// Fills caches and connection pools. What fails will fail again, when it counts.
+    fn warm_up(&self) -> Result<()> {
+        let case = self.cases[0].case;
+        for &target in &self.targets {
+            self.check_interrupt()?;
+            eprintln!("warming up {}", target.title());
+            let _ = self.client.run(&Load {
+                seconds: WARM_UP_SECONDS,
+                ..self.load(case, target)
+            });
+        }
+        Ok(())
+    }
+
+    /// All targets in turn for each case, each round from another on.
+    fn run_round(&mut self, round: u32) -> Result<()> {
+        let mut order = self.targets.clone();
+        order.rotate_left((round as usize - 1) % self.targets.len());
+        for index in 0..self.cases.len() {
+            for &target in &order {
+                self.check_interrupt()?;
+                self.run_one(round, index, target)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn run_one(&mut self, round: u32, index: usize, target: Target) -> Result<()> {
+        let case = self.cases[index].case;
+        let load = self.load(case, target);
+        let (outcome, usage) = self.accounts.during(|| self.client.run(&load))?;
+        self.runs_done += 1;
+        let all = self.settings.rounds as usize * self.cases.len() * self.targets.len();
+        let what = format!(
+            "[{:>3}/{all}] round {round}  {:<26}{:<8}",
+            self.runs_done,
+            case.title(),
+            target.title(),
+        );
+        let problem = match &outcome {
+            Ok(outcome) => problem(case, &load, outcome),
+            Err(error) => Some(format!("{error:#}")),
+        };
+        if let Ok(outcome) = outcome {
+            eprintln!("{what}{:>9.0} req/s", outcome.rate());
+            let run = Run {
+                round,
+                usage,
+                outcome,
+            };
+            self.cases[index].add(target, run);
+        }
+        if let Some(problem) = problem {
+            eprintln!("{what} FAILED: {problem}");
+            self.failures.push(format!(
+                "{}, {}, round {round}: {problem}",
+                case.title(),
+                target.title()
+            ));
+        }
+        Ok(())
+    }
+
+    fn load(&self, case: Case, target: Target) -> Load {
+        let authority = match target {
+            Target::Direct => Role::Backend.address(1).to_string(),
+            Target::Trapeze => VIP.to_string(),
+            proxy => format!("{}:{}", Role::Dispatcher.address(1), proxies::port(proxy)),
+        };
+        Load {
+            url: format!("http://{authority}/{}", case.size.name),
+            connections: case.connections(self.settings.connections),
+            close: case.mode == Mode::ConnectionPerRequest,
+            seconds: self.settings.seconds,
+        }
+    }
+
+    /// An interrupt ends the bench, and with it the lab.
+    fn check_interrupt(&self) -> Result<()> {
+        match self.signals.wait(Duration::ZERO)? {
+            Some(_) => bail!("interrupted"),
+            None => Ok(()),
+        }
+    }
+
+    fn finish(mut self) -> Results {
+        for case in &mut self.cases {
+            case.conclude();
+        }
+        Results {
+            environment: self.environment,
+            settings: self.settings,
+            cases: self.cases,
+            failures: self.failures,
+        }
+    }
+}
+
+/// What is wrong with a run, so that its figures must not be believed.
+fn problem(case: Case, load: &Load, outcome: &Outcome) -> Option<String> {
+    let begun = outcome.connections_begun;
+    let reused = begun < outcome.requests;
+    let kept = u64::from(load.connections) + PROBES;
+    if let Some(errors) = outcome.errors.summary() {
+        return Some(errors);
+    }
+    match case.mode {
+        _ if outcome.requests == 0 => Some("no answers".to_owned()),
+        Mode::ConnectionPerRequest if reused => Some(format!(
+            "{begun} connections for {} requests, of which each should have its own",
+            outcome.requests
+        )),
+        Mode::KeepAlive | Mode::OneConnection if begun > kept => Some(format!(
+            "{begun} connections were begun, where {kept} should have been kept"
+        )),
+        _ => None,
+    }
+}
+
+fn write_files(out: &Path, table: &str, json: &str, picture: Option<String>) -> Result<()> {
+    let write = |name: &str, text: &str| std::fs::write(out.join(name), text);
+    std::fs::create_dir_all(out)
+        .and_then(|()| write("bench.txt", table))
+        .and_then(|()| write("bench.json", json))
+        .and_then(|()| picture.map_or(Ok(()), |picture| write("bench.svg", &picture)))
+        .with_context(|| format!("cannot write the results to {}", out.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_did_not_do_what_its_case_says_is_a_failure() {
+        let [close, keep, ..] = Case::all(&[Size::named("1k").unwrap()])[..] else {
+            panic!("three cases");
+        };
+        let load = Load {
+            url: String::new(),
+            connections: 32,
+            close: false,
+            seconds: 1,
+        };
+        let outcome = |requests, connections_begun| Outcome {
+            connections_begun,
+            ..results::tests::run(1, requests).outcome
+        };
+        let problem = |case, requests, begun| problem(case, &load, &outcome(requests, begun));
+        assert_eq!(problem(keep, 1000, 33), None);
+        assert_eq!(problem(close, 1000, 1032), None);
+        assert!(problem(keep, 1000, 34).unwrap().contains("kept"));
+        assert!(problem(close, 1000, 32).unwrap().contains("its own"));
+        assert!(problem(keep, 0, 32).unwrap().contains("no answers"));
+    }
+}

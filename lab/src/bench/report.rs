@@ -1,0 +1,253 @@
+//! The results as a table for a terminal.
+
+use std::fmt::{self, Display, Formatter};
+
+use super::case::{Bars, Target};
+use super::results::{CaseResults, Comparison, Ratio, Results, Run};
+
+/// A share of the machine used by others from which on figures are doubtful.
+const NOISE: f64 = 0.1;
+
+/// The figures by case and target, then Trapeze's ratios and the bars.
+pub struct Table<'a>(pub &'a Results);
+
+impl Display for Table<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Table(results) = self;
+        write_conditions(f, results)?;
+        for case in &results.cases {
+            write_case(f, case)?;
+        }
+        write_ratios(f, &results.cases)?;
+        writeln!(f)?;
+        write_doubts(f, results)
+    }
+}
+
+fn write_conditions(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
+    let (environment, settings) = (&results.environment, &results.settings);
+    writeln!(
+        f,
+        "Linux {}, {} cores of {}\n\
+         trapeze {}, {}nginx {}, wrk {}\n\
+         {} connections, {} backends, medians of {} rounds, runs of {} s",
+        environment.kernel,
+        environment.cores,
+        environment.cpu,
+        environment.trapeze,
+        environment
+            .haproxy
+            .as_ref()
+            .map_or_else(String::new, |version| format!("HAProxy {version}, ")),
+        environment.nginx,
+        environment.wrk,
+        settings.connections,
+        settings.backends,
+        settings.rounds,
+        settings.seconds,
+    )?;
+    writeln!(
+        f,
+        "\n{:<28}{:>9}{:>9}{:>10}{:>10}{:>12}{:>11}",
+        "", "req/s", "MB/s", "p50", "p99", "CPU µs/req", "of direct"
+    )
+}
+
+fn write_case(f: &mut Formatter<'_>, case: &CaseResults) -> fmt::Result {
+    writeln!(f, "{}", case.title)?;
+    for results in &case.targets {
+        write!(f, "  {:<26}", results.target.title())?;
+        let Some(median) = results.median else {
+            writeln!(f, "{:>9}", "-")?;
+            continue;
+        };
+        let of_direct = case.ratio(results.target, Target::Direct);
+        writeln!(
+            f,
+            "{:>9}{:>9.1}{:>10}{:>10}{:>12.1}{:>11}",
+            grouped(median.requests_per_s),
+            median.megabytes_per_s,
+            time(median.p50_us),
+            time(median.p99_us),
+            median.cpu_us_per_request,
+            of_direct.map_or_else(|| "-".to_owned(), |ratio| format!("{:.2}", ratio.median)),
+        )?;
+    }
+    Ok(())
+}
+
+/// Ratios with their range over the rounds, and whether they reach the bars.
+fn write_ratios(f: &mut Formatter<'_>, cases: &[CaseResults]) -> fmt::Result {
+    let no_bars = Bars {
+        of_direct: None,
+        of_best_proxy: None,
+    };
+    let by_rate = |case: &CaseResults| (case.ratios.by_rate.clone(), case.bars);
+    write_comparisons(f, "Trapeze, by requests a second", cases, by_rate)?;
+    let by_cpu = |case: &CaseResults| (case.ratios.by_cpu.clone(), no_bars);
+    write_comparisons(
+        f,
+        "Trapeze, by requests for the same CPU time",
+        cases,
+        by_cpu,
+    )
+}
+
+fn write_comparisons(
+    f: &mut Formatter<'_>,
+    heading: &str,
+    cases: &[CaseResults],
+    comparison: impl Fn(&CaseResults) -> (Comparison, Bars),
+) -> fmt::Result {
+    let lines: Vec<String> = cases
+        .iter()
+        .filter_map(|case| {
+            let (comparison, bars) = comparison(case);
+            comparison.of_direct.or(comparison.of_best_proxy)?;
+            let of_direct = verdict(comparison.of_direct, bars.of_direct);
+            let of_proxy = verdict(comparison.of_best_proxy, bars.of_best_proxy);
+            let proxy = comparison.best_proxy.map_or("", Target::title);
+            let line = format!("  {:<26}{of_direct:<38}{of_proxy} {proxy}", case.title);
+            Some(line.trim_end().to_owned())
+        })
+        .collect();
+    if lines.is_empty() {
+        return Ok(());
+    }
+    writeln!(f, "\n{heading}")?;
+    writeln!(f, "{:<28}{:<38}of the best proxy", "", "of direct")?;
+    writeln!(f, "{}", lines.join("\n"))
+}
+
+fn verdict(ratio: Option<Ratio>, bar: Option<f64>) -> String {
+    let Some(ratio) = ratio else {
+        return "-".to_owned();
+    };
+    let Ratio { median, min, max } = ratio;
+    let range = format!("{median:.2} ({min:.2}..{max:.2})");
+    match (bar, ratio.meets(bar)) {
+        (Some(bar), Some(true)) => format!("{range} bar {bar:.2} met"),
+        (Some(bar), _) => format!("{range} bar {bar:.2} NOT MET"),
+        (None, _) => range,
+    }
+}
+
+/// What a reader should know before believing the figures.
+fn write_doubts(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
+    let runs = || {
+        let targets = results.cases.iter().flat_map(|case| &case.targets);
+        targets.flat_map(|target| &target.rounds)
+    };
+    let cores = results.environment.cores;
+    let is_noisy = |run: &&Run| run.others_share(cores) > NOISE;
+    let noisy = runs().filter(is_noisy).count();
+    if noisy > 0 {
+        writeln!(
+            f,
+            "warning: other programs used over {:.0}% of the machine in {noisy} of {} runs",
+            NOISE * 100.0,
+            runs().count()
+        )?;
+    }
+    if !results.environment.optimised {
+        writeln!(f, "warning: this trapeze was built without --release")?;
+    }
+    for failure in &results.failures {
+        writeln!(f, "FAILED: {failure}")?;
+    }
+    Ok(())
+}
+
+/// A count with a comma after each three digits.
+pub fn grouped(value: f64) -> String {
+    let digits = format!("{value:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+fn time(us: f64) -> String {
+    match us {
+        us if us < 1e3 => format!("{us:.0} µs"),
+        us if us < 1e6 => format!("{:.2} ms", us / 1e3),
+        us => format!("{:.2} s", us / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::case::Mode;
+    use super::super::results::tests::{case, results};
+    use super::*;
+
+    #[test]
+    fn each_case_has_a_line_for_each_target_and_its_ratios() {
+        let table = Table(&results()).to_string();
+        let line = |start: &str| {
+            let found = table.lines().find(|line| line.starts_with(start));
+            found.unwrap_or_else(|| panic!("no {start:?} in\n{table}"))
+        };
+        let words = |start| line(start).split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            words("  Trapeze"),
+            "Trapeze 15,000 19.1 500 µs 4.27 ms 126.7 0.75"
+        );
+        let bars: Vec<&str> = table.lines().filter(|line| line.contains("bar")).collect();
+        assert_eq!(bars.len(), 3, "{table}");
+        assert!(bars[0].ends_with("1.67 (1.67..1.67) bar 1.30 met HAProxy"));
+        assert!(bars[1].contains("0.95 (0.80..0.95) bar 0.90 met"));
+        assert!(bars[2].contains("0.97 (0.97..0.97) bar 0.95 met"));
+        assert!(!table.contains("warning"), "{table}");
+    }
+
+    #[test]
+    fn a_bar_that_is_missed_stands_out() {
+        let mut results = results();
+        results.cases = vec![case(
+            "1m",
+            Mode::KeepAlive,
+            [&[1000], &[300], &[900], &[940]],
+        )];
+        let table = Table(&results).to_string();
+        assert_eq!(table.matches("NOT MET").count(), 2, "{table}");
+    }
+
+    #[test]
+    fn targets_that_were_left_out_are_left_out() {
+        let mut results = results();
+        results.cases = vec![case("1k", Mode::KeepAlive, [&[], &[], &[], &[100]])];
+        let table = Table(&results).to_string();
+        assert!(!table.contains("of the best proxy"), "{table}");
+    }
+
+    #[test]
+    fn doubtful_figures_are_called_so() {
+        let mut results = results();
+        results.cases[0].targets[0].rounds[0].usage.others_cpu_us = 500_000;
+        results.environment.optimised = false;
+        results
+            .failures
+            .push("1 KiB, nginx, round 1: no answers".into());
+        let table = Table(&results).to_string();
+        assert!(table.contains("over 10% of the machine in 1 of 36 runs"));
+        assert!(table.contains("without --release"));
+        assert!(table.contains("FAILED: 1 KiB, nginx, round 1: no answers"));
+    }
+
+    #[test]
+    fn numbers_are_written_for_people() {
+        assert_eq!(
+            [0.4, 999.6, 59_086.8, 1_234_567.0].map(grouped),
+            ["0", "1,000", "59,087", "1,234,567"]
+        );
+        assert_eq!(
+            [513.0, 4270.0, 2e6].map(time),
+            ["513 µs", "4.27 ms", "2.00 s"]
+        );
+    }
+}
