@@ -70,7 +70,11 @@ impl Cluster {
         host: &str,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> std::thread::JoinHandle<T> {
-        let namespace = self.host(host).expect("a host that is on").namespace().to_owned();
+        let namespace = self
+            .host(host)
+            .expect("a host that is on")
+            .namespace()
+            .to_owned();
         std::thread::spawn(move || {
             netns::enter(&namespace).expect("the host's namespace");
             work()
@@ -84,7 +88,10 @@ impl Cluster {
             "{} is not installed: make setup",
             command[0]
         );
-        let mut built = self.host(host).expect("a host that is on").command(command[0]);
+        let mut built = self
+            .host(host)
+            .expect("a host that is on")
+            .command(command[0]);
         built.args(&command[1..]);
         built
     }
@@ -121,11 +128,15 @@ impl Cluster {
     /// `host`: for clients that make their own packets.
     pub fn lend_address(&self, host: &str, address: &str) {
         let link = self.run(host, &["ip", "-o", "link", "show", "eth0"]);
-        let (_, rest) = link.split_once("link/ether ").expect("an Ethernet interface");
+        let (_, rest) = link
+            .split_once("link/ether ")
+            .expect("an Ethernet interface");
         let mac = rest.split(' ').next().expect("its address");
         let status = self.status().expect("the lab is up");
         for other in status.hosts.iter().filter(|other| other.name != host) {
-            let words = ["ip", "neigh", "replace", address, "lladdr", mac, "dev", "eth0"];
+            let words = [
+                "ip", "neigh", "replace", address, "lladdr", mac, "dev", "eth0",
+            ];
             self.run(&other.name, &words);
         }
     }
@@ -150,7 +161,10 @@ impl Cluster {
     /// What all backends' data paths have counted together.
     pub fn agents(&self) -> Counts {
         let status = self.status().expect("the lab is up");
-        let backends = status.hosts.iter().filter(|h| h.name.starts_with('b') && h.up);
+        let backends = status
+            .hosts
+            .iter()
+            .filter(|h| h.name.starts_with('b') && h.up);
         backends
             .map(|host| self.agent(&host.name))
             .fold(Counts::default(), Counts::plus)
@@ -171,7 +185,9 @@ impl Cluster {
     pub fn backend(&self, name: &str) -> BackendStatus {
         let all: Vec<BackendStatus> =
             trapeze_dispatcher::ask(&self.control(), &Request::Backends).expect("it answers");
-        all.into_iter().find(|b| b.name == name).expect("it is configured")
+        all.into_iter()
+            .find(|b| b.name == name)
+            .expect("it is configured")
     }
 
     /// The text of the configuration file.
@@ -211,7 +227,12 @@ impl Cluster {
     /// Where a backend stores uploads.
     pub fn uploads(&self, backend: &str) -> PathBuf {
         let status = self.status().expect("the lab is up");
-        status.host(backend).expect("a host").uploads.clone().expect("a backend")
+        status
+            .host(backend)
+            .expect("a host")
+            .uploads
+            .clone()
+            .expect("a backend")
     }
 
     /// The directory that the servers serve.

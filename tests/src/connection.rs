@@ -77,12 +77,19 @@ impl Connection {
 
     /// Sends bytes.
     pub fn send(&mut self, bytes: impl AsRef<[u8]>) -> &mut Self {
-        self.stream.write_all(bytes.as_ref()).expect("they are sent");
+        self.stream
+            .write_all(bytes.as_ref())
+            .expect("they are sent");
         self
     }
 
     /// Sends bytes in pieces of `size`, with a pause after each.
-    pub fn send_pieces(&mut self, bytes: impl AsRef<[u8]>, size: usize, pause: Duration) -> &mut Self {
+    pub fn send_pieces(
+        &mut self,
+        bytes: impl AsRef<[u8]>,
+        size: usize,
+        pause: Duration,
+    ) -> &mut Self {
         for piece in bytes.as_ref().chunks(size) {
             self.send(piece);
             std::thread::sleep(pause);
@@ -108,7 +115,10 @@ impl Connection {
     pub fn try_response(&mut self, has_body: bool) -> io::Result<Response> {
         let head = self.take_through(b"\r\n\r\n")?;
         let head = String::from_utf8_lossy(&head).into_owned();
-        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+        let status = head
+            .split(' ')
+            .nth(1)
+            .and_then(|status| status.parse().ok());
         let status: u16 = status.ok_or_else(|| io::Error::other(format!("no HTTP: {head:?}")))?;
         let mut response = Response {
             status,
@@ -196,7 +206,7 @@ impl Connection {
         match self.stream.read(&mut buffer)? {
             0 => Err(io::Error::new(
                 io::ErrorKind::UnexpectedEof,
-                format!("it ends after {:?}", String::from_utf8_lossy(&self.unread)),
+                format!("it ends after {} bytes", self.unread.len()),
             )),
             length => {
                 self.unread.extend_from_slice(&buffer[..length]);
@@ -220,7 +230,8 @@ impl Response {
     /// # Panics
     /// None did.
     pub fn backend(&self) -> &str {
-        self.header("x-backend").unwrap_or_else(|| panic!("no backend's: {}", self.head))
+        self.header("x-backend")
+            .unwrap_or_else(|| panic!("no backend's: {}", self.head))
     }
 
     /// Asserts that a backend answered 200; its name.

@@ -29,8 +29,14 @@ impl Content {
 impl Read for Content {
     /// Whole words, so that what is read does not depend on how it is read.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let length = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
-        let length = if length as u64 == self.left { length } else { length & !7 };
+        let length = buffer
+            .len()
+            .min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        let length = if length as u64 == self.left {
+            length
+        } else {
+            length & !7
+        };
         for word in buffer[..length].chunks_mut(8) {
             // xorshift64
             self.state ^= self.state << 13;

@@ -14,9 +14,15 @@ impl Counts {
     pub(crate) fn read(drops: &PerCpu, events: &PerCpu) -> Self {
         let named = |names: &'static [(&str, &str)], map: &PerCpu| {
             let sums = map.sums().expect("the map is read");
-            names.iter().map(|(name, _)| *name).zip(sums).collect::<Vec<_>>()
+            names
+                .iter()
+                .map(|(name, _)| *name)
+                .zip(sums)
+                .collect::<Vec<_>>()
         };
-        let all = named(DROP_REASONS, drops).into_iter().chain(named(EVENTS, events));
+        let all = named(DROP_REASONS, drops)
+            .into_iter()
+            .chain(named(EVENTS, events));
         Self(all.filter(|&(_, count)| count > 0).collect())
     }
 

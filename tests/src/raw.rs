@@ -208,10 +208,16 @@ impl RawClient {
     /// True if a segment with something in it has arrived.
     fn receive(&mut self) -> bool {
         let wait = std::time::Duration::from_millis(20);
-        self.interface.wait(Some(wait)).expect("the interface is up");
+        self.interface
+            .wait(Some(wait))
+            .expect("the interface is up");
         let mut batch = std::mem::take(&mut self.batch);
-        self.interface.receive(&mut batch).expect("the interface is up");
-        let news = batch.frames().fold(false, |news, frame| self.on_frame(frame) || news);
+        self.interface
+            .receive(&mut batch)
+            .expect("the interface is up");
+        let news = batch
+            .frames()
+            .fold(false, |news, frame| self.on_frame(frame) || news);
         self.batch = batch;
         news
     }

@@ -52,7 +52,10 @@ fn malformed_slow_and_large_heads_are_answered_and_closed() {
         let mut client = Connection::open();
         client.send_pieces("GET / HTTP/1.1\r\nA: b\r\n", 2, Duration::from_millis(30));
         refused_on(&mut client, 408);
-        assert!(start.elapsed() > Duration::from_secs(2), "not before its time");
+        assert!(
+            start.elapsed() > Duration::from_secs(2),
+            "not before its time"
+        );
 
         refused(&[b'a'; 40_000], 431);
         let long_target = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(40_000));
@@ -83,7 +86,9 @@ fn a_client_that_goes_on_sending_still_gets_its_answer() {
             sender.join().unwrap();
         }
         let mut client = Connection::open();
-        client.send("POST /upload HTTP/1.1\r\nContent-Length: 100000000\r\nHost: a\r\nHost: b\r\n\r\n");
+        client.send(
+            "POST /upload HTTP/1.1\r\nContent-Length: 100000000\r\nHost: a\r\nHost: b\r\n\r\n",
+        );
         client.send(vec![b'x'; 50_000]);
         refused_on(&mut client, 400);
     });
@@ -97,9 +102,16 @@ fn without_a_backend_it_is_503_and_with_one_again_it_is_served() {
     let nobody = || {
         cluster.on("c1", || {
             refused(b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n", 503);
-            refused(b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello", 503);
+            refused(
+                b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+                503,
+            );
             let mut client = Connection::open();
-            client.send_pieces("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n", 9, Duration::from_millis(2));
+            client.send_pieces(
+                "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n",
+                9,
+                Duration::from_millis(2),
+            );
             refused_on(&mut client, 503);
             let mut client = Connection::open();
             client.send("HEAD /1k HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -108,9 +120,20 @@ fn without_a_backend_it_is_503_and_with_one_again_it_is_served() {
             client.expect_end();
         });
         // curl understands it: 35 is a failed TLS handshake, not a hang or a reset.
-        let tls = cluster.output("c1", &["curl", "-sSk", "-m", "10", "https://10.77.0.100/1k"]);
-        assert_eq!(tls.status.code(), Some(35), "{}", String::from_utf8_lossy(&tls.stderr));
-        assert!(String::from_utf8_lossy(&tls.stderr).contains("alert"), "{tls:?}");
+        let tls = cluster.output(
+            "c1",
+            &["curl", "-sSk", "-m", "10", "https://10.77.0.100/1k"],
+        );
+        assert_eq!(
+            tls.status.code(),
+            Some(35),
+            "{}",
+            String::from_utf8_lossy(&tls.stderr)
+        );
+        assert!(
+            String::from_utf8_lossy(&tls.stderr).contains("alert"),
+            "{tls:?}"
+        );
     };
     assert_eq!(served(), 200);
 
@@ -122,7 +145,9 @@ fn without_a_backend_it_is_503_and_with_one_again_it_is_served() {
     nobody();
     assert!(cluster.agents().of("refused") >= 3);
     cluster.start("b2", Some(Process::Server)).unwrap();
-    until("a server that is back is used", || (served() == 200).then_some(()));
+    until("a server that is back is used", || {
+        (served() == 200).then_some(())
+    });
     for backend in ["b1", "b3"] {
         cluster.start(backend, Some(Process::Server)).unwrap();
     }
@@ -132,7 +157,9 @@ fn without_a_backend_it_is_503_and_with_one_again_it_is_served() {
         cluster.kill(backend, Some(Process::Agent)).unwrap();
     }
     until("silence is noticed", || {
-        all.iter().all(|b| cluster.backend(b).state == "silent").then_some(())
+        all.iter()
+            .all(|b| cluster.backend(b).state == "silent")
+            .then_some(())
     });
     nobody();
     for backend in all {
@@ -145,7 +172,9 @@ fn without_a_backend_it_is_503_and_with_one_again_it_is_served() {
         cluster.kill(backend, None).unwrap();
     }
     until("their death is noticed", || {
-        all.iter().all(|b| cluster.backend(b).state == "silent").then_some(())
+        all.iter()
+            .all(|b| cluster.backend(b).state == "silent")
+            .then_some(())
     });
     nobody();
     cluster.start("b3", None).unwrap();

@@ -69,7 +69,10 @@ fn pool(policy: &str, backends: &str) -> String {
 }
 
 fn expected(shares: &[(&str, usize)]) -> BTreeMap<String, usize> {
-    shares.iter().map(|&(name, count)| (name.to_owned(), count)).collect()
+    shares
+        .iter()
+        .map(|&(name, count)| (name.to_owned(), count))
+        .collect()
 }
 
 #[test]
@@ -83,7 +86,10 @@ fn the_first_rule_that_matches_decides() {
             ("GET /1k HTTP/1.1\r\nhOST:  IMG.Example:80\r\n\r\n", "b2"),
             ("GET /1k HTTP/1.1\r\nHost: a.b.img.example\r\n\r\n", "b2"),
             ("GET /1k HTTP/1.1\r\nHost: aimg.example\r\n\r\n", "b1"),
-            ("GET http://img.example/1k HTTP/1.1\r\nHost: other\r\n\r\n", "b2"),
+            (
+                "GET http://img.example/1k HTTP/1.1\r\nHost: other\r\n\r\n",
+                "b2",
+            ),
             ("GET /exact HTTP/1.1\r\nHost: a\r\n\r\n", "b3"),
             ("GET /exact?with=query HTTP/1.1\r\nHost: a\r\n\r\n", "b3"),
             ("GET /exact/ly HTTP/1.1\r\nHost: a\r\n\r\n", "b1"),
@@ -133,7 +139,9 @@ fn least_connections_goes_where_fewest_are_open() {
             (head.backend().to_owned(), client)
         };
         let mut held: Vec<_> = (0..12).map(|_| download()).collect();
-        let count = |held: &[(String, Connection)], name: &str| held.iter().filter(|(b, _)| b == name).count();
+        let count = |held: &[(String, Connection)], name: &str| {
+            held.iter().filter(|(b, _)| b == name).count()
+        };
         let counts = ["b1", "b2", "b3"].map(|name| count(&held, name));
         assert_eq!(counts, [3, 3, 6]);
         // Those of b1 end: it is the next to be asked.
@@ -158,7 +166,10 @@ fn the_same_url_goes_to_the_same_backend() {
         let again: Vec<String> = (0..40).map(|n| get(&url(n))).collect();
         assert_eq!(first, again);
         let shares = shares(90, url);
-        assert!(shares.len() == 3 && shares.values().all(|&share| share > 10), "{shares:?}");
+        assert!(
+            shares.len() == 3 && shares.values().all(|&share| share > 10),
+            "{shares:?}"
+        );
         // One less: only its own URLs move.
         cluster.kill("b2", None).unwrap();
         trapeze_tests::until("it is missed", || {
@@ -166,7 +177,10 @@ fn the_same_url_goes_to_the_same_backend() {
         });
         for (number, before) in first.iter().enumerate() {
             let now = get(&url(number));
-            assert!(now != "b2" && (before == "b2" || *before == now), "{number}: {before} {now}");
+            assert!(
+                now != "b2" && (before == "b2" || *before == now),
+                "{number}: {before} {now}"
+            );
         }
     });
 }

@@ -36,10 +36,26 @@ pool = "images"
 fn curl(cluster: &Cluster, name: &str, path: &str, more: &[&str]) -> (String, Vec<u8>) {
     let resolve = format!("{name}:443:10.77.0.100");
     let url = format!("https://{name}{path}");
-    let fixed = ["curl", "-sSk", "-m", "20", "-i", "--resolve", &resolve, &url];
+    let fixed = [
+        "curl",
+        "-sSk",
+        "-m",
+        "20",
+        "-i",
+        "--resolve",
+        &resolve,
+        &url,
+    ];
     let output = cluster.run_bytes("c1", &[&fixed[..], more].concat());
-    let end = output.windows(4).position(|w| w == b"\r\n\r\n").expect("a head") + 4;
-    (String::from_utf8_lossy(&output[..end]).into_owned(), output[end..].to_vec())
+    let end = output
+        .windows(4)
+        .position(|w| w == b"\r\n\r\n")
+        .expect("a head")
+        + 4;
+    (
+        String::from_utf8_lossy(&output[..end]).into_owned(),
+        output[end..].to_vec(),
+    )
 }
 
 #[test]
@@ -55,12 +71,19 @@ fn server_name_and_protocol_choose_the_pool() {
         ("aimg.example", http1, "b1"),
         ("www.example", &["--http2"], "b3"),
         ("www.example", &["--tls-max", "1.2", "--http1.1"], "b1"),
-        ("www.example", &["--tls13-ciphers", "TLS_AES_128_GCM_SHA256", "--http1.1"], "b1"),
+        (
+            "www.example",
+            &["--tls13-ciphers", "TLS_AES_128_GCM_SHA256", "--http1.1"],
+            "b1",
+        ),
         ("img.example", &["--no-alpn"], "b2"),
     ] {
         let (head, body) = curl(&cluster, name, "/1m", more);
         let said = head.to_lowercase();
-        assert!(said.contains(&format!("x-backend: {backend}")), "{name} {more:?}: {head}");
+        assert!(
+            said.contains(&format!("x-backend: {backend}")),
+            "{name} {more:?}: {head}"
+        );
         same(&body, &document);
     }
     // What an operator looks for: the very certificate of the server.
