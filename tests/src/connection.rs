@@ -172,6 +172,11 @@ impl Connection {
         self.take(length).map(drop)
     }
 
+    /// What has been received and not been asked for yet.
+    pub fn unread(&self) -> &[u8] {
+        &self.unread
+    }
+
     /// Says that nothing more will be sent.
     pub fn finish(&mut self) -> &mut Self {
         self.stream.shutdown(Shutdown::Write).expect("it is open");
