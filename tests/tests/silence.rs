@@ -1,0 +1,87 @@
+//! Connections that say nothing for a long time, or ever.
+
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use trapeze_lab::Process;
+use trapeze_tests::{Cluster, Connection, until};
+
+/// Longer than any cookie lives.
+const LONG: Duration = Duration::from_secs(70);
+
+#[test]
+fn a_connection_may_be_silent_for_long_before_its_first_request() {
+    let cluster = Cluster::with("silent", |options| {
+        options.clients = 2;
+        options.tls = true;
+    });
+    cluster.run("c2", &["sysctl", "-q", "net.ipv4.tcp_timestamps=0"]);
+    let open = |host: &str| cluster.on(host, Connection::open);
+    let mut plain: Vec<Connection> = ["c1", "c2"].map(open).into();
+    let mut pieces: Vec<Connection> = ["c1", "c2"].map(open).into();
+    let mut probed = open("c1");
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(2))
+        .with_interval(Duration::from_secs(1))
+        .with_retries(3);
+    SockRef::from(probed.stream())
+        .set_tcp_keepalive(&keepalive)
+        .unwrap();
+    let closed = open("c1");
+    // Served, and then silent.
+    let mut served = open("c1");
+    served.ask("/1k").ok();
+
+    std::thread::sleep(LONG / 2);
+    drop(closed);
+    // The proofs that silent connections have left outlive the daemon.
+    cluster.restart("d1", Process::Dispatch);
+    std::thread::sleep(LONG / 2);
+
+    for client in &mut plain {
+        client.ask("/1k").ok();
+        client.ask("/10k").ok();
+    }
+    for client in &mut pieces {
+        let head = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+        client
+            .send_pieces(head, 9, Duration::from_millis(5))
+            .response()
+            .ok();
+    }
+    // Three unanswered probes would have ended it a minute ago.
+    probed.ask("/1k").ok();
+    served.ask("/1k").ok();
+    assert_eq!(cluster.agents().of("rebuilt"), 6);
+}
+
+#[test]
+fn connections_without_a_word_leave_nothing() {
+    let cluster = Cluster::up("wordless");
+    cluster.on("c1", || {
+        for _ in 0..200 {
+            drop(Connection::open());
+        }
+        for _ in 0..20 {
+            Connection::open().finish().expect_end();
+        }
+        // Half of a head, and gone.
+        for _ in 0..20 {
+            let mut client = Connection::open();
+            client.send("GET /");
+            drop(client);
+            let mut client = Connection::open();
+            client.send("GET /");
+            client.abort();
+        }
+    });
+    until("all is forgotten", || {
+        let daemon = cluster.daemon();
+        let nothing =
+            daemon.reading_flows + daemon.answering_flows == 0 && daemon.reading_bytes == 0;
+        (nothing && cluster.flows().is_empty()).then_some(())
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 0);
+    let sockets = cluster.run("c1", &["ss", "-Htn", "state", "fin-wait-1"]);
+    assert_eq!(sockets, "", "every end has been acknowledged");
+}
