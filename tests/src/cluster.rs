@@ -47,15 +47,37 @@ impl Cluster {
         text: &str,
         change: impl FnOnce(&mut Options),
     ) -> Self {
+        Self::configured_whole(test, &(Self::nodes(backends) + text), change)
+    }
+
+    /// As configured in a whole file.
+    pub fn configured_whole(test: &str, text: &str, change: impl FnOnce(&mut Options)) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("trapeze.toml");
-        std::fs::write(&path, nodes(backends) + text).expect("a temporary file");
+        std::fs::write(&path, text).expect("a temporary file");
         let mut cluster = Self::with(test, |options| {
             options.config = Some(path);
             change(options);
         });
         cluster._config = Some(directory);
         cluster
+    }
+
+    /// The part of a configuration that names the lab's hosts.
+    pub fn nodes(backends: u8) -> String {
+        let mut text = String::from(
+            "[cluster]\nname = \"tests\"\n\
+             keys = [{ id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }]\n\
+             [[dispatcher]]\nname = \"d1\"\naddress = \"10.77.0.11\"\ninterface = \"eth0\"\nattach = \"tc\"\n",
+        );
+        for number in 1..=backends {
+            let address = 20 + number;
+            let _ = writeln!(
+                text,
+                "[[backend]]\nname = \"b{number}\"\naddress = \"10.77.0.{address}\"\ninterface = \"eth0\""
+            );
+        }
+        text
     }
 
     /// Does `work` on a thread in a host's network.
@@ -274,20 +296,4 @@ fn is_installed(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
     program.contains('/') || directories.any(|d| PathBuf::from(d).join(program).is_file())
-}
-
-fn nodes(backends: u8) -> String {
-    let mut text = String::from(
-        "[cluster]\nname = \"tests\"\n\
-         keys = [{ id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }]\n\
-         [[dispatcher]]\nname = \"d1\"\naddress = \"10.77.0.11\"\ninterface = \"eth0\"\nattach = \"tc\"\n",
-    );
-    for number in 1..=backends {
-        let address = 20 + number;
-        let _ = writeln!(
-            text,
-            "[[backend]]\nname = \"b{number}\"\naddress = \"10.77.0.{address}\"\ninterface = \"eth0\""
-        );
-    }
-    text
 }
