@@ -185,6 +185,36 @@ fn without_a_backend_it_is_503_and_with_one_again_it_is_served() {
 }
 
 #[test]
+fn a_full_table_of_flows_refuses_new_ones_until_old_ones_end() {
+    let text = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [limits]\nflows = 16\nfin_timeout = \"1s\"\n";
+    let cluster = Cluster::configured("full", 1, text, |_| {});
+    cluster.on("c1", || {
+        let ask = |client: &mut Connection| client.ask("/1k").status;
+        let mut clients: Vec<Connection> = (0..16).map(|_| Connection::open()).collect();
+        assert!(clients.iter_mut().all(|client| ask(client) == 200));
+        for pause in [0, 2] {
+            let mut client = Connection::open();
+            let head = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+            client.send_pieces(head, 16, Duration::from_millis(pause));
+            refused_on(&mut client, 503);
+        }
+        assert!(clients.iter_mut().all(|client| ask(client) == 200));
+        drop(clients);
+        let start = Instant::now();
+        until("the table has room", || {
+            (ask(&mut Connection::open()) == 200).then_some(())
+        });
+        assert!(
+            start.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            start.elapsed()
+        );
+    });
+}
+
+#[test]
 fn what_is_not_a_request_ends_without_a_backend() {
     let cluster = Cluster::with("strange", |options| options.tls = true);
     cluster.on("c1", || {
