@@ -260,6 +260,32 @@ fn ends_age_the_record_and_lower_the_load() {
     });
 }
 
+/// A FIN may come along with the request, so that only the daemon sees it.
+#[test]
+fn ends_that_come_with_the_head_are_noticed_too() {
+    let cluster = python("finhead");
+    cluster.on("c1", || {
+        let head = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+        for number in 0..12 {
+            let mut client = Connection::open();
+            match number % 3 {
+                0 => client.send(head),
+                1 => client.send_pieces(head, 9, Duration::from_millis(3)),
+                _ => client.send(&head[..20]).send(&head[20..]),
+            };
+            client.finish().response().ok();
+            client.expect_end();
+        }
+    });
+    let closing = |flow: &trapeze_datapath::abi::Flow| flow.state == FlowState::ClientFin as u32;
+    until("all records say so", || {
+        cluster.flows().iter().all(closing).then_some(())
+    });
+    assert_eq!(cluster.flows().len(), 12);
+    let active = ["b1", "b2", "b3"].map(|b| cluster.backend(b).active);
+    assert_eq!(active, [0, 0, 0]);
+}
+
 #[test]
 fn both_directions_at_once_and_many_connections_at_once() {
     let cluster = python("both");
