@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trapeze_lab::{Process, ServerKind};
-use trapeze_tests::{Cluster, Connection, Content, same};
+use trapeze_tests::{Cluster, Connection, Content, same, until};
 
 /// Work that goes on while something happens to the cluster.
 struct Load<'a> {
@@ -115,6 +115,33 @@ fn kill_9_and_restart_of_daemons_disturb_no_established_flow() {
     });
     // Each connection has been set up once.
     assert_eq!(cluster.agents().of("rebuilt"), 5 + 6);
+}
+
+#[test]
+fn daemons_hand_over_to_their_successors() {
+    let cluster = Cluster::up("usr2");
+    let mut client = cluster.on("c1", Connection::open);
+    client.ask("/1k").ok();
+    for (host, process) in [("d1", Process::Dispatch), ("b1", Process::Agent)] {
+        let is_running = || {
+            let status = cluster.status().unwrap();
+            status.host(host).unwrap().processes[&process]
+        };
+        let pid = is_running().pid.unwrap().to_string();
+        let sent = std::process::Command::new("kill")
+            .args(["-USR2", &pid])
+            .status();
+        assert!(sent.unwrap().success());
+        until("it has ended", || (!is_running().running).then_some(()));
+        client.ask("/1k").ok();
+        cluster.start(host, Some(process)).unwrap();
+        client.ask("/1k").ok();
+        cluster.on("c1", || {
+            for _ in 0..3 {
+                Connection::open().ask("/1k").ok();
+            }
+        });
+    }
 }
 
 #[test]
