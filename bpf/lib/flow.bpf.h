@@ -77,13 +77,37 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 		__sync_fetch_and_add(&load->active, -1);
 }
 
+static __always_inline bool is_near(__u32 number, __u32 reference, __u32 distance)
+{
+	return number - reference + distance <= 2 * distance;
+}
+
+/* As much as Linux lets a connection have in flight by default. */
+#define LARGEST_WINDOW (1u << 25)
+/* An end comes right behind what came last, or not far from it after a loss. */
+#define END_DISTANCE (1u << 20)
+
+/*
+ * The backend alone knows whether a segment is the client's, but a blind
+ * forgery must not make us forget the flow: what is far from where the client
+ * stands moves nothing, and ends nothing (RFC 5961 3.2, in spirit).
+ */
 static __always_inline void age_flow(struct flow *flow, const struct segment *segment, __u64 now)
 {
+	bool may_end = is_near(segment->seq, flow->last_seq, END_DISTANCE) &&
+		       (!(segment->flags & TCP_ACK) ||
+			is_near(segment->ack, flow->last_ack, LARGEST_WINDOW));
+
 	flow->last_seen_ns = now;
-	flow->last_seq = segment->seq + segment->payload;
-	flow->last_ack = segment->ack;
 	flow->packets++;
 	flow->bytes += segment->payload;
+	if (segment->flags & TCP_ACK && is_near(segment->seq, flow->last_seq, LARGEST_WINDOW) &&
+	    is_near(segment->ack, flow->last_ack, LARGEST_WINDOW)) {
+		flow->last_seq = segment->seq + segment->payload;
+		flow->last_ack = segment->ack;
+	}
+	if (segment->flags & (TCP_RST | TCP_FIN) && !may_end)
+		return;
 	if (segment->flags & TCP_RST)
 		end_flow(flow, FLOW_RESET);
 	else if (segment->flags & TCP_FIN)

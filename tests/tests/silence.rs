@@ -3,8 +3,11 @@
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_lab::Process;
-use trapeze_tests::{Cluster, Connection, until};
+use trapeze_tests::raw::RawSender;
+use trapeze_tests::{Cluster, Connection, Dice, VIP, until};
 
 /// Longer than any cookie lives.
 const LONG: Duration = Duration::from_secs(70);
@@ -84,4 +87,48 @@ fn connections_without_a_word_leave_nothing() {
     assert_eq!(cluster.agents().of("rebuilt"), 0);
     let sockets = cluster.run("c1", &["ss", "-Htn", "state", "fin-wait-1"]);
     assert_eq!(sockets, "", "every end has been acknowledged");
+}
+
+/// Anyone can send a RST or a FIN in somebody's name; the flow's record must
+/// not go because of it while the connection is silent.
+#[test]
+fn a_silent_connection_survives_forged_ends() {
+    let cluster = Cluster::with("blind", |options| options.clients = 2);
+    let config = cluster.config() + "\n[limits]\nfin_timeout = \"1s\"\n";
+    assert!(
+        cluster
+            .reload("d1", Process::Dispatch, &config)
+            .starts_with("reloaded")
+    );
+    let mut client = cluster.on("c1", Connection::open);
+    client.ask("/1k").ok();
+    let source = client.stream().local_addr().unwrap();
+    cluster.on("c2", || {
+        let (sender, mut dice) = (RawSender::open(), Dice::new(1));
+        for flags in [Flags::RST, Flags::RST | Flags::ACK, Flags::FIN | Flags::ACK] {
+            for _ in 0..20 {
+                let header = Header {
+                    seq: dice.below(1 << 32) as u32,
+                    ack: dice.below(1 << 32) as u32,
+                    flags,
+                    ..Header::default()
+                };
+                let (destination, payload) = (VIP.into(), Vec::new());
+                let forged = Segment {
+                    source,
+                    destination,
+                    header,
+                    payload,
+                };
+                sender.send_segment(&forged).unwrap();
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_secs(4));
+    client.ask("/1k").ok();
+    // Its own end counts.
+    client.finish().expect_end();
+    until("its record is gone", || {
+        cluster.flows().is_empty().then_some(())
+    });
 }
