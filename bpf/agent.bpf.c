@@ -13,6 +13,7 @@
  *                      (remove leftovers)    else rebuild     meets RST)
  *   anything else      socket? up            socket? up       up              drop
  *                      else drop: early      else drop
+ *                      (set up long ago: RST)
  */
 #include "kernel.h"
 
@@ -187,6 +188,21 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 	return TC_ACT_OK;
 }
 
+/* An epoch's unit is 2^26 ns of TAI; clocks may differ by all leap seconds. */
+#define EPOCH_SHIFT 26
+#define LOST_AFTER_NS (60ull * 1000000000ull)
+
+/*
+ * A packet of a connection that was set up long ago has not overtaken its
+ * start: this host has lost the connection, perhaps with its power.
+ */
+static __always_inline bool is_lost(const struct meta *meta)
+{
+	__u32 now = bpf_ktime_get_tai_ns() >> EPOCH_SHIFT;
+
+	return (__s32)(now - bpf_ntohl(meta->epoch)) > (__s32)(LOST_AFTER_NS >> EPOCH_SHIFT);
+}
+
 /* Anything but the start: only where its connection stands, or has stood. */
 static __always_inline int continue_flow(struct __sk_buff *skb, const struct headers *h,
 					 const struct segment *segment, struct setup *known)
@@ -195,8 +211,12 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 
 	if (known && known->epoch == bpf_ntohl(meta.epoch) && known->state == SETUP_CONFIRMED)
 		return deliver(skb);
-	if (!find_occupant(skb, segment).state)
+	if (!find_occupant(skb, segment).state) {
+		/* The client must hear an RST, as from the server alone. */
+		if (!known && is_lost(&meta))
+			return deliver(skb);
 		return drop(DROP_EARLY);
+	}
 	if (known && known->epoch == bpf_ntohl(meta.epoch)) {
 		known->state = SETUP_CONFIRMED;
 	} else if (!known) {

@@ -58,6 +58,24 @@ fn a_connection_may_be_silent_for_long_before_its_first_request() {
     assert_eq!(cluster.agents().of("rebuilt"), 6);
 }
 
+/// Its host was off for a moment and has forgotten the connection: the next
+/// request meets an RST, as with the server alone, once it is not too new.
+#[test]
+fn a_connection_that_its_backend_has_lost_is_reset() {
+    let cluster = Cluster::up("lost");
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let backend = client.ask("/1k").ok().to_owned();
+        std::thread::sleep(Duration::from_secs(61));
+        cluster.kill(&backend, None).unwrap();
+        cluster.start(&backend, None).unwrap();
+        client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+        let error = client.try_response(true).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        assert_eq!(cluster.agent(&backend).of("rebuilt"), 0);
+    });
+}
+
 #[test]
 fn connections_without_a_word_leave_nothing() {
     let cluster = Cluster::up("wordless");
