@@ -16,8 +16,6 @@ const BATCH: usize = 4096;
 const ROUND: usize = 100;
 /// Cookie keys are derived ahead; this often.
 const KEY_INTERVAL: Duration = Duration::from_secs(60);
-/// A client that has reset is not heard of again, but for strays.
-const RESET_LIFETIME: Duration = Duration::from_secs(2);
 /// With the table three quarters full, closed flows have to go this soon.
 const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 
@@ -82,8 +80,9 @@ impl Lifetimes {
         let lifetime = match FlowState::from_raw(flow.state) {
             Some(FlowState::Reading) => self.reading,
             Some(FlowState::Established) => self.idle,
-            Some(FlowState::ClientFin) => self.closed,
-            Some(FlowState::Reset) => RESET_LIFETIME,
+            // As long as their cookies are valid, a late copy of the first packet
+            // would begin the connection anew: its request would run twice.
+            Some(FlowState::ClientFin | FlowState::Reset) => self.closed,
             None => return true,
         };
         now.saturating_sub(Duration::from_nanos(flow.last_seen_ns)) > lifetime
