@@ -35,6 +35,8 @@ fn lose(cluster: &Cluster, client: Connection) {
     };
     link(1.0);
     client.abort();
+    // The emulator must have taken the reset before it is told to let frames pass.
+    std::thread::sleep(Duration::from_millis(20));
     link(0.0);
 }
 
