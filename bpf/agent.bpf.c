@@ -14,6 +14,7 @@
  *                      else rebuild       leftovers)
  *   anything else      socket? up         drop: early   socket? up     up             drop
  *                      else drop: early                 else drop
+ *                      (old epoch: up, RST)
  */
 #include "kernel.h"
 
@@ -169,6 +170,21 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 	return TC_ACT_OK;
 }
 
+/* An epoch's unit is 2^26 ns of the cluster's clock. */
+#define EPOCH_SHIFT 26
+#define LOST_AFTER_NS (60ull * 1000000000ull)
+
+/*
+ * A packet of a connection that was set up long ago has not overtaken its
+ * start: this host has lost the connection, perhaps with its power.
+ */
+static __always_inline bool is_lost(const struct meta *meta)
+{
+	__u32 now = cluster_time_ns() >> EPOCH_SHIFT;
+
+	return (__s32)(now - bpf_ntohl(meta->epoch)) > (__s32)(LOST_AFTER_NS >> EPOCH_SHIFT);
+}
+
 /* Anything but the start: only where its connection stands, or has stood. */
 static __always_inline int continue_flow(struct __sk_buff *skb, const struct headers *h,
 					 const struct segment *segment, struct setup *known)
@@ -177,8 +193,12 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 
 	if (known && known->epoch == bpf_ntohl(meta.epoch) && known->state == SETUP_CONFIRMED)
 		return deliver(skb);
-	if (!find_occupant(skb, segment).state)
+	if (!find_occupant(skb, segment).state) {
+		/* The client must hear an RST, as from the server alone. */
+		if (!known && is_lost(&meta))
+			return deliver(skb);
 		return drop(DROP_EARLY);
+	}
 	if (known && known->epoch == bpf_ntohl(meta.epoch)) {
 		known->state = SETUP_CONFIRMED;
 	} else if (!known) {

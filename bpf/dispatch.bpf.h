@@ -84,8 +84,10 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	if (segment->flags & TCP_SYN) {
 		if (segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
 			return drop(DROP_BAD_FLAGS);
-		if (flow)
+		if (flow) {
+			flow->syn_isn = segment->seq;
 			flow->syn_seen_ns = bpf_ktime_get_coarse_ns();
+		}
 		return answer_syn(ctx, segment, service);
 	}
 	if (flow && !is_another_connection(ctx, flow, segment))

@@ -122,7 +122,7 @@ struct flow {
 	__u32 last_seq; /* the client's latest segment */
 	__u32 last_ack;
 	__u32 pool; /* where its backend was chosen from: the daemon's */
-	__u32 pad;
+	__u32 syn_isn; /* of the SYN that syn_seen_ns tells of */
 	__u64 created_ns; /* CLOCK_MONOTONIC */
 	__u64 last_seen_ns; /* CLOCK_MONOTONIC_COARSE */
 	__u64 syn_seen_ns; /* a SYN of the same 4-tuple came by: look twice */

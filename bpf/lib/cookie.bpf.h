@@ -52,14 +52,6 @@ static __always_inline __u32 mss_class(const __u16 *classes, __u32 count, __u16 
 	return class;
 }
 
-/* The clock that dispatchers share. */
-static __always_inline __u64 cluster_time_ns(void)
-{
-	struct node *self = this_node();
-
-	return bpf_ktime_get_ns() + (self ? self->clock_offset_ns : 0);
-}
-
 static __always_inline __u64 cookie_period(void)
 {
 	return cluster_time_ns() / (COOKIE_PERIOD_S * 1000000000ull);

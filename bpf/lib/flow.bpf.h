@@ -39,9 +39,20 @@ static __always_inline struct proof proof_of(const struct flow *flow)
 }
 
 /*
+ * Of two connections of one 4-tuple, is this the later one? It is if its SYN
+ * is the latest that has come by, or if its ISN lies behind the other's (RFC
+ * 6528 3). A late copy of an earlier connection's request is neither, and must
+ * not run again.
+ */
+static __always_inline bool is_later(const struct flow *flow, __u32 client_isn)
+{
+	return client_isn == flow->syn_isn || (__s32)(client_isn - flow->client_isn) > 0;
+}
+
+/*
  * A SYN has come by on this record's 4-tuple, which proves nothing: anyone can
- * send one. A packet that shows a valid cookie under other ISNs proves that
- * the client uses the port for a new connection.
+ * send one. A packet that shows a valid cookie under other, later ISNs proves
+ * that the client uses the port for a new connection.
  */
 static __noinline bool is_another_connection(context_t *ctx, const struct flow *flow,
 					     const struct segment *segment)
@@ -55,8 +66,9 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 	proof = bpf_map_lookup_elem(&proofs, &segment->key);
 	if (proof && proof->server_isn != flow->server_isn && segment->ack == proof->server_isn + 1 &&
 	    segment->seq - proof->client_isn < 1 << 20)
-		return true;
-	if (segment->ack - 1 == flow->server_isn || read_options(ctx, segment, &options) == CHECKSUM_WRONG)
+		return is_later(flow, proof->client_isn);
+	if (segment->ack - 1 == flow->server_isn || !is_later(flow, segment->seq - 1) ||
+	    read_options(ctx, segment, &options) == CHECKSUM_WRONG)
 		return false;
 	return check_cookie(&segment->key, segment->seq - 1, segment->ack - 1, options.timestamps,
 			    options.tsecr, &terms);

@@ -16,3 +16,11 @@ static __always_inline struct node *this_node(void)
 
 	return bpf_map_lookup_elem(&node, &zero);
 }
+
+/* The clock that the cluster's nodes share. */
+static __always_inline __u64 cluster_time_ns(void)
+{
+	struct node *self = this_node();
+
+	return bpf_ktime_get_ns() + (self ? self->clock_offset_ns : 0);
+}

@@ -81,7 +81,7 @@ pod!(
         last_seq: u32,
         last_ack: u32,
         pool: u32,
-        pad: u32,
+        syn_isn: u32,
         created_ns: u64,
         last_seen_ns: u64,
         syn_seen_ns: u64,

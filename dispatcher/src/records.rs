@@ -122,6 +122,20 @@ impl Records {
             .put(&map_key, &new_flow(isns, handshake), Update::Any)
     }
 
+    /// The client's FIN has come this way, unseen by the data path.
+    pub fn client_closed(&self, key: &FlowKey) -> io::Result<()> {
+        let map_key = abi::FlowKey::from(*key);
+        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
+            return Ok(());
+        };
+        if flow.state == FlowState::Established as u32 {
+            flow.state = FlowState::ClientFin as u32;
+            self.maps.flows.put(&map_key, &flow, Update::Replace)?;
+            self.loads.closed(flow.backend);
+        }
+        Ok(())
+    }
+
     /// Takes a record away that was for reading; another connection's stays.
     pub fn end_reading(&self, key: &FlowKey, isns: Isns) -> io::Result<()> {
         if let Some(record) = self.get(key)?

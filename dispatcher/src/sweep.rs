@@ -51,7 +51,7 @@ pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
             reading: limits.head_timeout + Duration::from_secs(30),
             idle: limits.idle_timeout,
             closed: if pressed {
-                PRESSED_FIN_LIFETIME
+                limits.fin_timeout.min(PRESSED_FIN_LIFETIME)
             } else {
                 limits.fin_timeout
             },

@@ -369,6 +369,7 @@ impl State {
         let Some(to) = self.backend_address(record.slot) else {
             return self.count("no-backend");
         };
+        self.note_end(&arrived.key, arrived.header.flags);
         if inner.len() <= self.inner_max {
             self.to_backends.push(to, |out| {
                 geneve::write(&record.option, inner, out);
@@ -456,9 +457,19 @@ impl State {
                 Meta { kind, ..meta }.seal(&self.cluster.keys, &binding)
             }
         };
+        if kind.is_none() {
+            self.note_end(key, segment.header.flags);
+        }
         let packet = segment.to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
+    }
+
+    /// A FIN that does not pass through the data path ages its record all the same.
+    fn note_end(&mut self, key: &FlowKey, flags: Flags) {
+        if flags.has(Flags::FIN) && self.shared.records.client_closed(key).is_err() {
+            self.count("record-failures");
+        }
     }
 
     fn backend_address(&self, slot: u32) -> Option<SocketAddrV4> {

@@ -1,1 +1,16 @@
-//! Placeholder.
+//! What the end-to-end tests share: a lab with everything running in it, raw
+//! clients and servers on its hosts, and the counters that prove which path a
+//! packet took. The tests themselves are in tests/tests, one concern a file.
+//!
+//! They need root, and the binary of the same profile: cargo build -p trapeze-cli.
+
+mod cluster;
+mod connection;
+mod content;
+mod counts;
+pub mod raw;
+
+pub use cluster::{Cluster, PATIENCE, until};
+pub use connection::{Connection, Response, VIP, VIP_TLS};
+pub use content::{Content, Dice, same};
+pub use counts::Counts;

@@ -1,0 +1,299 @@
+//! A lab with all of Trapeze running in it.
+
+use std::fmt::Write;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output};
+use std::time::{Duration, Instant};
+
+use trapeze_datapath::abi::Flow;
+use trapeze_datapath::agent::AgentMaps;
+use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::{netns, object};
+use trapeze_dispatcher::{BackendStatus, Request, Status};
+use trapeze_lab::{LabGuard, Options, Process};
+
+use crate::counts::Counts;
+
+/// Longer than anything but a hang takes.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A lab that comes down when this is dropped.
+pub struct Cluster {
+    lab: LabGuard,
+    _config: Option<tempfile::TempDir>,
+}
+
+impl Cluster {
+    /// One client, one dispatcher, three backends with nginx.
+    pub fn up(test: &str) -> Self {
+        Self::with(test, |_| {})
+    }
+
+    /// As `change` makes it.
+    pub fn with(test: &str, change: impl FnOnce(&mut Options)) -> Self {
+        let mut options = Options::named(&format!("t-{test}-{}", std::process::id()));
+        change(&mut options);
+        Self {
+            lab: LabGuard::up(&options).expect("the lab comes up"),
+            _config: None,
+        }
+    }
+
+    /// As configured: `text` has everything but the nodes.
+    pub fn configured(
+        test: &str,
+        backends: u8,
+        text: &str,
+        change: impl FnOnce(&mut Options),
+    ) -> Self {
+        Self::configured_whole(test, &(Self::nodes(backends) + text), change)
+    }
+
+    /// As configured in a whole file.
+    pub fn configured_whole(test: &str, text: &str, change: impl FnOnce(&mut Options)) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path().join("trapeze.toml");
+        std::fs::write(&path, text).expect("a temporary file");
+        let mut cluster = Self::with(test, |options| {
+            options.config = Some(path);
+            change(options);
+        });
+        cluster._config = Some(directory);
+        cluster
+    }
+
+    /// The part of a configuration that names the lab's hosts.
+    pub fn nodes(backends: u8) -> String {
+        let mut text = String::from(
+            "[cluster]\nname = \"tests\"\n\
+             keys = [{ id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }]\n\
+             [[dispatcher]]\nname = \"d1\"\naddress = \"10.77.0.11\"\ninterface = \"eth0\"\nattach = \"tc\"\n",
+        );
+        for number in 1..=backends {
+            let address = 20 + number;
+            let _ = writeln!(
+                text,
+                "[[backend]]\nname = \"b{number}\"\naddress = \"10.77.0.{address}\"\ninterface = \"eth0\""
+            );
+        }
+        text
+    }
+
+    /// Does `work` on a thread in a host's network.
+    pub fn on<T: Send>(&self, host: &str, work: impl FnOnce() -> T + Send) -> T {
+        let host = self.host(host).expect("a host that is on");
+        netns::inside(host.namespace(), || Ok(work())).expect("the host's namespace")
+    }
+
+    /// Does `work` in a host's network on a thread that goes on by itself.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        host: &str,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> std::thread::JoinHandle<T> {
+        let namespace = self
+            .host(host)
+            .expect("a host that is on")
+            .namespace()
+            .to_owned();
+        std::thread::spawn(move || {
+            netns::enter(&namespace).expect("the host's namespace");
+            work()
+        })
+    }
+
+    /// A command on a host. Its program must be installed.
+    pub fn command(&self, host: &str, command: &[&str]) -> Command {
+        assert!(
+            is_installed(command[0]),
+            "{} is not installed: make setup",
+            command[0]
+        );
+        let mut built = self
+            .host(host)
+            .expect("a host that is on")
+            .command(command[0]);
+        built.args(&command[1..]);
+        built
+    }
+
+    /// Runs a command on a host.
+    pub fn output(&self, host: &str, command: &[&str]) -> Output {
+        self.command(host, command).output().expect("it starts")
+    }
+
+    /// Starts a command on a host; its output is not read.
+    pub fn start_command(&self, host: &str, command: &[&str]) -> Child {
+        self.command(host, command).spawn().expect("it starts")
+    }
+
+    /// What a command on a host writes; it must succeed.
+    pub fn run(&self, host: &str, command: &[&str]) -> String {
+        String::from_utf8_lossy(&self.run_bytes(host, command)).into_owned()
+    }
+
+    /// As [`Self::run`], whatever it writes.
+    pub fn run_bytes(&self, host: &str, command: &[&str]) -> Vec<u8> {
+        let output = self.output(host, command);
+        assert!(
+            output.status.success(),
+            "{command:?} on {host}: {}\n{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout[..output.stdout.len().min(2000)]),
+            String::from_utf8_lossy(&output.stderr)
+        );
+        output.stdout
+    }
+
+    /// Has all other hosts know that an address, which no kernel holds, is at
+    /// `host`: for clients that make their own packets.
+    pub fn lend_address(&self, host: &str, address: &str) {
+        let link = self.run(host, &["ip", "-o", "link", "show", "eth0"]);
+        let (_, rest) = link
+            .split_once("link/ether ")
+            .expect("an Ethernet interface");
+        let mac = rest.split(' ').next().expect("its address");
+        let status = self.status().expect("the lab is up");
+        for other in status.hosts.iter().filter(|other| other.name != host) {
+            let words = [
+                "ip", "neigh", "replace", address, "lladdr", mac, "dev", "eth0",
+            ];
+            self.run(&other.name, &words);
+        }
+    }
+
+    /// The maps of d1.
+    pub fn dispatcher_maps(&self) -> DispatcherMaps {
+        DispatcherMaps::open(&self.pins("d1")).expect("d1's data path is pinned")
+    }
+
+    /// What d1's data path has counted.
+    pub fn dispatcher(&self) -> Counts {
+        let maps = self.dispatcher_maps();
+        Counts::read(&maps.drops, &maps.events)
+    }
+
+    /// What a backend's data path has counted.
+    pub fn agent(&self, backend: &str) -> Counts {
+        let maps = AgentMaps::open(&self.pins(backend)).expect("the agent's maps are pinned");
+        Counts::read(&maps.drops, &maps.events)
+    }
+
+    /// What all backends' data paths have counted together.
+    pub fn agents(&self) -> Counts {
+        let status = self.status().expect("the lab is up");
+        let backends = status
+            .hosts
+            .iter()
+            .filter(|h| h.name.starts_with('b') && h.up);
+        backends
+            .map(|host| self.agent(&host.name))
+            .fold(Counts::default(), Counts::plus)
+    }
+
+    /// The flow records of d1.
+    pub fn flows(&self) -> Vec<Flow> {
+        let all = self.dispatcher_maps().flows.all().expect("the map is read");
+        all.into_iter().map(|(_, flow)| flow).collect()
+    }
+
+    /// What d1's daemon says of itself; up to 200 ms old.
+    pub fn daemon(&self) -> Status {
+        trapeze_dispatcher::ask(&self.control(), &Request::Status).expect("the daemon answers")
+    }
+
+    /// What d1's daemon says of a backend.
+    pub fn backend(&self, name: &str) -> BackendStatus {
+        let all: Vec<BackendStatus> =
+            trapeze_dispatcher::ask(&self.control(), &Request::Backends).expect("it answers");
+        all.into_iter()
+            .find(|b| b.name == name)
+            .expect("it is configured")
+    }
+
+    /// The text of the configuration file.
+    pub fn config(&self) -> String {
+        std::fs::read_to_string(self.status().expect("the lab is up").config).expect("its file")
+    }
+
+    /// Writes the configuration and sends SIGHUP to a daemon; what it says then.
+    pub fn reload(&self, host: &str, process: Process, config: &str) -> String {
+        let status = self.status().expect("the lab is up");
+        std::fs::write(&status.config, config).expect("the configuration is written");
+        let word = match process {
+            Process::Dispatch => "dispatch",
+            Process::Agent => "agent",
+            Process::Server => "server",
+        };
+        let log = status.logs.join(format!("{host}.{word}.log"));
+        let read = || std::fs::read_to_string(&log).unwrap_or_default();
+        let before = read().len();
+        let pid = status.host(host).expect("a host").processes[&process].pid;
+        let hup = Command::new("kill")
+            .args(["-HUP", &pid.expect("it has been started").to_string()])
+            .status();
+        assert!(hup.expect("kill is installed").success());
+        until("the daemon has said what it makes of it", || {
+            let said = read()[before..].to_owned();
+            said.ends_with('\n').then_some(said)
+        })
+    }
+
+    /// Kills a process as SIGKILL does, and starts it again.
+    pub fn restart(&self, host: &str, process: Process) {
+        self.kill(host, Some(process)).expect("it runs");
+        self.start(host, Some(process)).expect("it starts again");
+    }
+
+    /// Where a backend stores uploads.
+    pub fn uploads(&self, backend: &str) -> PathBuf {
+        let status = self.status().expect("the lab is up");
+        status
+            .host(backend)
+            .expect("a host")
+            .uploads
+            .clone()
+            .expect("a backend")
+    }
+
+    /// The directory that the servers serve.
+    pub fn document(&self, name: &str) -> Vec<u8> {
+        let root = self.status().expect("the lab is up").root;
+        std::fs::read(root.join(name)).expect("a document of the lab")
+    }
+
+    fn pins(&self, node: &str) -> PathBuf {
+        object::pin_dir(&format!("lab-{}", self.name()), node)
+    }
+
+    fn control(&self) -> PathBuf {
+        PathBuf::from(format!("/run/trapeze/lab-{}/d1/control.sock", self.name()))
+    }
+}
+
+impl Deref for Cluster {
+    type Target = LabGuard;
+
+    fn deref(&self) -> &LabGuard {
+        &self.lab
+    }
+}
+
+/// Waits until `look` finds something, within [`PATIENCE`].
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_installed(program: &str) -> bool {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let mut directories = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    program.contains('/') || directories.any(|d| PathBuf::from(d).join(program).is_file())
+}

@@ -1,0 +1,193 @@
+//! The first request's head, in whatever pieces it comes.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use trapeze_core::wire::tcp::Flags;
+use trapeze_lab::{LinkSettings, Process, ServerKind};
+use trapeze_tests::raw::RawClient;
+use trapeze_tests::{Cluster, Connection, Dice, Response, VIP, same};
+
+const HEAD: &str = "GET /1k?of=pieces HTTP/1.1\r\nHost: site.example\r\nUser-Agent: pieces/1\r\n\
+                    Accept: */*\r\nX-Padding: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n";
+const AT_ONCE: Duration = Duration::ZERO;
+
+/// A request whose head has so many bytes.
+fn request_of(bytes: usize) -> String {
+    let mut head = String::from("GET /1k HTTP/1.1\r\nHost: site.example\r\n");
+    let mut number = 0;
+    while head.len() + 2 < bytes {
+        let left = bytes - 2 - head.len();
+        let line = if left < 1100 { left } else { 1000 };
+        head += &format!("X-Padding-{number:03}: {}\r\n", "p".repeat(line - 17));
+        number += 1;
+    }
+    head += "\r\n";
+    assert_eq!(head.len(), bytes);
+    head
+}
+
+/// What must be the same from whomever it comes.
+fn comparable(response: &Response) -> (u16, Vec<&str>, &[u8]) {
+    let varies = ["date:", "x-backend:", "etag:", "last-modified:"];
+    let is_same = |line: &&str| !varies.iter().any(|v| line.to_lowercase().starts_with(v));
+    let lines = response.head.lines().filter(is_same).collect();
+    (response.status, lines, &response.body)
+}
+
+#[test]
+fn a_head_in_pieces_of_any_size_is_served() {
+    let cluster = Cluster::up("pieces");
+    let document = cluster.document("1k");
+    let before = (cluster.dispatcher(), cluster.agents());
+    let flows = cluster.on("c1", || {
+        let whole = |pieces: usize| HEAD.len().div_ceil(pieces);
+        let ways = [
+            (HEAD.len(), AT_ONCE),
+            (1, AT_ONCE),
+            (1, Duration::from_millis(3)),
+            (whole(2), Duration::from_millis(20)),
+            (whole(2), AT_ONCE),
+            (whole(10), Duration::from_millis(2)),
+            (whole(40), AT_ONCE),
+        ];
+        for (size, pause) in ways {
+            for nodelay in [true, false] {
+                let mut client = Connection::open();
+                client.stream().set_nodelay(nodelay).unwrap();
+                let response = client.send_pieces(HEAD, size, pause).response();
+                response.ok();
+                same(&response.body, &document);
+                // The connection is a normal one.
+                same(&client.ask("/1k").body, &document);
+            }
+        }
+        ways.len() as u64 * 2
+    });
+    let d1 = cluster.dispatcher() - before.0;
+    assert_eq!(d1.of("cookie-valid"), flows, "{d1:?}");
+    // Small segments that wait for an acknowledgement are joined by the client's TCP.
+    assert!(d1.of("to-daemon") > 5 * flows, "{d1:?}");
+    let agents = cluster.agents() - before.1;
+    assert_eq!(agents.of("rebuilt"), flows, "{agents:?}");
+    assert_eq!(cluster.daemon().reading_flows, 0);
+}
+
+#[test]
+fn segments_in_any_order_with_copies_and_overlaps_make_one_request() {
+    let cluster = Cluster::up("order");
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let document = cluster.document("1k");
+    cluster.on("c1", || {
+        for seed in 1..=30 {
+            let mut dice = Dice::new(seed);
+            let mut pieces = Vec::new();
+            let mut at = 0;
+            while at < HEAD.len() {
+                let length = 1 + dice.below(40);
+                // Into what came before and what comes after.
+                let from = at - dice.below(at.min(20) + 1);
+                let to = (at + length + dice.below(20)).min(HEAD.len());
+                pieces.push((from, to));
+                if dice.below(4) == 0 {
+                    pieces.push((from, to));
+                }
+                at += length;
+            }
+            dice.shuffle(&mut pieces);
+            let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000 + seed as u16), VIP);
+            for (from, to) in pieces {
+                raw.send(from, &HEAD.as_bytes()[from..to]);
+            }
+            raw.receive_until("the answer is whole", |raw| {
+                let end = raw.received().windows(4).position(|w| w == b"\r\n\r\n");
+                end.is_some_and(|end| raw.received().len() >= end + 4 + document.len())
+            });
+            let end = raw.received().len() - document.len();
+            same(&raw.received()[end..], &document);
+            assert!(raw.received().starts_with(b"HTTP/1.1 200 OK\r\n"));
+            raw.send_with(HEAD.len(), Flags::RST | Flags::ACK, b"");
+        }
+    });
+    let agents = cluster.agents();
+    assert_eq!(agents.of("rebuilt"), 30, "{agents:?}");
+}
+
+#[test]
+fn heads_up_to_the_configured_size_are_served_and_larger_ones_get_431() {
+    let cluster = Cluster::with("size", |options| options.server = ServerKind::Python);
+    let exchange = |to, head: &str| {
+        let mut client = Connection::to(to);
+        client.send(head);
+        client.response()
+    };
+    let compare = |sizes: &[usize]| {
+        cluster.on("c1", || {
+            for &size in sizes {
+                let head = request_of(size);
+                let direct = exchange("10.77.0.21:80".parse().unwrap(), &head);
+                let ours = exchange(VIP, &head);
+                assert_eq!(direct.status, 200, "{size}");
+                assert!(comparable(&direct) == comparable(&ours), "{size}: {ours:?}");
+            }
+        });
+    };
+    let refuse = |size: usize| {
+        cluster.on("c1", || {
+            let mut client = Connection::open();
+            client.send(request_of(size));
+            assert_eq!(client.response().status, 431, "{size}");
+            client.expect_end();
+        });
+    };
+    compare(&[600, 1400, 1448, 1449, 3000, 10_000, 30 << 10, 32 << 10]);
+    refuse(33 << 10);
+    let larger = cluster.config() + "\n[limits]\nhead_bytes = 65536\n";
+    let said = cluster.reload("d1", Process::Dispatch, &larger);
+    assert!(said.contains("reloaded"), "{said}");
+    compare(&[33 << 10, 60 << 10, 64 << 10]);
+    refuse((64 << 10) + 1);
+    // One byte after the other, as far as a patient client goes.
+    cluster.on("c1", || {
+        let head = request_of(4000);
+        let mut client = Connection::open();
+        client.send_pieces(&head, 1, AT_ONCE);
+        assert_eq!(client.response().status, 200);
+    });
+}
+
+#[test]
+fn a_link_that_loses_repeats_and_reorders_delays_a_head_at_most() {
+    let cluster = Cluster::with("faults", |options| options.server = ServerKind::Python);
+    let settings = LinkSettings {
+        loss: 0.05,
+        duplicate: 0.1,
+        reorder: 0.2,
+        jitter: Duration::from_micros(500),
+        delay: Duration::from_millis(1),
+        ..LinkSettings::default()
+    };
+    cluster.link("c1", &settings).unwrap();
+    let document = cluster.document("1k");
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let document = &document;
+                scope.spawn(move || {
+                    let mut dice = Dice::new(thread);
+                    for _ in 0..10 {
+                        let head = request_of(300 + dice.below(20_000));
+                        let mut client = Connection::open();
+                        let size = 100 + dice.below(3000);
+                        let response = client.send_pieces(&head, size, AT_ONCE).response();
+                        response.ok();
+                        same(&response.body, document);
+                        client.finish().expect_end();
+                    }
+                });
+            }
+        });
+    });
+    assert!(cluster.agents().of("rebuilt") >= 40);
+}

@@ -1,0 +1,361 @@
+//! How a connection comes to a server: at most once, over whatever an earlier
+//! one has left, and wherever the server listens.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+use trapeze_lab::{LinkSettings, Process, ServerKind};
+use trapeze_tests::{Cluster, Connection, VIP, same, until};
+
+const ONE_BACKEND: &str = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+     [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+
+fn one_backend(test: &str) -> Cluster {
+    Cluster::configured(test, 1, ONE_BACKEND, |_| {})
+}
+
+/// Connects from a port until the kernel lets it: its own TIME_WAIT may need a tick.
+fn from_port(port: u16) -> Connection {
+    until("the port can be used again", || {
+        Connection::try_to(VIP, port).ok()
+    })
+}
+
+/// A client's host forgets a connection without a word.
+fn lose(cluster: &Cluster, client: Connection) {
+    let link = |loss: f64| {
+        let delay = Duration::from_micros(1);
+        let settings = LinkSettings {
+            loss,
+            delay,
+            ..LinkSettings::default()
+        };
+        cluster.link("c1", &settings).unwrap();
+    };
+    link(1.0);
+    client.abort();
+    // The emulator must have taken the reset before it is told to let frames pass.
+    std::thread::sleep(Duration::from_millis(20));
+    link(0.0);
+}
+
+/// The states of the server's sockets to the client's port.
+fn server_states(cluster: &Cluster, port: u16) -> String {
+    let filter = format!("dport = :{port}");
+    let said = cluster.run("b1", &["ss", "-Htan", &filter]);
+    said.lines()
+        .filter_map(|line| line.split_whitespace().next())
+        .collect()
+}
+
+#[test]
+fn a_port_is_used_again_at_once() {
+    let cluster = one_backend("reuse");
+    let document = cluster.document("1k");
+    cluster.on("c1", || {
+        // The server closes first and keeps TIME_WAIT.
+        for _ in 0..100 {
+            let start = Instant::now();
+            let mut client = from_port(4001);
+            client.send("GET /1k HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            same(&client.response().body, &document);
+            client.expect_end();
+            drop(client);
+            assert!(start.elapsed() < Duration::from_secs(5));
+        }
+        // The client aborts: no state on either side, but a record.
+        for _ in 0..100 {
+            let mut client = from_port(4002);
+            same(&client.ask("/1k").body, &document);
+            client.abort();
+        }
+        // The same with heads in pieces.
+        for _ in 0..20 {
+            let mut client = from_port(4003);
+            let head = "GET /1k HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+            client.send_pieces(head, 17, Duration::from_millis(1));
+            same(&client.response().body, &document);
+            client.expect_end();
+        }
+    });
+    let agent = cluster.agent("b1");
+    assert_eq!(agent.of("rebuilt"), 220, "{agent:?}");
+    assert!(agent.of("replaced") > 90, "{agent:?}");
+    assert_eq!(agent.of("not-rebuilt"), 0, "{agent:?}");
+}
+
+/// A client that has lost its state reuses its port while the server still has
+/// an old connection in any state.
+#[test]
+fn leftovers_of_a_lost_connection_make_way() {
+    let cluster = one_backend("leftovers");
+    let document = cluster.document("1k");
+    let lose = |client: Connection| lose(&cluster, client);
+    let serve_from = |port: u16| {
+        let start = Instant::now();
+        let mut client = from_port(port);
+        same(&client.ask("/1k").body, &document);
+        same(&client.ask("/1k").body, &document);
+        assert!(
+            start.elapsed() < Duration::from_secs(5),
+            "{:?}",
+            start.elapsed()
+        );
+        client.abort();
+    };
+    cluster.on("c1", || {
+        for round in 0..3 {
+            // ESTABLISHED and idle.
+            let port = 4100 + round;
+            let mut client = from_port(port);
+            client.ask("/1k").ok();
+            lose(client);
+            assert_eq!(server_states(&cluster, port), "ESTAB");
+            serve_from(port);
+            // ESTABLISHED and in the middle of an answer.
+            let port = 4200 + round;
+            let mut client = from_port(port);
+            client
+                .send("GET /100m HTTP/1.1\r\nHost: a\r\n\r\n")
+                .skip(300_000)
+                .unwrap();
+            lose(client);
+            // Unless a retransmission has met the host's reset already.
+            assert!(["ESTAB", ""].contains(&&*server_states(&cluster, port)));
+            serve_from(port);
+            // FIN_WAIT2: the server has closed, the client's FIN never came.
+            let port = 4300 + round;
+            let mut client = from_port(port);
+            client.send("GET /1k HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            client.response();
+            lose(client);
+            let state = until("the server has closed", || {
+                let state = server_states(&cluster, port);
+                (state != "ESTAB").then_some(state)
+            });
+            assert_eq!(state, "FIN-WAIT-2");
+            serve_from(port);
+        }
+    });
+    let agent = cluster.agent("b1");
+    assert!(agent.of("replaced") >= 9, "{agent:?}");
+    assert_eq!(agent.of("not-rebuilt"), 0, "{agent:?}");
+}
+
+/// A server in Python on b1 that does as told; ends with the lab.
+fn serve(cluster: &Cluster, script: &str) {
+    cluster.kill("b1", Some(Process::Server)).unwrap();
+    let mut server = cluster.command("b1", &["python3", "-c", script]);
+    // Its end is the lab's: nobody waits for it.
+    drop(server.spawn().unwrap());
+    until("it listens", || {
+        let said = cluster.run("b1", &["ss", "-Htln"]);
+        said.contains(":80 ").then_some(())
+    });
+}
+
+#[test]
+fn a_connection_that_the_server_has_not_closed_makes_way_too() {
+    let cluster = one_backend("wait");
+    // Answers and never closes, whatever the client does: CLOSE_WAIT.
+    serve(
+        &cluster,
+        "import socket, threading\n\
+         listener = socket.create_server(('0.0.0.0', 80))\n\
+         kept = []\n\
+         while True:\n\
+         \x20   s, _ = listener.accept(); kept.append(s); s.recv(65536)\n\
+         \x20   s.sendall(b'HTTP/1.1 200 OK\\r\\nX-Backend: b1\\r\\nContent-Length: 2\\r\\n\\r\\nok')\n",
+    );
+    cluster.on("c1", || {
+        for _ in 0..5 {
+            let mut client = from_port(4400);
+            assert_eq!(client.ask("/").body, b"ok");
+            client.finish();
+            until("the FIN is there", || {
+                (server_states(&cluster, 4400) == "CLOSE-WAIT").then_some(())
+            });
+            lose(&cluster, client);
+        }
+    });
+    let agent = cluster.agent("b1");
+    assert_eq!(
+        (agent.of("rebuilt"), agent.of("replaced")),
+        (5, 4),
+        "{agent:?}"
+    );
+}
+
+#[test]
+fn a_full_accept_queue_ends_well() {
+    let cluster = one_backend("queue");
+    serve(
+        &cluster,
+        "import socket, time\n\
+         listener = socket.socket()\n\
+         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n\
+         listener.bind(('0.0.0.0', 80)); listener.listen(1)\n\
+         time.sleep(3)\n\
+         while True:\n\
+         \x20   s, _ = listener.accept(); s.recv(65536)\n\
+         \x20   s.sendall(b'HTTP/1.1 200 OK\\r\\nX-Backend: b1\\r\\nContent-Length: 2\\r\\n\\r\\nok'); s.close()\n",
+    );
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for thread in 0..12 {
+                scope.spawn(move || {
+                    let mut client = Connection::open();
+                    let head = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+                    match thread % 2 {
+                        0 => client.send(head),
+                        _ => client.send_pieces(head, 9, Duration::from_millis(5)),
+                    };
+                    assert_eq!(client.response().body, b"ok");
+                });
+            }
+        });
+    });
+    let agent = cluster.agent("b1");
+    assert!(agent.of("accept-queue-full") > 0, "{agent:?}");
+    assert_eq!(agent.of("rebuilt"), 12, "{agent:?}");
+}
+
+#[test]
+fn servers_elsewhere_and_missing_servers() {
+    let text = r#"
+[[pool]]
+name = "web"
+backends = ["b1", { name = "b2", server = "0.0.0.0:8080" }, { name = "b3", server = "127.0.0.1:8081" }]
+[[service]]
+name = "site"
+address = "10.77.0.100:80"
+pool = "web"
+"#;
+    let cluster = Cluster::configured("elsewhere", 3, text, |_| {});
+    let document = cluster.document("100k");
+    let ask = |times: usize| {
+        cluster.on("c1", || {
+            let mut backends: Vec<String> = (0..times)
+                .map(|_| {
+                    let mut client = Connection::open();
+                    let response = client.ask("/100k");
+                    same(&response.body, &document);
+                    client.ask("/1k").ok().to_owned()
+                })
+                .collect();
+            backends.sort();
+            backends.dedup();
+            backends.concat()
+        })
+    };
+    assert_eq!(ask(6), "b1b2b3");
+    for (killed, left) in [("b2", "b1b3"), ("b3", "b1")] {
+        cluster.kill(killed, Some(Process::Server)).unwrap();
+        assert_eq!(ask(6), left);
+    }
+    assert!(cluster.agents().of("no-listener") >= 2);
+}
+
+/// Everything that starts a request arrives late, twice, in disorder or not at
+/// all, and each request still runs once.
+#[test]
+fn a_request_runs_once_whatever_the_network_repeats() {
+    let cluster = Cluster::with("once", |options| {
+        options.server = ServerKind::Python;
+        options.backends = Some(2);
+    });
+    let settings = LinkSettings {
+        duplicate: 0.2,
+        reorder: 0.2,
+        loss: 0.05,
+        delay: Duration::from_millis(1),
+        jitter: Duration::from_millis(1),
+        ..LinkSettings::default()
+    };
+    let runs = || {
+        let count = |address: &str| {
+            let said = cluster.run("d1", &["curl", "-sS", &format!("http://{address}/count")]);
+            let value: serde_json::Value = serde_json::from_str(&said).unwrap();
+            value["requests"].as_u64().unwrap()
+        };
+        // Less the question itself, which is counted the next time.
+        count("10.77.0.21") + count("10.77.0.22")
+    };
+    let before = runs();
+    for host in ["c1", "b1", "b2"] {
+        cluster.link(host, &settings).unwrap();
+    }
+    let requests = cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8)
+                .map(|thread| {
+                    scope.spawn(move || {
+                        for round in 0..20 {
+                            let mut client = Connection::open();
+                            let body = format!("{thread} {round}");
+                            let head = format!(
+                                "POST /upload/{thread}-{round} HTTP/1.1\r\nHost: a\r\n\
+                                 Connection: close\r\nContent-Length: {}\r\n\r\n{body}",
+                                body.len()
+                            );
+                            match round % 2 {
+                                0 => client.send(&head),
+                                _ => client.send_pieces(&head, 30, Duration::ZERO),
+                            };
+                            assert_eq!(client.response().status, 201);
+                            client.expect_end();
+                        }
+                        20
+                    })
+                })
+                .collect();
+            threads.into_iter().map(|t| t.join().unwrap()).sum::<u64>()
+        })
+    });
+    for host in ["c1", "b1", "b2"] {
+        cluster.link(host, &LinkSettings::default()).unwrap();
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    // The two questions of before are counted by now.
+    assert_eq!(runs() - before, requests + 2, "{:?}", cluster.agents());
+    let agents = cluster.agents();
+    // Copies may meet at a listener that is busy; the kernel lets one of them in.
+    assert!(agents.of("rebuilt") >= requests, "{agents:?}");
+}
+
+/// A server that is wholly the test's own: it sees just what it would see from
+/// clients directly.
+#[test]
+fn the_server_sees_the_client() {
+    let cluster = one_backend("sees");
+    cluster.kill("b1", Some(Process::Server)).unwrap();
+    let (ready, is_ready) = std::sync::mpsc::channel();
+    let server = cluster.spawn("b1", move || {
+        let listener = TcpListener::bind("0.0.0.0:80").unwrap();
+        ready.send(()).unwrap();
+        let (mut stream, from) = listener.accept().unwrap();
+        let mut request = [0; 100];
+        let length = stream.read(&mut request).unwrap();
+        stream
+            .write_all(b"HTTP/1.1 200 OK\r\nX-Backend: b1\r\nContent-Length: 0\r\n\r\n")
+            .unwrap();
+        (
+            from,
+            stream.local_addr().unwrap(),
+            request[..length].to_vec(),
+        )
+    });
+    is_ready.recv().unwrap();
+    let request = "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n";
+    let port = cluster.on("c1", || {
+        let mut client = Connection::open();
+        client.send(request);
+        assert_eq!(client.response().status, 200);
+        client.port()
+    });
+    let (from, to, got) = server.join().unwrap();
+    assert_eq!(from, format!("10.77.0.1:{port}").parse().unwrap());
+    assert_eq!(to, VIP.into());
+    assert_eq!(got, request.as_bytes());
+}

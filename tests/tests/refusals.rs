@@ -1,0 +1,245 @@
+//! What cannot be served: a proper answer in the client's own protocol, a clean
+//! close, and never a hang.
+
+use std::io::Write;
+use std::time::{Duration, Instant};
+
+use trapeze_lab::Process;
+use trapeze_tests::{Cluster, Connection, VIP, VIP_TLS, until};
+
+const SHORT_HEAD_TIMEOUT: &str = "\n[limits]\nhead_timeout = \"1s\"\n";
+
+/// Sends bytes, and asserts an answer of that status and an orderly end.
+fn refused(bytes: &[u8], status: u16) {
+    let mut client = Connection::open();
+    client.send(bytes);
+    refused_on(&mut client, status);
+}
+
+fn refused_on(client: &mut Connection, status: u16) {
+    let response = client.response();
+    assert_eq!(response.status, status);
+    assert_eq!(response.header("connection"), Some("close"));
+    assert!(response.header("x-backend").is_none(), "{}", response.head);
+    assert!(response.body.starts_with(status.to_string().as_bytes()));
+    client.expect_end();
+}
+
+#[test]
+fn malformed_slow_and_large_heads_are_answered_and_closed() {
+    let cluster = Cluster::up("refuse");
+    let config = cluster.config() + SHORT_HEAD_TIMEOUT;
+    let said = cluster.reload("d1", Process::Dispatch, &config);
+    assert!(said.contains("reloaded"), "{said}");
+    cluster.on("c1", || {
+        for malformed in [
+            "\x01\x02\x03\x04",
+            "GET\r\n\r\n",
+            "GET / HTTP/2.0\r\n\r\n",
+            "GET / SIP/2.0\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+            "(GET) / HTTP/1.1\r\n\r\n",
+        ] {
+            refused(malformed.as_bytes(), 400);
+        }
+        // Recognised when half of it is there.
+        let mut client = Connection::open();
+        client.send("GET / NOTHTTP\r\n");
+        refused_on(&mut client, 400);
+
+        let start = Instant::now();
+        refused(b"GET / HTTP/1.1\r\nHost:", 408);
+        let mut client = Connection::open();
+        client.send_pieces("GET / HTTP/1.1\r\nA: b\r\n", 2, Duration::from_millis(30));
+        refused_on(&mut client, 408);
+        assert!(
+            start.elapsed() > Duration::from_secs(2),
+            "not before its time"
+        );
+
+        refused(&[b'a'; 40_000], 431);
+        let long_target = format!("GET /{} HTTP/1.1\r\n\r\n", "x".repeat(40_000));
+        refused(long_target.as_bytes(), 431);
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 0);
+    until("nothing is held any more", || {
+        let daemon = cluster.daemon();
+        (daemon.reading_flows == 0 && daemon.answering_flows == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_client_that_goes_on_sending_still_gets_its_answer() {
+    let cluster = Cluster::up("endless");
+    cluster.on("c1", || {
+        // A body as large as it can be, after a head that is none.
+        for size in [100_000, 2_000_000] {
+            let mut client = Connection::open();
+            client.send("GET nowhere\r\n\r\n");
+            let mut stream = client.stream().try_clone().unwrap();
+            let sender = std::thread::spawn(move || {
+                // It may be told to stop; it must not be told so before the answer.
+                let _ = stream.write_all(&vec![b'x'; size]);
+                let _ = stream.shutdown(std::net::Shutdown::Write);
+            });
+            refused_on(&mut client, 400);
+            sender.join().unwrap();
+        }
+        let mut client = Connection::open();
+        client.send(
+            "POST /upload HTTP/1.1\r\nContent-Length: 100000000\r\nHost: a\r\nHost: b\r\n\r\n",
+        );
+        client.send(vec![b'x'; 50_000]);
+        refused_on(&mut client, 400);
+    });
+}
+
+#[test]
+fn without_a_backend_it_is_503_and_with_one_again_it_is_served() {
+    let cluster = Cluster::with("nobody", |options| options.tls = true);
+    let all = ["b1", "b2", "b3"];
+    let served = || cluster.on("c1", || Connection::open().ask("/1k").status);
+    let nobody = || {
+        cluster.on("c1", || {
+            refused(b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n", 503);
+            refused(
+                b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello",
+                503,
+            );
+            let mut client = Connection::open();
+            client.send_pieces(
+                "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n",
+                9,
+                Duration::from_millis(2),
+            );
+            refused_on(&mut client, 503);
+            let mut client = Connection::open();
+            client.send("HEAD /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+            let response = client.try_response(false).unwrap();
+            assert_eq!(response.status, 503);
+            client.expect_end();
+        });
+        // curl understands it: 35 is a failed TLS handshake, not a hang or a reset.
+        let tls = cluster.output(
+            "c1",
+            &["curl", "-sSk", "-m", "10", "https://10.77.0.100/1k"],
+        );
+        assert_eq!(
+            tls.status.code(),
+            Some(35),
+            "{}",
+            String::from_utf8_lossy(&tls.stderr)
+        );
+        assert!(
+            String::from_utf8_lossy(&tls.stderr).contains("alert"),
+            "{tls:?}"
+        );
+    };
+    assert_eq!(served(), 200);
+
+    // Servers gone: refused by each agent, until none is left.
+    for (killed, backend) in all.iter().enumerate() {
+        assert_eq!(served(), 200, "with {killed} servers killed");
+        cluster.kill(backend, Some(Process::Server)).unwrap();
+    }
+    nobody();
+    assert!(cluster.agents().of("refused") >= 3);
+    cluster.start("b2", Some(Process::Server)).unwrap();
+    until("a server that is back is used", || {
+        (served() == 200).then_some(())
+    });
+    for backend in ["b1", "b3"] {
+        cluster.start(backend, Some(Process::Server)).unwrap();
+    }
+
+    // Agents silent.
+    for backend in all {
+        cluster.kill(backend, Some(Process::Agent)).unwrap();
+    }
+    until("silence is noticed", || {
+        all.iter()
+            .all(|b| cluster.backend(b).state == "silent")
+            .then_some(())
+    });
+    nobody();
+    for backend in all {
+        cluster.start(backend, Some(Process::Agent)).unwrap();
+    }
+    until("heartbeats are noticed", || (served() == 200).then_some(()));
+
+    // Hosts off, at once and without a word.
+    for backend in all {
+        cluster.kill(backend, None).unwrap();
+    }
+    until("their death is noticed", || {
+        all.iter()
+            .all(|b| cluster.backend(b).state == "silent")
+            .then_some(())
+    });
+    nobody();
+    cluster.start("b3", None).unwrap();
+    until("a host that is back is used", || {
+        (cluster.backend("b3").state == "up").then_some(())
+    });
+    assert_eq!(served(), 200);
+}
+
+#[test]
+fn a_full_table_of_flows_refuses_new_ones_until_old_ones_end() {
+    let text = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [limits]\nflows = 16\nfin_timeout = \"1s\"\n";
+    let cluster = Cluster::configured("full", 1, text, |_| {});
+    cluster.on("c1", || {
+        let ask = |client: &mut Connection| client.ask("/1k").status;
+        let mut clients: Vec<Connection> = (0..16).map(|_| Connection::open()).collect();
+        assert!(clients.iter_mut().all(|client| ask(client) == 200));
+        for pause in [0, 2] {
+            let mut client = Connection::open();
+            let head = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+            client.send_pieces(head, 16, Duration::from_millis(pause));
+            refused_on(&mut client, 503);
+        }
+        assert!(clients.iter_mut().all(|client| ask(client) == 200));
+        drop(clients);
+        let start = Instant::now();
+        until("the table has room", || {
+            (ask(&mut Connection::open()) == 200).then_some(())
+        });
+        assert!(
+            start.elapsed() < Duration::from_secs(4),
+            "{:?}",
+            start.elapsed()
+        );
+    });
+}
+
+#[test]
+fn what_is_not_a_request_ends_without_a_backend() {
+    let cluster = Cluster::with("strange", |options| options.tls = true);
+    cluster.on("c1", || {
+        // Nothing, a bit, and the end.
+        let mut client = Connection::open();
+        client.finish();
+        client.expect_end();
+        let mut client = Connection::open();
+        client.send("GET / HT").finish();
+        let _ = client.rest().expect("an orderly end");
+        // A TLS record that is none, to the port of TLS: an alert.
+        let mut client = Connection::to(VIP_TLS);
+        client.send(b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00");
+        let alert = client.rest().expect("an orderly end");
+        assert_eq!((alert[0], alert.len()), (21, 7), "{alert:?}");
+        // Connections that are dropped at once, in order and by force.
+        for _ in 0..50 {
+            drop(Connection::open());
+            Connection::open().abort();
+        }
+        assert_eq!(Connection::open().ask("/1k").status, 200);
+        // Other ports of the VIP are nobody's.
+        let mut other = VIP;
+        other.set_port(81);
+        assert!(Connection::try_to(other, 0).is_err());
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 1);
+}

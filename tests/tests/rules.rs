@@ -1,0 +1,186 @@
+//! Content rules choose the pool, and policies the backend.
+
+use std::collections::BTreeMap;
+
+use trapeze_tests::{Cluster, Connection};
+
+const RULES: &str = r#"
+[[pool]]
+name = "web"
+backends = ["b1"]
+[[pool]]
+name = "images"
+backends = ["b2"]
+[[pool]]
+name = "api"
+backends = ["b3"]
+[[service]]
+name = "site"
+address = "10.77.0.100:80"
+pool = "web"
+[[service.rule]]
+host = "img.example"
+pool = "images"
+[[service.rule]]
+host = "*.img.example"
+pool = "images"
+[[service.rule]]
+path = "/exact"
+pool = "api"
+[[service.rule]]
+path_prefix = "/api"
+pool = "api"
+[[service.rule]]
+method = "DELETE"
+pool = "api"
+[[service.rule]]
+header = { name = "X-Canary", value = "yes" }
+pool = "images"
+[[service.rule]]
+header = { name = "X-Any" }
+pool = "api"
+"#;
+
+/// The backend that gets this request.
+fn backend(request: &str) -> String {
+    let mut client = Connection::open();
+    client.send(request);
+    client.response().backend().to_owned()
+}
+
+fn get(path: &str) -> String {
+    backend(&format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+}
+
+/// How many of so many connections each backend gets.
+fn shares(count: usize, path: impl Fn(usize) -> String) -> BTreeMap<String, usize> {
+    let mut shares = BTreeMap::new();
+    for number in 0..count {
+        *shares.entry(get(&path(number))).or_default() += 1;
+    }
+    shares
+}
+
+fn pool(policy: &str, backends: &str) -> String {
+    format!(
+        "[[pool]]\nname = \"web\"\npolicy = \"{policy}\"\nbackends = [{backends}]\n\
+         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n"
+    )
+}
+
+fn expected(shares: &[(&str, usize)]) -> BTreeMap<String, usize> {
+    shares
+        .iter()
+        .map(|&(name, count)| (name.to_owned(), count))
+        .collect()
+}
+
+#[test]
+fn the_first_rule_that_matches_decides() {
+    let cluster = Cluster::configured("rules", 3, RULES, |_| {});
+    cluster.on("c1", || {
+        for (request, wanted) in [
+            ("GET /1k HTTP/1.1\r\nHost: other\r\n\r\n", "b1"),
+            ("GET /1k HTTP/1.0\r\n\r\n", "b1"),
+            ("GET /1k HTTP/1.1\r\nHost: img.example\r\n\r\n", "b2"),
+            ("GET /1k HTTP/1.1\r\nhOST:  IMG.Example:80\r\n\r\n", "b2"),
+            ("GET /1k HTTP/1.1\r\nHost: a.b.img.example\r\n\r\n", "b2"),
+            ("GET /1k HTTP/1.1\r\nHost: aimg.example\r\n\r\n", "b1"),
+            (
+                "GET http://img.example/1k HTTP/1.1\r\nHost: other\r\n\r\n",
+                "b2",
+            ),
+            ("GET /exact HTTP/1.1\r\nHost: a\r\n\r\n", "b3"),
+            ("GET /exact?with=query HTTP/1.1\r\nHost: a\r\n\r\n", "b3"),
+            ("GET /exact/ly HTTP/1.1\r\nHost: a\r\n\r\n", "b1"),
+            ("GET /api HTTP/1.1\r\nHost: a\r\n\r\n", "b3"),
+            ("GET /api/1k HTTP/1.1\r\nHost: a\r\n\r\n", "b3"),
+            ("GET /apis HTTP/1.1\r\nHost: a\r\n\r\n", "b1"),
+            ("DELETE /1k HTTP/1.1\r\nHost: a\r\n\r\n", "b3"),
+            ("GET /1k HTTP/1.1\r\nHost: a\r\nx-canary: yes\r\n\r\n", "b2"),
+            ("GET /1k HTTP/1.1\r\nHost: a\r\nX-Canary: no\r\n\r\n", "b1"),
+            ("GET /1k HTTP/1.1\r\nHost: a\r\nX-Any:\r\n\r\n", "b3"),
+            ("\r\nGET /api HTTP/1.1\nHost: a\n\n", "b3"),
+        ] {
+            assert_eq!(backend(request), wanted, "{request:?}");
+        }
+    });
+}
+
+#[test]
+fn nowhere_to_go_is_404() {
+    let text = RULES.replacen("pool = \"web\"\n[[service.rule]]", "[[service.rule]]", 1);
+    let cluster = Cluster::configured("nowhere", 3, &text, |_| {});
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        assert_eq!(client.ask("/1k").status, 404);
+        client.expect_end();
+        assert_eq!(get("/api"), "b3");
+    });
+}
+
+#[test]
+fn round_robin_keeps_its_ratio_exactly() {
+    let three = "\"b1\", { name = \"b2\", weight = 2 }, { name = \"b3\", weight = 3 }";
+    let cluster = Cluster::configured("robin", 4, &pool("round-robin", three), |_| {});
+    let shares = cluster.on("c1", || shares(60, |_| "/1k".into()));
+    assert_eq!(shares, expected(&[("b1", 10), ("b2", 20), ("b3", 30)]));
+}
+
+#[test]
+fn least_connections_goes_where_fewest_are_open() {
+    let two = "\"b1\", \"b2\", { name = \"b3\", weight = 2 }";
+    let cluster = Cluster::configured("least", 3, &pool("least-connections", two), |_| {});
+    cluster.on("c1", || {
+        let download = || {
+            let mut client = Connection::open();
+            client.send("GET /100m HTTP/1.1\r\nHost: a\r\n\r\n");
+            let head = client.try_response(false).unwrap();
+            (head.backend().to_owned(), client)
+        };
+        let mut held: Vec<_> = (0..12).map(|_| download()).collect();
+        let count = |held: &[(String, Connection)], name: &str| {
+            held.iter().filter(|(b, _)| b == name).count()
+        };
+        let counts = ["b1", "b2", "b3"].map(|name| count(&held, name));
+        assert_eq!(counts, [3, 3, 6]);
+        // Those of b1 end: it is the next to be asked.
+        held.retain(|(backend, _)| backend != "b1");
+        trapeze_tests::until("their ends are noticed", || {
+            (cluster.backend("b1").active == 0).then_some(())
+        });
+        for _ in 0..3 {
+            let (backend, client) = download();
+            assert_eq!(backend, "b1");
+            held.push((backend, client));
+        }
+    });
+}
+
+#[test]
+fn the_same_url_goes_to_the_same_backend() {
+    let cluster = Cluster::configured("hrw", 3, &pool("hrw", "\"b1\", \"b2\", \"b3\""), |_| {});
+    cluster.on("c1", || {
+        let url = |number: usize| format!("/1k?number={number}");
+        let first: Vec<String> = (0..40).map(|n| get(&url(n))).collect();
+        let again: Vec<String> = (0..40).map(|n| get(&url(n))).collect();
+        assert_eq!(first, again);
+        let shares = shares(90, url);
+        assert!(
+            shares.len() == 3 && shares.values().all(|&share| share > 10),
+            "{shares:?}"
+        );
+        // One less: only its own URLs move.
+        cluster.kill("b2", None).unwrap();
+        trapeze_tests::until("it is missed", || {
+            (cluster.backend("b2").state == "silent").then_some(())
+        });
+        for (number, before) in first.iter().enumerate() {
+            let now = get(&url(number));
+            assert!(
+                now != "b2" && (before == "b2" || *before == now),
+                "{number}: {before} {now}"
+            );
+        }
+    });
+}

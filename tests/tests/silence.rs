@@ -1,0 +1,152 @@
+//! Connections that say nothing for a long time, or ever.
+
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::tcp::{Flags, Header};
+use trapeze_lab::Process;
+use trapeze_tests::raw::RawSender;
+use trapeze_tests::{Cluster, Connection, Dice, VIP, until};
+
+/// Longer than any cookie lives.
+const LONG: Duration = Duration::from_secs(70);
+
+#[test]
+fn a_connection_may_be_silent_for_long_before_its_first_request() {
+    let cluster = Cluster::with("silent", |options| {
+        options.clients = 2;
+        options.tls = true;
+    });
+    cluster.run("c2", &["sysctl", "-q", "net.ipv4.tcp_timestamps=0"]);
+    let open = |host: &str| cluster.on(host, Connection::open);
+    let mut plain: Vec<Connection> = ["c1", "c2"].map(open).into();
+    let mut pieces: Vec<Connection> = ["c1", "c2"].map(open).into();
+    let mut probed = open("c1");
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(2))
+        .with_interval(Duration::from_secs(1))
+        .with_retries(3);
+    SockRef::from(probed.stream())
+        .set_tcp_keepalive(&keepalive)
+        .unwrap();
+    let closed = open("c1");
+    // Served, and then silent.
+    let mut served = open("c1");
+    served.ask("/1k").ok();
+
+    std::thread::sleep(LONG / 2);
+    drop(closed);
+    // The proofs that silent connections have left outlive the daemon.
+    cluster.restart("d1", Process::Dispatch);
+    std::thread::sleep(LONG / 2);
+
+    for client in &mut plain {
+        client.ask("/1k").ok();
+        client.ask("/10k").ok();
+    }
+    for client in &mut pieces {
+        let head = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+        client
+            .send_pieces(head, 9, Duration::from_millis(5))
+            .response()
+            .ok();
+    }
+    // Three unanswered probes would have ended it a minute ago.
+    probed.ask("/1k").ok();
+    served.ask("/1k").ok();
+    assert_eq!(cluster.agents().of("rebuilt"), 6);
+}
+
+/// Its host was off for a moment and has forgotten the connection: the next
+/// request meets an RST, as with the server alone, once it is not too new.
+#[test]
+fn a_connection_that_its_backend_has_lost_is_reset() {
+    let cluster = Cluster::up("lost");
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let backend = client.ask("/1k").ok().to_owned();
+        std::thread::sleep(Duration::from_secs(61));
+        cluster.kill(&backend, None).unwrap();
+        cluster.start(&backend, None).unwrap();
+        client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+        let error = client.try_response(true).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        assert_eq!(cluster.agent(&backend).of("rebuilt"), 0);
+    });
+}
+
+#[test]
+fn connections_without_a_word_leave_nothing() {
+    let cluster = Cluster::up("wordless");
+    cluster.on("c1", || {
+        for _ in 0..200 {
+            drop(Connection::open());
+        }
+        for _ in 0..20 {
+            Connection::open().finish().expect_end();
+        }
+        // Half of a head, and gone.
+        for _ in 0..20 {
+            let mut client = Connection::open();
+            client.send("GET /");
+            drop(client);
+            let mut client = Connection::open();
+            client.send("GET /");
+            client.abort();
+        }
+    });
+    until("all is forgotten", || {
+        let daemon = cluster.daemon();
+        let nothing =
+            daemon.reading_flows + daemon.answering_flows == 0 && daemon.reading_bytes == 0;
+        (nothing && cluster.flows().is_empty()).then_some(())
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 0);
+    let sockets = cluster.run("c1", &["ss", "-Htn", "state", "fin-wait-1"]);
+    assert_eq!(sockets, "", "every end has been acknowledged");
+}
+
+/// Anyone can send a RST or a FIN in somebody's name; the flow's record must
+/// not go because of it while the connection is silent.
+#[test]
+fn a_silent_connection_survives_forged_ends() {
+    let cluster = Cluster::with("blind", |options| options.clients = 2);
+    let config = cluster.config() + "\n[limits]\nfin_timeout = \"1s\"\n";
+    assert!(
+        cluster
+            .reload("d1", Process::Dispatch, &config)
+            .starts_with("reloaded")
+    );
+    let mut client = cluster.on("c1", Connection::open);
+    client.ask("/1k").ok();
+    let source = client.stream().local_addr().unwrap();
+    cluster.on("c2", || {
+        let (sender, mut dice) = (RawSender::open(), Dice::new(1));
+        for flags in [Flags::RST, Flags::RST | Flags::ACK, Flags::FIN | Flags::ACK] {
+            for _ in 0..20 {
+                let header = Header {
+                    seq: dice.below(1 << 32) as u32,
+                    ack: dice.below(1 << 32) as u32,
+                    flags,
+                    ..Header::default()
+                };
+                let (destination, payload) = (VIP.into(), Vec::new());
+                let forged = Segment {
+                    source,
+                    destination,
+                    header,
+                    payload,
+                };
+                sender.send_segment(&forged).unwrap();
+            }
+        }
+    });
+    std::thread::sleep(Duration::from_secs(4));
+    client.ask("/1k").ok();
+    // Its own end counts.
+    client.finish().expect_end();
+    until("its record is gone", || {
+        cluster.flows().is_empty().then_some(())
+    });
+}
