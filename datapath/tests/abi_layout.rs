@@ -253,7 +253,8 @@ fn the_option_is_the_same() {
             0,
         ),
         ("META_ICMP", Kind::Icmp, 0, 0),
-        ("META_HEARTBEAT", Kind::Heartbeat, 0, 0),
+        ("META_ECHO", Kind::Echo, 0, 0),
+        ("META_ECHO_REPLY", Kind::EchoReply, 0, 0),
     ];
     for (name, kind, reason, value) in kinds {
         let raw = meta(kind).encode(0x0f);
