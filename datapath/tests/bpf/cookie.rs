@@ -51,7 +51,8 @@ impl Terms {
             let low = class << 8 | shift << 4 | sack << 3 | ecn << 2 | (period % 4) as u32;
             (low, low, 10)
         };
-        let hashed = period << 16 | u64::from(hashed);
+        let form = u64::from(self.timestamps) << 16;
+        let hashed = period << 17 | form | u64::from(hashed);
         (hash(key, flow, client_isn, hashed) as u32) << bits | low
     }
 

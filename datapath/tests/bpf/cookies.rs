@@ -204,6 +204,42 @@ fn a_dispatchers_cookie_is_believed_by_one_whose_clock_differs() {
     }
 }
 
+/// Of a hash that was made for one form, nobody makes a cookie of the other:
+/// its terms would be others than those agreed.
+#[test]
+fn cookies_with_and_without_timestamps_have_nothing_in_common() {
+    for bench in Bench::both() {
+        let period = cookie::period() as u32;
+        let with = Terms {
+            shift: 0,
+            sack: false,
+            ecn: false,
+            ..FULL
+        };
+        // As if without: 22 of the 24 bits serve. TSval's bits are all zero.
+        let cookie = made_now(&with);
+        let without = Terms {
+            timestamps: false,
+            ..with
+        };
+        let taken = cookie >> 8 << 10 | cookie & 0xff;
+        refuse(&bench, "as if without", &first(&without, taken));
+        // And the other way, with the two bits that are missing by trial.
+        let without = Terms {
+            mss: 536,
+            shift: 3,
+            sack: period & 8 != 0,
+            ecn: period & 4 != 0,
+            timestamps: false,
+        };
+        let cookie = made_now(&without);
+        for guess in 0..4 {
+            let taken = guess << 30 | cookie >> 10 << 8 | cookie & 0xff;
+            refuse(&bench, "as if with", &first(&with, taken));
+        }
+    }
+}
+
 #[test]
 fn a_cookie_is_for_one_connection() {
     type Change = fn(&mut Tcp);
