@@ -4,7 +4,7 @@
 
 use std::net::Ipv4Addr;
 
-use trapeze_core::seq::ClientSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta, Refusal};
 use trapeze_datapath::abi::SiphashKey;
 use trapeze_datapath::map::Update;
@@ -87,6 +87,37 @@ fn frames_for_other_interfaces_pass_untouched() {
     }
 }
 
+/// A dispatcher may run on the same host: its own program proves these.
+#[test]
+fn what_is_for_a_daemon_passes_untouched() {
+    let agent = Agent::new();
+    let request = request().packet();
+    let refused = |refusal| meta(Kind::Refused(refusal), EPOCH, START);
+    let received = ClientSeq::new(9);
+    let server_isn = ServerSeq::new(SERVER_ISN);
+    for (what, meta, inner) in [
+        ("not here", refused(Refusal::NoListener), &request),
+        ("not now", refused(Refusal::AcceptQueueFull), &request),
+        (
+            "a probe's answer",
+            meta(Kind::ProbeAnswer { received }, EPOCH, START),
+            &request,
+        ),
+        (
+            "a request",
+            meta(Kind::Request { server_isn }, 0, START),
+            &request,
+        ),
+        ("an echo's answer", meta(Kind::EchoReply, 5, 0), &echo()),
+    ] {
+        let frame = sealed(&meta, inner);
+        agent.expect(what, &frame, &Outcome::untouched(&frame));
+        let forged = with(frame, &[(META_AT + 31, 0)]);
+        agent.expect(what, &forged, &Outcome::untouched(&forged));
+    }
+    assert_eq!(agent.setups.all().unwrap(), []);
+}
+
 /// Its tag is good, but for its true receiver: a copy that was sent here on
 /// the same link must not run the request a second time.
 #[test]
@@ -141,8 +172,8 @@ fn malformed_encapsulations_have_their_reason() {
         ),
         ("cut within the payload", good[..length - 1].to_vec()),
     ];
-    // Other kinds are for dispatchers, or of tomorrow.
-    table.extend([0, 2, 4, 5, 8, 9, 255].map(|kind| ("another kind", change(META_AT + 1, kind))));
+    // Other kinds are of tomorrow.
+    table.extend([0, 9, 255].map(|kind| ("another kind", change(META_AT + 1, kind))));
     let agent = Agent::new();
     for (what, frame) in table {
         agent.expect(what, &frame, &Outcome::drop("bad-encapsulation"));
