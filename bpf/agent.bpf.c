@@ -306,6 +306,11 @@ int agent_ingress(struct __sk_buff *skb)
 		if (h.ip->protocol != IPPROTO_ICMP)
 			return drop(DROP_BAD_ENCAP);
 		return is_authentic(h.encapsulated, 0, 0) ? deliver(skb) : drop(DROP_BAD_TAG);
+	case META_REQUEST:
+	case META_PROBE_ANSWER:
+	case META_REFUSED:
+	case META_ECHO_REPLY:
+		return TC_ACT_UNSPEC; /* for a dispatcher's daemon on this host */
 	default:
 		return drop(DROP_BAD_ENCAP);
 	}

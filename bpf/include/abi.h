@@ -216,7 +216,6 @@ struct server {
 	X(BAD_COOKIE, "bad-cookie", "no flow, and its cookie is forged or too old")            \
 	X(NO_COOKIE_KEY, "no-cookie-key", "the daemon has not set this hour's cookie key")     \
 	X(HANDSHAKE_ACK, "handshake-ack", "the bare ACK of a handshake: expected")             \
-	X(READING_ACK, "reading-ack", "a bare ACK while the head is read: expected")           \
 	X(NO_BACKEND, "no-backend", "its record names a backend that is not there")            \
 	X(NO_ROUTE, "no-route", "no route to the backend: check routes and forwarding")        \
 	X(NO_NEIGHBOUR, "no-neighbour", "the backend's link address is not known (yet)")       \

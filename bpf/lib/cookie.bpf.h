@@ -9,7 +9,8 @@
  *   without timestamps   31       10 9   8 7      4  3     2    1      0
  *                        | hash 22  | mss | wscale |sack | ecn | period |
  *
- * The hash covers the 4-tuple, the client's ISN, the period and the low bits.
+ * The hash covers the 4-tuple, the client's ISN, the period, the low bits, and
+ * which of the two forms it is: a cookie of one tells nothing of the other.
  * A window scale of 15 means that the client did not offer the option.
  */
 #pragma once
@@ -67,13 +68,14 @@ static __always_inline struct siphash_key *cookie_key(__u64 period)
 }
 
 static __always_inline __u32 cookie_hash(const struct siphash_key *key, const struct flow_key *flow,
-					 __u32 client_isn, __u64 period, __u32 low_bits)
+					 __u32 client_isn, __u64 period, bool timestamps,
+					 __u32 low_bits)
 {
 	__u64 words[6];
 
 	__builtin_memcpy(words, flow, 32);
 	words[4] = (__u64)client_isn << 32 | (__u32)flow->vip_port << 16 | flow->client_port;
-	words[5] = period << 16 | low_bits;
+	words[5] = period << 17 | (__u64)timestamps << 16 | low_bits;
 	return siphash(key, words, 6);
 }
 
@@ -89,11 +91,12 @@ static __noinline __u32 make_cookie(const struct siphash_key *key, const struct 
 
 	if (terms->timestamps) {
 		low = mss_class(mss_classes, 16, terms->mss) << 4 | (period & 15);
-		return cookie_hash(key, flow, client_isn, period, low | tsval_bits(terms) << 10) << 8 | low;
+		return cookie_hash(key, flow, client_isn, period, true, low | tsval_bits(terms) << 10) << 8 |
+		       low;
 	}
 	low = mss_class(mss_classes_coarse, 4, terms->mss) << 8 | terms->client_shift << 4 |
 	      terms->sack << 3 | terms->ecn << 2 | (period & 3);
-	return cookie_hash(key, flow, client_isn, period, low) << 10 | low;
+	return cookie_hash(key, flow, client_isn, period, false, low) << 10 | low;
 }
 
 /*

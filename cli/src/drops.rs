@@ -199,7 +199,7 @@ mod tests {
             .filter(|drop| drop.expected)
             .map(|drop| drop.reason)
             .collect();
-        assert_eq!(expected, ["handshake-ack", "reading-ack"]);
+        assert_eq!(expected, ["handshake-ack"]);
     }
 
     /// The names above are strings: these are the intake's that have to be among them.

@@ -131,7 +131,7 @@ pod!(
         mss: u16,
         window_scales: u8,
         tcp_options: u8,
-        pad: u32,
+        older_epoch: u32,
         created_ns: u64,
     }
 );

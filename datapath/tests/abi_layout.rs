@@ -1,7 +1,9 @@
 //! The Rust mirror of bpf/include/abi.h against the types that the compiled
 //! objects carry (BTF), and its constants against the header's text. Needs no root.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
 
 use libbpf_rs::HasSize;
 use libbpf_rs::btf::Btf;
@@ -140,6 +142,37 @@ fn counters_have_as_many_names_as_places() {
     assert_eq!(abi::DROP_REASONS[0].0, "none");
 }
 
+/// A name that nothing counts would say "never" for ever.
+#[test]
+fn every_reason_and_event_is_counted_somewhere() {
+    let bpf = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../bpf"));
+    let mut programs = String::new();
+    for dir in [bpf.to_owned(), bpf.join("lib")] {
+        let files = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        for file in files.filter(|path| path.is_file()) {
+            programs += &fs::read_to_string(file).unwrap();
+        }
+    }
+    let words: BTreeSet<&str> = programs
+        .split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
+        .collect();
+    let mut names = 0;
+    for (table, prefix) in [("DROP_REASONS", "DROP_"), ("EVENTS", "EVENT_")] {
+        let start = format!("#define {table}(X)");
+        let (_, rest) = HEADER.split_once(&start).expect("the table is there");
+        let (rows, _) = rest.split_once("enum ").unwrap();
+        for row in rows.split("X(").skip(1) {
+            let (name, _) = row.split_once(',').unwrap();
+            let constant = format!("{prefix}{name}");
+            assert!(name == "NONE" || words.contains(&*constant), "{constant}");
+            names += 1;
+        }
+    }
+    assert_eq!(names, abi::DROP_REASONS.len() + abi::EVENTS.len());
+}
+
 /// The number of `#define name number` or `name = number` in the header.
 fn constant(name: &str) -> u64 {
     let text = HEADER.lines().find_map(|line| {
@@ -253,7 +286,8 @@ fn the_option_is_the_same() {
             0,
         ),
         ("META_ICMP", Kind::Icmp, 0, 0),
-        ("META_HEARTBEAT", Kind::Heartbeat, 0, 0),
+        ("META_ECHO", Kind::Echo, 0, 0),
+        ("META_ECHO_REPLY", Kind::EchoReply, 0, 0),
     ];
     for (name, kind, reason, value) in kinds {
         let raw = meta(kind).encode(0x0f);

@@ -4,8 +4,8 @@
 
 use std::net::Ipv4Addr;
 
-use trapeze_core::seq::ClientSeq;
-use trapeze_core::wire::meta::{Binding, Keys, Kind, Refusal};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta, Refusal};
 use trapeze_datapath::abi::SiphashKey;
 use trapeze_datapath::map::Update;
 
@@ -16,12 +16,17 @@ use crate::packet::*;
 
 pub const START: u32 = CLIENT_ISN.wrapping_add(1);
 /// Where things stand in an encapsulated frame.
-const GENEVE_AT: usize = ETHERNET + 28;
+pub const GENEVE_AT: usize = ETHERNET + 28;
 pub const META_AT: usize = GENEVE_AT + 12;
 pub const INNER_AT: usize = META_AT + 32;
 
 pub fn forward(tcp: &Tcp) -> Vec<u8> {
     sealed(&meta(Kind::Forward, EPOCH, START), &tcp.packet())
+}
+
+/// What a dispatcher encloses in its echoes: nothing that any protocol takes.
+pub fn echo() -> Vec<u8> {
+    ipv4(DISPATCHER, HERE, 59, &[0; 20])
 }
 
 fn later() -> Tcp {
@@ -31,7 +36,6 @@ fn later() -> Tcp {
 #[test]
 fn what_is_not_ours_passes_untouched() {
     let frame = forward(&request());
-    let heartbeat = sealed(&meta(Kind::Heartbeat, 0, 0), &[]);
     let table = [
         ("a plain request", request().frame()),
         (
@@ -57,11 +61,6 @@ fn what_is_not_ours_passes_untouched() {
         ),
         ("ARP", ethernet(THEIR_MAC, OUR_MAC, 0x0806, &[0; 100])),
         ("IPv6", ethernet(THEIR_MAC, OUR_MAC, 0x86dd, &[0x60; 100])),
-        ("a heartbeat", heartbeat.clone()),
-        (
-            "a heartbeat with a bad tag",
-            with(heartbeat, &[(META_AT + 31, 0)]),
-        ),
         ("cut within the option", frame[..INNER_AT - 1].to_vec()),
     ];
     let agent = Agent::new();
@@ -70,13 +69,62 @@ fn what_is_not_ours_passes_untouched() {
     }
 }
 
+/// Another program at the hook, or the stack, has to see it.
+#[test]
+fn frames_for_other_interfaces_pass_untouched() {
+    let agent = Agent::new();
+    for frame in [
+        forward(&request()),
+        sealed(&meta(Kind::Echo, EPOCH, START), &echo()),
+        with(forward(&request()), &[(META_AT + 31, 0)]),
+        with(forward(&request()), &[(META_AT, 9)]),
+    ] {
+        for mac in OTHER_MACS {
+            let frame = [&mac, &frame[6..]].concat();
+            agent.expect("flooded", &frame, &Outcome::untouched(&frame));
+        }
+        assert_ne!(agent.run(&agent.ingress, &frame).verdict, Verdict::Next);
+    }
+}
+
+/// A dispatcher may run on the same host: its own program proves these.
+#[test]
+fn what_is_for_a_daemon_passes_untouched() {
+    let agent = Agent::new();
+    let request = request().packet();
+    let refused = |refusal| meta(Kind::Refused(refusal), EPOCH, START);
+    let received = ClientSeq::new(9);
+    let server_isn = ServerSeq::new(SERVER_ISN);
+    for (what, meta, inner) in [
+        ("not here", refused(Refusal::NoListener), &request),
+        ("not now", refused(Refusal::AcceptQueueFull), &request),
+        (
+            "a probe's answer",
+            meta(Kind::ProbeAnswer { received }, EPOCH, START),
+            &request,
+        ),
+        (
+            "a request",
+            meta(Kind::Request { server_isn }, 0, START),
+            &request,
+        ),
+        ("an echo's answer", meta(Kind::EchoReply, 5, 0), &echo()),
+    ] {
+        let frame = sealed(&meta, inner);
+        agent.expect(what, &frame, &Outcome::untouched(&frame));
+        let forged = with(frame, &[(META_AT + 31, 0)]);
+        agent.expect(what, &forged, &Outcome::untouched(&forged));
+    }
+    assert_eq!(agent.setups.all().unwrap(), []);
+}
+
 /// Its tag is good, but for its true receiver: a copy that was sent here on
 /// the same link must not run the request a second time.
 #[test]
 fn what_is_for_another_node_passes_untouched() {
     let agent = Agent::new();
     let other = Ipv4Addr::new(10, 0, 0, 13);
-    for kind in [Kind::Forward, Kind::Probe] {
+    for kind in [Kind::Forward, Kind::Probe, Kind::Echo] {
         let frame = sealed_for(other, &meta(kind, EPOCH, START), &request().packet());
         agent.expect("another node's", &frame, &Outcome::untouched(&frame));
     }
@@ -124,8 +172,8 @@ fn malformed_encapsulations_have_their_reason() {
         ),
         ("cut within the payload", good[..length - 1].to_vec()),
     ];
-    // Other kinds are for dispatchers, or of tomorrow.
-    table.extend([0, 2, 4, 5, 8, 255].map(|kind| ("another kind", change(META_AT + 1, kind))));
+    // Other kinds are of tomorrow.
+    table.extend([0, 9, 255].map(|kind| ("another kind", change(META_AT + 1, kind))));
     let agent = Agent::new();
     for (what, frame) in table {
         agent.expect(what, &frame, &Outcome::drop("bad-encapsulation"));
@@ -164,6 +212,11 @@ fn every_byte_under_the_tag_counts() {
             &whole,
         ),
         ("ICMP", icmp, &no_ports),
+        (
+            "echo",
+            sealed(&meta(Kind::Echo, EPOCH, START), &echo()),
+            &no_ports,
+        ),
     ] {
         assert!(
             !agent
@@ -183,7 +236,7 @@ fn every_byte_under_the_tag_counts() {
             }
         }
         for kind in [1, 3] {
-            if kind != frame[META_AT + 1] && what != "ICMP" {
+            if kind != frame[META_AT + 1] && covered == &whole {
                 let frame = with(frame.clone(), &[(META_AT + 1, kind)]);
                 agent.expect(
                     &format!("{what} as {kind}"),
@@ -212,6 +265,7 @@ fn keys_change_without_a_pause() {
     let answer = reply(&answer, &request());
     let refused = Outcome::new(Verdict::SendBack, answer, &["no-listener", "refused"]);
     agent.expect("our own signs", &by_second(&request()), &refused);
+    agent.forget();
     agent.expect("the other key", &frame, &Outcome::drop("early"));
     let none = SiphashKey {
         k0: 0,
@@ -241,6 +295,67 @@ fn keys_change_without_a_pause() {
     );
 }
 
+#[test]
+fn echoes_are_answered_by_the_program() {
+    let agent = Agent::new();
+    let answer = |meta: &Meta, inner: &[u8]| {
+        let answer = Meta {
+            kind: Kind::EchoReply,
+            ..*meta
+        };
+        let frame = reply_with(&answer, inner, 0);
+        Outcome::new(Verdict::SendBack, frame, &[])
+    };
+    let ask = |number| meta(Kind::Echo, number, 0);
+    // Nothing of what it says is judged or remembered: it comes back.
+    for (what, meta, inner) in [
+        ("the first", ask(1), echo()),
+        ("the same again", ask(1), echo()),
+        ("an earlier one", ask(0), echo()),
+        ("the last", ask(u32::MAX), echo()),
+        ("with all that fits", meta(Kind::Echo, EPOCH, START), echo()),
+        (
+            "between others",
+            ask(2),
+            ipv4(*CLIENT.ip(), *VIP.ip(), 59, &[0; 20]),
+        ),
+        (
+            "a large one",
+            ask(3),
+            ipv4(DISPATCHER, HERE, UDP, &[0x5a; 1400]),
+        ),
+    ] {
+        agent.expect(what, &sealed(&meta, &inner), &answer(&meta, &inner));
+    }
+    let padded = [sealed(&ask(4), &echo()), vec![0xee; 9]].concat();
+    let mut expected = answer(&ask(4), &echo());
+    expected.packet.as_mut().unwrap().extend([0xee; 9]);
+    agent.expect("padding stays", &padded, &expected);
+
+    let tcp = sealed(&ask(1), &request().packet());
+    agent.expect("not about a flow", &tcp, &Outcome::drop("bad-tag"));
+    let short = sealed(&ask(1), &ipv4(DISPATCHER, HERE, 59, &[0; 19]));
+    let bad = Outcome::drop("bad-encapsulation");
+    agent.expect("too short for a flow's packet", &short, &bad);
+    assert_eq!(agent.setups.all().unwrap(), []);
+
+    // In another key than one's own it is answered in one's own.
+    let [first, second] = cluster_keys();
+    let keys = Keys::new(std::slice::from_ref(&second)).unwrap();
+    let binding = Binding::of_packet(HERE.into(), &echo()).unwrap();
+    let mut frame = sealed(&ask(5), &echo());
+    frame[META_AT..INNER_AT].copy_from_slice(&ask(5).seal(&keys, &binding));
+    agent.expect("by the other key", &frame, &answer(&ask(5), &echo()));
+    let none = SiphashKey {
+        k0: 0,
+        k1: 0,
+        generation: 0,
+    };
+    let id = first.id.into();
+    agent.maps.tag_keys.put(&id, &none, Update::Any).unwrap();
+    agent.expect("no key to sign with", &frame, &Outcome::drop("bad-tag"));
+}
+
 /// The agent's table, where no socket stands.
 #[test]
 fn without_a_socket() {
@@ -255,10 +370,14 @@ fn without_a_socket() {
         let counted = ["no-listener", "refused"];
         Outcome::new(Verdict::SendBack, reply(&meta, &request()), &counted)
     };
+    let given_back = || Outcome {
+        counted: vec!["refused"],
+        ..refused()
+    };
     let early = || Outcome::drop("early");
     let stale = || Outcome::drop("stale-epoch");
     type Known = Option<(u32, u32, u32)>;
-    let table: [(&str, Known, Vec<u8>, Outcome); 17] = [
+    let table: [(&str, Known, Vec<u8>, Outcome); 22] = [
         ("a start, nothing known", None, start(), refused()),
         (
             "a start, an older one tried",
@@ -308,6 +427,36 @@ fn without_a_socket() {
             start(),
             stale(),
         ),
+        (
+            "a start, given back: nobody else may run it as well",
+            Some((EPOCH, START, REFUSED)),
+            start(),
+            given_back(),
+        ),
+        (
+            "a start, an older one given back",
+            Some((old, START, REFUSED)),
+            start(),
+            refused(),
+        ),
+        (
+            "a start, another one given back",
+            Some((EPOCH, 5, REFUSED)),
+            start(),
+            refused(),
+        ),
+        (
+            "a start, a newer one given back",
+            Some((new, START, REFUSED)),
+            start(),
+            stale(),
+        ),
+        (
+            "more, given back",
+            Some((EPOCH, START, REFUSED)),
+            more(),
+            early(),
+        ),
         ("more, nothing known", None, more(), early()),
         (
             "more, an older one tried",
@@ -354,7 +503,14 @@ fn without_a_socket() {
         }
         let before = agent.setups.all().unwrap();
         agent.expect(what, &frame, &expected);
-        assert_eq!(agent.setups.all().unwrap(), before, "{what}");
+        if expected.counted.contains(&"no-listener") {
+            let setup = agent.setup(&request()).expect("it is remembered");
+            let found = (setup.epoch, setup.start, setup.state);
+            assert_eq!(found, (EPOCH, START, REFUSED), "{what}");
+            assert_eq!(setup.meta, frame[META_AT..INNER_AT], "{what}");
+        } else {
+            assert_eq!(agent.setups.all().unwrap(), before, "{what}");
+        }
     }
 }
 
@@ -370,6 +526,7 @@ fn probes_are_answered_for_what_was_set_up() {
     for (what, epoch, state, expected) in [
         ("come and gone", EPOCH, CONFIRMED, &answered),
         ("only tried", EPOCH, TRIED, &early),
+        ("given back", EPOCH, REFUSED, &early),
         ("an older one", EPOCH - 1, CONFIRMED, &early),
         ("a newer one", EPOCH + 1, CONFIRMED, &early),
     ] {
@@ -415,7 +572,7 @@ fn what_leaves_shows_that_the_socket_came_to_be() {
         ..segment(ACK, SERVER_ISN + 1, START, b"HTTP/1.1 200 OK")
     };
     let run = |frame: &[u8], counted: &[&'static str]| {
-        let expected = Outcome::new(Verdict::Pass, frame.to_vec(), counted);
+        let expected = Outcome::new(Verdict::Next, frame.to_vec(), counted);
         assert_eq!(agent.run(&agent.egress, frame).difference(&expected), None);
     };
     run(&answer.frame(), &[]);
@@ -428,4 +585,7 @@ fn what_leaves_shows_that_the_socket_came_to_be() {
     run(&answer.frame(), &["confirmed"]);
     assert_eq!(agent.setup(&request()).unwrap().state, CONFIRMED);
     run(&answer.frame(), &[]);
+    agent.put_setup(&request(), EPOCH, START, REFUSED);
+    run(&answer.frame(), &[]);
+    assert_eq!(agent.setup(&request()).unwrap().state, REFUSED);
 }

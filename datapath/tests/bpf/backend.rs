@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
-use trapeze_datapath::abi::{FlowKey, Node, Pod, Setup};
+use trapeze_datapath::abi::{FlowKey, Pod, Setup};
 use trapeze_datapath::agent::{AgentMaps, attach_agent};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::raw::RawSocket;
@@ -24,11 +24,11 @@ use crate::packet::*;
 pub const DISPATCHER: Ipv4Addr = NODE;
 /// This backend.
 pub const HERE: Ipv4Addr = BACKEND;
-pub const EPOCH: u32 = 0x1234_5678;
 
 /// `enum setup_state`.
 pub const TRIED: u32 = 1;
 pub const CONFIRMED: u32 = 2;
+pub const REFUSED: u32 = 3;
 
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.o"));
 
@@ -57,10 +57,7 @@ impl Agent {
             loaded,
             _pins: pins,
         };
-        let node = Node {
-            address: HERE.octets(),
-            signing_key: KEY_IDS[0].into(),
-        };
+        let node = node(HERE, OUR_MAC, 0);
         agent.maps.node.put(&0, &node, Update::Any).unwrap();
         fill_tag_keys(&agent.maps.tag_keys, &cluster_keys()).unwrap();
         agent
@@ -83,7 +80,7 @@ impl Agent {
         let mut packets = Outbox::default();
         let to = SocketAddrV4::new(HERE, 0);
         packets.push(to, |bytes| bytes.extend(&frame[ETHERNET..]));
-        let send = || RawSocket::open().unwrap().send(&packets).unwrap();
+        let send = || assert_eq!(RawSocket::open().unwrap().send(&packets), 0, "{what}: lost");
         self.expect_count(what, send, counted);
     }
 
@@ -104,6 +101,7 @@ impl Agent {
         let (value, packet) = kernel::test_run(program, frame)
             .unwrap_or_else(|e| panic!("the kernel runs no frame of {} bytes: {e}", frame.len()));
         let verdict = match value {
+            u32::MAX => Verdict::Next,
             0 => Verdict::Pass,
             2 => Verdict::Drop,
             7 => Verdict::SendBack,
@@ -184,11 +182,14 @@ pub fn sealed_for(node: Ipv4Addr, meta: &Meta, inner: &[u8]) -> Vec<u8> {
 
 /// The answer to such a frame: the same packet, with the agent's word about it.
 pub fn reply(meta: &Meta, of: &Tcp) -> Vec<u8> {
-    let inner = of.packet();
-    let binding = Binding::of_packet(DISPATCHER.into(), &inner).unwrap();
+    reply_with(meta, &of.packet(), of.source.port())
+}
+
+pub fn reply_with(meta: &Meta, inner: &[u8], port: u16) -> Vec<u8> {
+    let binding = Binding::of_packet(DISPATCHER.into(), inner).unwrap();
     let mut payload = Vec::new();
-    geneve::write(&meta.seal(&keys(), &binding), &inner, &mut payload);
-    let from = SocketAddrV4::new(HERE, of.source.port());
+    geneve::write(&meta.seal(&keys(), &binding), inner, &mut payload);
+    let from = SocketAddrV4::new(HERE, port);
     let outer = udp(from, SocketAddrV4::new(DISPATCHER, geneve::PORT), &payload);
     ethernet(OUR_MAC, THEIR_MAC, 0x0800, &outer)
 }

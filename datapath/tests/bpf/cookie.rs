@@ -51,7 +51,9 @@ impl Terms {
             let low = class << 8 | shift << 4 | sack << 3 | ecn << 2 | (period % 4) as u32;
             (low, low, 10)
         };
-        (hash(key, flow, client_isn, period, hashed) as u32) << bits | low
+        let form = u64::from(self.timestamps) << 16;
+        let hashed = period << 17 | form | u64::from(hashed);
+        (hash(key, flow, client_isn, hashed) as u32) << bits | low
     }
 
     /// The low six bits of our TSval, which come back as TSecr.
@@ -77,14 +79,14 @@ impl Terms {
     }
 }
 
-fn hash(key: &SiphashKey, flow: &FlowKey, client_isn: u32, period: u64, low: u32) -> u64 {
+fn hash(key: &SiphashKey, flow: &FlowKey, client_isn: u32, terms: u64) -> u64 {
     let mut message = Vec::new();
     message.extend(flow.client_addr);
     message.extend(flow.vip_addr);
     message.extend(flow.client_port);
     message.extend(flow.vip_port);
     message.extend(client_isn.to_le_bytes());
-    message.extend((period << 16 | u64::from(low)).to_le_bytes());
+    message.extend(terms.to_le_bytes());
     let mut secret = [0; 16];
     secret[..8].copy_from_slice(&key.k0.to_le_bytes());
     secret[8..].copy_from_slice(&key.k1.to_le_bytes());

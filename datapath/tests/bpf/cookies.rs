@@ -1,14 +1,16 @@
 //! Which cookies are believed: those for this very connection, under a key of
 //! ours, not older than two periods and at most one ahead.
 
+use std::time::Duration;
+
 use trapeze_core::flow::Handshake;
-use trapeze_datapath::abi::{COOKIE_ROTATION_SHIFT, Pod, Proof, SiphashKey};
+use trapeze_datapath::abi::{COOKIE_PERIOD_S, COOKIE_ROTATION_SHIFT, Pod, Proof, SiphashKey};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
 use crate::bench::*;
 use crate::cookie::{self, NO_SCALE, Terms, key_of};
-use crate::handshake::agreed;
+use crate::handshake::{ALL, NOTHING, agreed, echo, shake_at};
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
@@ -83,6 +85,157 @@ fn age_and_skew_have_limits() {
                     _ => refuse(&bench, &what, &packet),
                 }
             }
+        }
+    }
+}
+
+/// As [`first`], whole: what is expected of a cookie of `period` at `now`.
+fn expect_at(bench: &Bench, what: &str, terms: &Terms, now: u64, period: u64) {
+    let cookie = made_at(terms, period, key_of);
+    let packet = first(terms, cookie);
+    match period.wrapping_sub(now) as i64 {
+        -2..=1 => {
+            let frame = packet.frame();
+            bench.expect(what, &frame, &believed(terms, &frame, cookie));
+        }
+        _ => refuse(bench, what, &packet),
+    }
+}
+
+/// Just after a period has begun, and a while before it ends.
+fn moments(period: u64) -> [Duration; 2] {
+    let begin = Duration::from_secs(period * COOKIE_PERIOD_S);
+    [begin, begin + Duration::from_secs(COOKIE_PERIOD_S - 3)]
+}
+
+/// Where the cookie's few bits of the period begin anew, and where keys change.
+#[test]
+fn boundaries_of_periods_and_rotations_are_crossed() {
+    let rotation = 1 << COOKIE_ROTATION_SHIFT;
+    let start = (cookie::period() >> COOKIE_ROTATION_SHIFT) << COOKIE_ROTATION_SHIFT;
+    let bench_periods = (0..=5)
+        .chain(14..=17)
+        .chain(rotation - 3..=rotation + 3)
+        .chain(4 * rotation - 1..=4 * rotation + 1);
+    let periods: Vec<u64> = bench_periods.map(|after| start + after).collect();
+    for bench in Bench::both() {
+        for &now in &periods {
+            bench.publish_cookie_keys_at(now, key_of);
+            for moment in moments(now) {
+                bench.set_clock(moment);
+                for terms in [FULL, SMALL] {
+                    for ahead in -5..=4i64 {
+                        let what = format!("period {}, {ahead} ahead", now - start);
+                        let period = now.wrapping_add_signed(ahead);
+                        expect_at(&bench, &what, &terms, now, period);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A SYN's answer carries the present period's cookie, under its rotation's key.
+#[test]
+fn a_syn_is_answered_in_the_present_period() {
+    let start = (cookie::period() >> COOKIE_ROTATION_SHIFT) << COOKIE_ROTATION_SHIFT;
+    for bench in Bench::both() {
+        for now in [start - 1, start, start + 1, start + 15, start + 16] {
+            bench.publish_cookie_keys_at(now, key_of);
+            for moment in moments(now) {
+                bench.set_clock(moment);
+                for offer in [ALL, NOTHING] {
+                    shake_at(&bench, &offer, VIP, &SERVICE, now, moment);
+                }
+            }
+        }
+    }
+}
+
+/// A daemon that died before it published the next key: its dispatchers give no
+/// cookie that nobody could check, and believe those of before for as long as ever.
+#[test]
+fn without_the_next_key_only_the_last_cookies_serve() {
+    let start = (cookie::period() >> COOKIE_ROTATION_SHIFT) << COOKIE_ROTATION_SHIFT;
+    for bench in Bench::both() {
+        bench.publish_cookie_keys_at(start, |period| match period < start {
+            true => key_of(period),
+            false => SiphashKey::zeroed(),
+        });
+        for (now, answered) in [(start - 1, true), (start, false), (start + 1, false)] {
+            bench.set_clock(moments(now)[0]);
+            let syn = ALL.syn(VIP).frame();
+            match answered {
+                true => assert_eq!(bench.run(&syn).counted, ["syn-answered"]),
+                false => bench.expect("no key", &syn, &Outcome::drop("no-cookie-key")),
+            }
+            for terms in [FULL, SMALL] {
+                expect_at(&bench, "the last one", &terms, now, start - 1);
+                let next = first(&terms, made_at(&terms, start, key_of));
+                refuse(&bench, "under the key that is not there", &next);
+            }
+        }
+    }
+}
+
+/// Dispatchers whose clocks differ by less than a period believe one another.
+#[test]
+fn a_dispatchers_cookie_is_believed_by_one_whose_clock_differs() {
+    let now = cookie::period();
+    let middle = Duration::from_secs(now * COOKIE_PERIOD_S + COOKIE_PERIOD_S / 2);
+    let second = Duration::from_secs(1);
+    for bench in Bench::both() {
+        for offer in [ALL, NOTHING] {
+            bench.set_clock(middle);
+            let (isn, tsval) = shake_at(&bench, &offer, VIP, &SERVICE, now, middle);
+            let echo = echo(&offer, VIP, isn, tsval, REQUEST).frame();
+            let good = believed(&offer.terms(&SERVICE), &echo, isn);
+            for (clock, good) in [
+                (middle - 15 * second, &good),
+                (middle + 15 * second, &good),
+                (middle + 32 * second, &good),
+                (middle - 26 * second, &Outcome::drop("bad-cookie")),
+                (middle + 42 * second, &Outcome::drop("bad-cookie")),
+            ] {
+                bench.set_clock(clock);
+                bench.expect(&format!("{clock:?}"), &echo, good);
+            }
+        }
+    }
+}
+
+/// Of a hash that was made for one form, nobody makes a cookie of the other:
+/// its terms would be others than those agreed.
+#[test]
+fn cookies_with_and_without_timestamps_have_nothing_in_common() {
+    for bench in Bench::both() {
+        let period = cookie::period() as u32;
+        let with = Terms {
+            shift: 0,
+            sack: false,
+            ecn: false,
+            ..FULL
+        };
+        // As if without: 22 of the 24 bits serve. TSval's bits are all zero.
+        let cookie = made_now(&with);
+        let without = Terms {
+            timestamps: false,
+            ..with
+        };
+        let taken = cookie >> 8 << 10 | cookie & 0xff;
+        refuse(&bench, "as if without", &first(&without, taken));
+        // And the other way, with the two bits that are missing by trial.
+        let without = Terms {
+            mss: 536,
+            shift: 3,
+            sack: period & 8 != 0,
+            ecn: period & 4 != 0,
+            timestamps: false,
+        };
+        let cookie = made_now(&without);
+        for guess in 0..4 {
+            let taken = guess << 30 | cookie >> 10 << 8 | cookie & 0xff;
+            refuse(&bench, "as if with", &first(&with, taken));
         }
     }
 }

@@ -74,36 +74,100 @@ fn what_a_packet_proves_to_its_backend() {
     }
 }
 
-/// A small state machine: what the record and the backend's load say after each packet.
+/// A packet of the flow, its numbers counted from where the record stands.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    flags: u8,
+    seq: i64,
+    ack: i64,
+    length: usize,
+}
+
+const fn step(flags: u8, seq: i64, ack: i64, length: usize) -> Step {
+    Step {
+        flags,
+        seq,
+        ack,
+        length,
+    }
+}
+
+impl Step {
+    fn frame(&self) -> Vec<u8> {
+        let ack = moved(SERVER_ISN + 1, self.ack);
+        segment(
+            self.flags,
+            moved(NEXT, self.seq),
+            ack,
+            &REQUEST[..self.length],
+        )
+        .frame()
+    }
+}
+
+fn moved(number: u32, by: i64) -> u32 {
+    number.wrapping_add(by as u32)
+}
+
+/// How far numbers may lie from those before them (RFC 5961 in our place).
+const SEQ_REACH: i64 = 1 << 20;
+const ACK_REACH: i64 = 1 << 24;
+
+/// A small state machine: what the record and the backend's load say after
+/// packets. The last columns are state, load, and how far seq and ack have moved.
 #[test]
 fn packets_age_the_record() {
     use FlowState::{ClientFin, Established, Reset};
-    let table: [(&str, &[u8], FlowState, i64); 8] = [
-        ("ACKs leave it open", &[ACK, ACK | PSH], Established, 10),
-        ("FIN closes it", &[ACK | FIN], ClientFin, 9),
-        (
-            "FIN again does not close it twice",
-            &[ACK | FIN, ACK | FIN],
-            ClientFin,
-            9,
-        ),
-        ("RST ends it", &[RST], Reset, 9),
-        ("RST again", &[RST, RST | ACK], Reset, 9),
-        ("RST after FIN", &[ACK | FIN, RST], Reset, 9),
-        (
-            "life after an RST: it was not the client's",
-            &[RST, ACK],
-            ClientFin,
-            9,
-        ),
-        ("and FIN after that", &[RST, ACK, ACK | FIN], ClientFin, 9),
+    const FIN_ACK: u8 = FIN | ACK;
+    const OPEN: i64 = 10;
+    const OVER: i64 = 9;
+    type Row<'a> = (&'static str, &'a [Step], FlowState, i64, i64, i64);
+    #[rustfmt::skip]
+    let table: [Row<'_>; 36] = [
+        ("a bare ACK", &[step(ACK, 0, 0, 0)], Established, OPEN, 0, 0),
+        ("payload and ACK", &[step(ACK, 0, 0, 3), step(ACK | PSH, 3, 5, 3)], Established, OPEN, 6, 5),
+        ("overtaken", &[step(ACK, 3, 7, 10), step(ACK, 0, 2, 3)], Established, OPEN, 13, 7),
+        ("FIN", &[step(FIN_ACK, 0, 0, 0)], ClientFin, OVER, 1, 0),
+        ("FIN with payload", &[step(FIN_ACK, 0, 1, 3)], ClientFin, OVER, 4, 1),
+        ("FIN twice", &[step(FIN_ACK, 0, 0, 3), step(FIN_ACK, 0, 0, 3)], ClientFin, OVER, 4, 0),
+        ("ACK after FIN", &[step(FIN_ACK, 0, 0, 3), step(ACK, 4, 9, 0)], ClientFin, OVER, 4, 9),
+        ("FIN of old", &[step(ACK, 0, 0, 3), step(FIN_ACK, 0, 0, 2)], ClientFin, OVER, 3, 0),
+        ("RST", &[step(RST, 0, 0, 0)], Reset, OVER, 0, 0),
+        ("RST, its ACK is nothing", &[step(RST, 0, ACK_REACH, 0)], Reset, OVER, 0, 0),
+        ("RST with ACK", &[step(RST | ACK, 0, 8, 0)], Reset, OVER, 0, 0),
+        ("RST and FIN", &[step(RST | FIN, 0, 0, 0)], Reset, OVER, 0, 0),
+        ("RST twice", &[step(RST, 0, 0, 0), step(RST, 0, 0, 0)], Reset, OVER, 0, 0),
+        ("RST after payload", &[step(ACK, 0, 0, 3), step(RST, 3, 0, 0)], Reset, OVER, 3, 0),
+        ("RST before that", &[step(ACK, 0, 0, 3), step(RST, 0, 0, 0)], Established, OPEN, 3, 0),
+        ("RST one ahead", &[step(RST, 1, 0, 0)], Established, OPEN, 0, 0),
+        ("RST one behind", &[step(RST, -1, 0, 0)], Established, OPEN, 0, 0),
+        ("RST within any window", &[step(RST, 1400, 0, 0)], Established, OPEN, 0, 0),
+        ("RST with payload up to there", &[step(RST, -3, 0, 3)], Established, OPEN, 0, 0),
+        ("RST after FIN", &[step(FIN_ACK, 0, 0, 0), step(RST, 1, 0, 0)], Reset, OVER, 1, 0),
+        ("RST before FIN's number", &[step(FIN_ACK, 0, 0, 0), step(RST, 0, 0, 0)], ClientFin, OVER, 1, 0),
+        ("life after an RST", &[step(RST, 0, 0, 0), step(ACK, 0, 0, 3)], ClientFin, OVER, 3, 0),
+        ("FIN after an RST", &[step(RST, 0, 0, 0), step(FIN_ACK, 0, 0, 0)], ClientFin, OVER, 1, 0),
+        ("an RST, and what is too far off", &[step(RST, 0, 0, 0), step(ACK, SEQ_REACH, 0, 0)], Reset, OVER, 0, 0),
+        ("far ahead", &[step(ACK, SEQ_REACH - 1, 0, 0)], Established, OPEN, SEQ_REACH - 1, 0),
+        ("too far ahead", &[step(ACK, SEQ_REACH, 5, 0)], Established, OPEN, 0, 0),
+        ("too far by its payload", &[step(ACK, SEQ_REACH - 3, 5, 3)], Established, OPEN, 0, 0),
+        ("FIN far ahead", &[step(FIN_ACK, SEQ_REACH - 1, 0, 0)], ClientFin, OVER, SEQ_REACH, 0),
+        ("FIN too far ahead", &[step(FIN_ACK, SEQ_REACH, 0, 0)], Established, OPEN, 0, 0),
+        ("FIN far behind", &[step(FIN_ACK, -SEQ_REACH, 0, 0)], ClientFin, OVER, 0, 0),
+        ("FIN too far behind", &[step(FIN_ACK, -SEQ_REACH - 1, 0, 0)], Established, OPEN, 0, 0),
+        ("an ACK far ahead", &[step(ACK, 2, ACK_REACH - 1, 0)], Established, OPEN, 2, ACK_REACH - 1),
+        ("an ACK too far ahead", &[step(ACK, 2, ACK_REACH, 0)], Established, OPEN, 0, 0),
+        ("FIN, its ACK far behind", &[step(FIN_ACK, 0, -ACK_REACH, 0)], ClientFin, OVER, 1, 0),
+        ("FIN, its ACK too far behind", &[step(FIN_ACK, 0, -ACK_REACH - 1, 0)], Established, OPEN, 0, 0),
+        ("FIN, its ACK too far ahead", &[step(FIN_ACK, 0, ACK_REACH, 0)], Established, OPEN, 0, 0),
     ];
     for bench in Bench::both() {
-        for (what, packets, state, load) in table {
+        for (what, steps, state, load, seq, ack) in table {
             bench.reset();
             bench.put_flow(&established());
-            for flags in packets {
-                bench.run(&segment(*flags, NEXT, 5, b"abc").frame());
+            for step in steps {
+                let frame = step.frame();
+                bench.expect(what, &frame, &forwarded(&frame));
             }
             let flow = bench.flow();
             assert_eq!(FlowState::from_raw(flow.state), Some(state), "{what}");
@@ -113,14 +177,50 @@ fn packets_age_the_record() {
             assert!(age < 1_000_000_000, "{what}: seen just now");
             let expected = Flow {
                 state: state as u32,
-                last_seq: NEXT.wrapping_add(3),
-                last_ack: 5,
-                packets: packets.len() as u64,
-                bytes: 3 * packets.len() as u64,
+                last_seq: moved(NEXT, seq),
+                last_ack: moved(SERVER_ISN + 1, ack),
+                packets: 1 + steps.len() as u64,
+                bytes: steps.iter().map(|step| step.length as u64).sum(),
                 last_seen_ns: flow.last_seen_ns,
                 ..established()
             };
             assert_eq!(flow, expected, "{what}: all else stays");
+        }
+    }
+}
+
+/// What the proof was for is done, once a packet follows the daemon's: a late
+/// repetition must not be taken for a new connection.
+#[test]
+fn the_first_packet_that_is_forwarded_removes_the_proof() {
+    let proof = Proof {
+        client_isn: CLIENT_ISN,
+        server_isn: SERVER_ISN,
+        ..Proof::zeroed()
+    };
+    let key = flow_key(CLIENT, VIP);
+    for bench in Bench::both() {
+        for (what, flow, stays) in [
+            ("the first", established(), false),
+            (
+                "a later one",
+                Flow {
+                    packets: 2,
+                    ..established()
+                },
+                true,
+            ),
+            (
+                "none, while the head is read",
+                record(FlowState::Reading),
+                true,
+            ),
+        ] {
+            bench.put_flow(&flow);
+            bench.proofs.put(&key, &proof, Update::Any).unwrap();
+            bench.run(&request().frame());
+            let after = bench.proofs.get(&key).unwrap();
+            assert_eq!(after, stays.then_some(proof), "{what}");
         }
     }
 }
@@ -239,60 +339,69 @@ const TERMS: Terms = Terms {
     timestamps: false,
 };
 
-/// The client's port comes round: its cookie, not its SYN, shows the new connection.
+/// The client's port comes round: its cookie, not its SYN, shows the new
+/// connection. Its first payload ends the older one, and tells the daemon its epoch.
 #[test]
 fn a_reused_port_is_known_by_its_cookie() {
+    use FlowState::{ClientFin, Established, Reading, Reset};
     let isn = 0x1000_0000;
     for bench in Bench::both() {
-        for old in [
-            FlowState::Established,
-            FlowState::ClientFin,
-            FlowState::Reading,
+        let period = cookie::period();
+        let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);
+        let new = |flags, payload: &[u8]| segment(flags, isn + 1, cookie.wrapping_add(1), payload);
+        let first = new(ACK | PSH, REQUEST).frame();
+        let empty = new(ACK | FIN, b"").frame();
+        let bare = new(ACK, b"").frame();
+        let later = segment(ACK, isn + 1400, cookie.wrapping_add(1), REQUEST).frame();
+        let to_daemon = |epoch, frame: &[u8], counted: &[&'static str]| {
+            let terms = agreed(&TERMS, &SERVICE);
+            let packet = to_daemon_after(epoch, terms, isn, cookie, frame);
+            Outcome::new(Verdict::Pass, packet, counted)
+        };
+        let by_cookie = ["cookie-valid", "to-daemon"];
+        // A record that is not decided yet is the daemon's to replace.
+        for (old, epoch, load) in [
+            (Established, EPOCH, 9),
+            (ClientFin, EPOCH, 10),
+            (Reset, EPOCH, 10),
+            (Reading, 0, 10),
         ] {
-            bench.reset();
-            let period = cookie::period();
-            let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);
-            let new =
-                |flags, payload: &[u8]| segment(flags, isn + 1, cookie.wrapping_add(1), payload);
-            let to_daemon = |frame: &[u8], counted: &[&'static str]| {
-                let packet = to_daemon(agreed(&TERMS, &SERVICE), isn, cookie, frame);
-                Outcome::new(Verdict::Pass, packet, counted)
-            };
-            let first = new(ACK | PSH, REQUEST).frame();
-
-            bench.put_flow(&record(old));
-            if old != FlowState::Reading {
-                bench.expect(
-                    "without a SYN it is the old one's",
-                    &first,
-                    &forwarded(&first),
-                );
+            let hinted = || {
+                bench.reset();
                 bench.put_flow(&record(old));
+                bench.run(&segment(SYN, isn, 0, b"").frame());
+                bench.flow()
+            };
+            let ended = |what: &str, hinted: Flow| {
+                let key = flow_key(CLIENT, VIP);
+                let left = (old == Reading).then_some(hinted);
+                assert_eq!(bench.maps.flows.get(&key).unwrap(), left, "{old:?}: {what}");
+                assert_eq!(bench.state().load.active, load, "{old:?}: {what}");
+            };
+            if old != Reading {
+                bench.reset();
+                bench.put_flow(&record(old));
+                let what = "without a SYN it is the old one's";
+                bench.expect(what, &first, &forwarded(&first));
             }
-            bench.run(&segment(SYN, isn, 0, b"").frame());
-            let hinted = bench.flow();
-            bench.expect(
-                "first payload",
-                &first,
-                &to_daemon(&first, &["cookie-valid", "to-daemon"]),
-            );
+            for (what, frame) in [("first payload", &first), ("FIN", &empty)] {
+                let before = hinted();
+                bench.expect(what, frame, &to_daemon(epoch, frame, &by_cookie));
+                ended(what, before);
+                let what = "again: the older one is gone";
+                bench.expect(what, frame, &to_daemon(0, frame, &by_cookie));
+            }
 
-            let bare = new(ACK, b"").frame();
+            let before = hinted();
             let proved = Outcome::drop_counting(&["handshake-ack", "cookie-valid"]);
             bench.expect("bare ACK", &bare, &proved);
-            let later = segment(ACK, isn + 1400, cookie.wrapping_add(1), REQUEST).frame();
-            bench.expect("a later piece", &later, &to_daemon(&later, &["to-daemon"]));
-            assert_eq!(
-                bench.flow(),
-                hinted,
-                "the record is the daemon's to replace"
-            );
+            assert_eq!(bench.flow(), before, "it ends nothing");
+            let what = "a later piece";
+            bench.expect(what, &later, &to_daemon(epoch, &later, &["to-daemon"]));
+            ended(what, before);
 
-            if old != FlowState::Reading {
-                bench
-                    .proofs
-                    .delete(&flow_key(CLIENT, VIP))
-                    .expect("the map is there");
+            if old != Reading {
+                hinted();
                 let byte = bare[TCP_AT + 14] ^ 1;
                 let damaged = with(bare.clone(), &[(TCP_AT + 14, byte)]);
                 bench.expect("damaged, it proves nothing", &damaged, &forwarded(&damaged));
@@ -311,6 +420,7 @@ fn a_flows_own_first_payload_stays_with_its_backend_after_a_syn() {
         let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), CLIENT_ISN, period);
         bench.put_flow(&Flow {
             server_isn: cookie,
+            packets: 2, // proofs stay
             ..established()
         });
         bench.run(&segment(SYN, CLIENT_ISN, 0, b"").frame());

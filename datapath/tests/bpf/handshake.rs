@@ -2,6 +2,7 @@
 //! the SYNs that get no answer.
 
 use std::net::SocketAddrV4;
+use std::time::Duration;
 
 use trapeze_core::flow::{Handshake, WindowScales};
 use trapeze_datapath::abi::{Service, SiphashKey};
@@ -22,14 +23,14 @@ pub struct Offer {
     pub ecn: bool,
 }
 
-const ALL: Offer = Offer {
+pub const ALL: Offer = Offer {
     mss: Some(1460),
     scale: Some(9),
     sack: true,
     timestamps: true,
     ecn: true,
 };
-const NOTHING: Offer = Offer {
+pub const NOTHING: Offer = Offer {
     mss: None,
     scale: None,
     sack: false,
@@ -130,7 +131,7 @@ fn syn_ack(syn: &Tcp, terms: &Terms, service: &Service, isn: u32, tsval: u32) ->
         seq: isn,
         ack: syn.seq.wrapping_add(1),
         flags: SYN | ACK | if terms.ecn { ECE } else { 0 },
-        window: 64240,
+        window: 65535,
         options: options(&list),
         payload: Vec::new(),
     }
@@ -148,17 +149,25 @@ fn tsval_of(answer: &[u8]) -> u32 {
         .map_or(0, |bytes| u32::from_be_bytes(*bytes.first_chunk().unwrap()))
 }
 
-fn milliseconds() -> u32 {
-    clock::cluster().as_millis() as u32
-}
-
 /// Sends the SYN, checks the answer whole, and returns cookie and TSval.
 pub fn shake(bench: &Bench, offer: &Offer, vip: SocketAddrV4, service: &Service) -> (u32, u32) {
+    let period = cookie::period();
+    shake_at(bench, offer, vip, service, period, clock::cluster())
+}
+
+/// As [`shake`], at some time of the cluster's clock, of a period.
+pub fn shake_at(
+    bench: &Bench,
+    offer: &Offer,
+    vip: SocketAddrV4,
+    service: &Service,
+    period: u64,
+    time: Duration,
+) -> (u32, u32) {
     let syn = offer.syn(vip);
     let terms = offer.terms(service);
-    let period = cookie::period();
     let isn = terms.cookie(&key_of(period), &flow_key(CLIENT, vip), CLIENT_ISN, period);
-    let before = milliseconds();
+    let before = time.as_millis() as u32;
     let got = bench.run(&syn.frame());
     let tsval = tsval_of(got.packet.as_deref().unwrap_or(&[]));
     let answer = syn_ack(&syn, &terms, service, isn, tsval);
@@ -273,16 +282,16 @@ fn a_bare_ack_is_dropped_and_leaves_a_proof_that_serves_without_the_cookie() {
 fn a_silent_connection_is_kept_alive_once_it_is_proved() {
     for bench in Bench::both() {
         for (offer, options, window) in [
-            (ALL, timestamps(77, 66), 64240 >> 7),
+            (ALL, timestamps(77, 66), 65535 >> 7),
             (
                 Offer {
                     timestamps: false,
                     ..ALL
                 },
                 vec![],
-                64240 >> 7,
+                65535 >> 7,
             ),
-            (NOTHING, vec![], 64240),
+            (NOTHING, vec![], 65535),
         ] {
             bench.reset();
             let (isn, tsval) = shake(&bench, &offer, VIP, &SERVICE);

@@ -8,6 +8,7 @@
 //! | cookies | which cookies are believed |
 //! | flows | packets of known flows: sent on, and how they age the record |
 //! | lengths | headers that lie, and what is none of ours |
+//! | guard | what reaches the daemon, and what is for somebody else |
 //! | icmp | errors about the backends' answers |
 //! | agent | encapsulated packets at a backend |
 //! | rebuild | and what they do with its sockets |
@@ -22,6 +23,7 @@ mod budget;
 mod cookie;
 mod cookies;
 mod flows;
+mod guard;
 mod handshake;
 mod icmp;
 mod kernel;

@@ -5,6 +5,10 @@ use std::fmt;
 /// What becomes of a packet, at either hook.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
+    /// None of our business: whoever is next at the hook decides. XDP cannot tell
+    /// it from [`Self::Pass`].
+    Next,
+    /// Up to this host's stack, whoever else is at the hook.
     Pass,
     Drop,
     /// Out again where it came in: a redirect at tc, XDP_TX at XDP.
@@ -26,7 +30,7 @@ pub struct Outcome {
 impl Outcome {
     /// It goes on as it came, and nothing is counted.
     pub fn untouched(packet: &[u8]) -> Self {
-        Self::new(Verdict::Pass, packet.to_vec(), &[])
+        Self::new(Verdict::Next, packet.to_vec(), &[])
     }
 
     /// Dropped for one reason.

@@ -16,9 +16,17 @@ pub const ETHERNET: usize = 14;
 /// Where the TCP header stands in a frame.
 pub const TCP_AT: usize = ETHERNET + 20;
 
-/// The side that sends to us, and we.
+/// The side that sends to us, and we: test runs happen on the loopback device.
 pub const THEIR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
-pub const OUR_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
+pub const OUR_MAC: [u8; 6] = [0; 6];
+/// To whom frames are sent that a switch floods, or a group has.
+pub const OTHER_MACS: [[u8; 6]; 5] = [
+    [2, 0, 0, 0, 0, 0x22],
+    [0, 0, 0, 0, 0, 1],
+    [0x80, 0, 0, 0, 0, 0],
+    [0xff; 6],
+    [1, 0, 0x5e, 0, 0, 1],
+];
 
 pub const TCP: u8 = 6;
 pub const UDP: u8 = 17;

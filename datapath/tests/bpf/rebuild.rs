@@ -49,15 +49,31 @@ fn a_listener_gets_the_connection_once() {
         let frame = sealed(&meta, &request.packet());
         let got = agent.run(&agent.ingress, &frame);
         assert_eq!(got.verdict, Verdict::SendBack, "{what}: nobody listens yet");
-        assert_eq!(agent.setup(&request), None, "{what}");
+        let setup = agent.setup(&request).expect("it is remembered");
+        assert_eq!((setup.epoch, setup.state), (EPOCH, REFUSED), "{what}");
 
         let server = listener(&agent, at);
+        let late = agent.run(&agent.ingress, &frame);
+        let given_back = Outcome {
+            counted: vec!["refused"],
+            ..got
+        };
+        assert_eq!(late.difference(&given_back), None, "{what}: a late copy");
+
+        let (meta, epoch) = (
+            Meta {
+                epoch: EPOCH + 1,
+                ..meta
+            },
+            EPOCH + 1,
+        );
+        let frame = sealed(&meta, &request.packet());
         // TCP acknowledges the payload at once, which confirms the socket.
         agent.receive(what, &frame, &["received", "rebuilt", "confirmed"]);
         let setup = agent.setup(&request).expect("it is remembered");
         assert_eq!(
             (setup.epoch, setup.start, setup.state),
-            (EPOCH, START, CONFIRMED)
+            (epoch, START, CONFIRMED)
         );
         assert_eq!(setup.meta, frame[META_AT..INNER_AT]);
 
