@@ -215,9 +215,10 @@ impl RawClient {
         self.interface
             .receive(&mut batch)
             .expect("the interface is up");
-        let news = batch
-            .frames()
-            .fold(false, |news, frame| self.on_frame(frame) || news);
+        let mut news = false;
+        for frame in batch.frames() {
+            news |= self.on_frame(frame);
+        }
         self.batch = batch;
         news
     }

@@ -158,6 +158,30 @@ fn heads_up_to_the_configured_size_are_served_and_larger_ones_get_431() {
 }
 
 #[test]
+fn several_workers_share_the_flows() {
+    let text = Cluster::nodes(3).replace("attach = \"tc\"", "attach = \"tc\"\nworkers = 4")
+        + "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
+           [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let cluster = Cluster::configured_whole("workers", &text, |_| {});
+    let document = cluster.document("1k");
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..50 {
+                        let mut client = Connection::open();
+                        client.send_pieces(HEAD, 30, Duration::from_micros(300));
+                        same(&client.response().body, &document);
+                    }
+                });
+            }
+        });
+    });
+    let agents = cluster.agents();
+    assert_eq!(agents.of("rebuilt"), 200, "{agents:?}");
+}
+
+#[test]
 fn a_link_that_loses_repeats_and_reorders_delays_a_head_at_most() {
     let cluster = Cluster::with("faults", |options| options.server = ServerKind::Python);
     let settings = LinkSettings {

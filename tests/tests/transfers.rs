@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::time::Duration;
 
-use trapeze_lab::{LinkSettings, Process};
+use trapeze_lab::{LinkSettings, Process, ServerKind};
 use trapeze_tests::{Cluster, Connection, Content, same};
 
 const ONE_BACKEND: &str = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
@@ -128,6 +128,45 @@ fn faults_both_ways_change_no_byte() {
     });
     server.join().unwrap();
     assert_eq!(cluster.dispatcher().of("no-backend"), 0);
+}
+
+#[test]
+fn faults_on_every_link_and_heads_in_pieces_change_no_byte() {
+    let cluster = Cluster::with("every", |options| options.server = ServerKind::Python);
+    let settings = LinkSettings {
+        duplicate: 0.05,
+        reorder: 0.05,
+        loss: 0.02,
+        delay: Duration::from_micros(500),
+        jitter: Duration::from_micros(300),
+        ..LinkSettings::default()
+    };
+    for host in ["c1", "d1", "b1", "b2", "b3"] {
+        cluster.link(host, &settings).unwrap();
+    }
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    for round in 0..4 {
+                        let body = Content::new(thread * 10 + round, 1_000_000).bytes();
+                        let name = format!("every-{thread}-{round}");
+                        let head = format!(
+                            "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+                            body.len()
+                        );
+                        let mut client = Connection::open();
+                        client.send_pieces(head, 13, Duration::from_micros(500));
+                        let response = client.send(&body).response();
+                        assert_eq!(response.status, 201);
+                        let stored = cluster.uploads(response.backend()).join(name);
+                        same(&std::fs::read(stored).unwrap(), &body);
+                    }
+                });
+            }
+        });
+    });
 }
 
 #[test]
