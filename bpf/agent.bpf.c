@@ -110,6 +110,15 @@ static __always_inline int remove_occupant(struct __sk_buff *skb, const struct s
 	return TC_ACT_OK;
 }
 
+/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
+static __always_inline void remember(const struct flow_key *key, struct setup *known, const struct setup *setup)
+{
+	if (known)
+		*known = *setup;
+	else
+		bpf_map_update_elem(&setups, key, setup, BPF_ANY);
+}
+
 static __always_inline int start_request(struct __sk_buff *skb, const struct headers *h,
 					 const struct segment *segment, struct setup *known)
 {
@@ -140,7 +149,7 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 		if (same || (!known && occupant.state != TCP_STATE_TIME_WAIT &&
 			     occupant.rcv_nxt - setup.start < 1 << 30)) {
 			setup.state = SETUP_CONFIRMED;
-			bpf_map_update_elem(&setups, &segment->key, &setup, BPF_ANY);
+			remember(&segment->key, known, &setup);
 			return deliver(skb);
 		}
 		return remove_occupant(skb, segment, occupant.rcv_nxt);
@@ -154,7 +163,7 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 	if (!listener) {
 		if (refusal == REFUSAL_NO_LISTENER) {
 			setup.state = SETUP_REFUSED;
-			bpf_map_update_elem(&setups, &segment->key, &setup, BPF_ANY);
+			remember(&segment->key, known, &setup);
 		}
 		count_drop(refusal == REFUSAL_NO_LISTENER ? DROP_NO_LISTENER : DROP_ACCEPT_QUEUE_FULL);
 		return refuse(skb, h->ethernet, h->outer, segment, refusal);
@@ -164,7 +173,7 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 	if (!rebuilt)
 		return drop(DROP_NOT_REBUILT);
 	skb->mark = 0;
-	bpf_map_update_elem(&setups, &segment->key, &setup, BPF_ANY);
+	remember(&segment->key, known, &setup);
 	count_event(EVENT_REBUILT);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;

@@ -51,7 +51,7 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 		}
 		return send_to_daemon(ctx, segment, &proof);
 	}
-	bpf_map_update_elem(&proofs, &segment->key, &proof, BPF_ANY);
+	leave_proof(&segment->key, &proof);
 	return drop(DROP_HANDSHAKE_ACK);
 }
 
@@ -66,9 +66,8 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		flow->last_seen_ns = now;
 		return send_to_daemon(ctx, segment, &proof);
 	}
-	/* What the proof was for is done; a late repetition must not be taken for a new connection. */
 	if (flow->packets == 1)
-		bpf_map_delete_elem(&proofs, &segment->key);
+		spend_proof(&segment->key);
 	age_flow(flow, segment, now);
 	verdict = send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
 	if (verdict != VERDICT_DROP)

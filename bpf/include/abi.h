@@ -153,7 +153,7 @@ struct backend_load {
 struct proof {
 	__u32 client_isn;
 	__u32 server_isn;
-	__u16 mss;
+	__u16 mss; /* 0: spent, its connection has a backend */
 	__u8 window_scales;
 	__u8 tcp_options;
 	__u32 older_epoch; /* of the connection that this one takes the 4-tuple from; 0: none */

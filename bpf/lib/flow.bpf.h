@@ -64,7 +64,7 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 	if (!flow->syn_seen_ns || bpf_ktime_get_coarse_ns() - flow->syn_seen_ns > SYN_SEEN_LIFETIME_NS)
 		return false;
 	proof = bpf_map_lookup_elem(&proofs, &segment->key);
-	if (proof && proof->server_isn != flow->server_isn && segment->ack == proof->server_isn + 1 &&
+	if (proof && proof->mss && proof->server_isn != flow->server_isn && segment->ack == proof->server_isn + 1 &&
 	    segment->seq - proof->client_isn < 1 << 20)
 		return is_later(flow, proof->client_isn);
 	if (segment->ack - 1 == flow->server_isn || !is_later(flow, segment->seq - 1) ||

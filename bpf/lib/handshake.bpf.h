@@ -108,7 +108,7 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 	struct tcp_options options;
 	struct cookie_terms terms = {};
 
-	if (known && segment->ack == known->server_isn + 1 &&
+	if (known && known->mss && segment->ack == known->server_isn + 1 &&
 	    segment->seq - known->client_isn < 1 << 20 &&
 	    bpf_ktime_get_coarse_ns() - known->created_ns < PROOF_LIFETIME_NS) {
 		*proof = *known;
@@ -134,6 +134,26 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 	}
 	count_event(EVENT_COOKIE_OK);
 	return true;
+}
+
+/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
+static __always_inline void leave_proof(const struct flow_key *key, const struct proof *proof)
+{
+	struct proof *known = bpf_map_lookup_elem(&proofs, key);
+
+	if (known)
+		*known = *proof;
+	else
+		bpf_map_update_elem(&proofs, key, proof, BPF_ANY);
+}
+
+/* What a proof was for is done; a late repetition must not be taken for a new connection. */
+static __always_inline void spend_proof(const struct flow_key *key)
+{
+	struct proof *known = bpf_map_lookup_elem(&proofs, key);
+
+	if (known)
+		known->mss = 0;
 }
 
 /* A client asks whether its silent connection still stands (RFC 9293 3.8.4): it does. */
