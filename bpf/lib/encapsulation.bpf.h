@@ -92,6 +92,7 @@ static __always_inline bool is_well_formed(const struct encapsulated *h, __u32 l
 
 	return h->outer.geneve.option_words == (4 + sizeof(struct meta)) / 4 &&
 	       h->outer.geneve.option_length == sizeof(struct meta) / 4 &&
+	       h->outer.geneve.flags == GENEVE_CRITICAL &&
 	       h->outer.geneve.protocol == bpf_htons(ETH_P_IP) && h->outer.meta.version == META_VERSION &&
 	       h->ip.version == 4 && h->ip.ihl == 5 &&
 	       !(h->ip.frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) &&
