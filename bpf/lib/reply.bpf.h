@@ -28,7 +28,8 @@ static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr
 	__builtin_memcpy(head.ethernet.h_source, ethernet->h_dest, ETH_ALEN);
 	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
 	outer->meta.key_id = self->signing_key;
-	fill_encapsulation(outer, self->address, dispatcher, segment->key.client_port, segment->ip_length);
+	/* The asker's source port will do for ours: entropy, and never 0. */
+	fill_encapsulation(outer, self->address, dispatcher, outer->udp.source, segment->ip_length);
 	set_tag(&outer->meta, meta_tag(key, &outer->meta, dispatcher, segment->client, segment->vip,
 				       segment->key.client_port, segment->key.vip_port));
 	head.outer = *outer;

@@ -130,6 +130,7 @@ impl Records {
         };
         if flow.state == FlowState::Established as u32 {
             flow.state = FlowState::ClientFin as u32;
+            flow.last_seq = flow.last_seq.wrapping_add(1);
             self.maps.flows.put(&map_key, &flow, Update::Replace)?;
             self.loads.closed(flow.backend);
         }
@@ -188,6 +189,7 @@ impl Assignment<'_> {
             state: FlowState::Established as u32,
             packets: 1,
             bytes: self.held as u64,
+            last_seq: (self.isns.client + 1 + self.held as u32).raw(),
             ..new_flow(self.isns, self.handshake)
         }
     }

@@ -306,7 +306,7 @@ fn echoes_are_answered_by_the_program() {
             kind: Kind::EchoReply,
             ..*meta
         };
-        let frame = reply_with(&answer, inner, 0);
+        let frame = reply_to(&answer, inner);
         Outcome::new(Verdict::SendBack, frame, &[])
     };
     let ask = |number| meta(Kind::Echo, number, 0);

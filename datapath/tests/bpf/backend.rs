@@ -22,6 +22,9 @@ use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
 pub const DISPATCHER: Ipv4Addr = NODE;
+/// The outer source port of what the dispatcher sends, and of answers to it.
+const ASKER_PORT: u16 = 0xdcbb;
+
 /// This backend.
 pub const HERE: Ipv4Addr = BACKEND;
 
@@ -175,21 +178,21 @@ pub fn sealed_for(node: Ipv4Addr, meta: &Meta, inner: &[u8]) -> Vec<u8> {
     let binding = Binding::of_packet(node.into(), inner).expect("a whole packet");
     let mut payload = Vec::new();
     geneve::write(&meta.seal(&keys(), &binding), inner, &mut payload);
-    let from = SocketAddrV4::new(DISPATCHER, 0xdcbb);
+    let from = SocketAddrV4::new(DISPATCHER, ASKER_PORT);
     let outer = udp(from, SocketAddrV4::new(node, geneve::PORT), &payload);
     ethernet(THEIR_MAC, OUR_MAC, 0x0800, &outer)
 }
 
 /// The answer to such a frame: the same packet, with the agent's word about it.
 pub fn reply(meta: &Meta, of: &Tcp) -> Vec<u8> {
-    reply_with(meta, &of.packet(), of.source.port())
+    reply_to(meta, &of.packet())
 }
 
-pub fn reply_with(meta: &Meta, inner: &[u8], port: u16) -> Vec<u8> {
+pub fn reply_to(meta: &Meta, inner: &[u8]) -> Vec<u8> {
     let binding = Binding::of_packet(DISPATCHER.into(), inner).unwrap();
     let mut payload = Vec::new();
     geneve::write(&meta.seal(&keys(), &binding), inner, &mut payload);
-    let from = SocketAddrV4::new(HERE, port);
+    let from = SocketAddrV4::new(HERE, ASKER_PORT);
     let outer = udp(from, SocketAddrV4::new(DISPATCHER, geneve::PORT), &payload);
     ethernet(OUR_MAC, THEIR_MAC, 0x0800, &outer)
 }
