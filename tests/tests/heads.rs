@@ -6,7 +6,7 @@ use std::time::Duration;
 use trapeze_core::wire::tcp::Flags;
 use trapeze_lab::{LinkSettings, Process, ServerKind};
 use trapeze_tests::raw::RawClient;
-use trapeze_tests::{Cluster, Connection, Dice, Response, VIP, same};
+use trapeze_tests::{Cluster, Connection, Dice, Response, VIP, same, until};
 
 const HEAD: &str = "GET /1k?of=pieces HTTP/1.1\r\nHost: site.example\r\nUser-Agent: pieces/1\r\n\
                     Accept: */*\r\nX-Padding: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n";
@@ -65,12 +65,15 @@ fn a_head_in_pieces_of_any_size_is_served() {
         ways.len() as u64 * 2
     });
     let d1 = cluster.dispatcher() - before.0;
-    assert_eq!(d1.of("cookie-valid"), flows, "{d1:?}");
+    // The handshake's ACK and the first bytes may be looked at side by side.
+    assert!(d1.of("cookie-valid") >= flows, "{d1:?}");
     // Small segments that wait for an acknowledgement are joined by the client's TCP.
     assert!(d1.of("to-daemon") > 5 * flows, "{d1:?}");
     let agents = cluster.agents() - before.1;
     assert_eq!(agents.of("rebuilt"), flows, "{agents:?}");
-    assert_eq!(cluster.daemon().reading_flows, 0);
+    until("nothing is held any more", || {
+        (cluster.daemon().reading_flows == 0).then_some(())
+    });
 }
 
 #[test]
@@ -213,5 +216,9 @@ fn a_link_that_loses_repeats_and_reorders_delays_a_head_at_most() {
             }
         });
     });
-    assert!(cluster.agents().of("rebuilt") >= 40);
+    assert!(
+        cluster.agents().of("rebuilt") >= 40,
+        "{:?}",
+        cluster.dispatcher()
+    );
 }
