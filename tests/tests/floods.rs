@@ -364,7 +364,7 @@ fn replayed_heartbeats_raise_nobody_from_the_dead() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    expect_counted(&cluster, "old-heartbeats", 100);
+    expect_counted(&cluster, "old-echo-replies", 100);
 }
 
 fn is_tcp(ip: &[u8]) -> bool {
