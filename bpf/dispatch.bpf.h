@@ -41,7 +41,6 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 		return answer_keep_alive(ctx, segment, &proof);
 	if (segment->payload || segment->flags & TCP_FIN)
 		return send_to_daemon(ctx, segment, &proof);
-	bpf_map_update_elem(&proofs, &segment->key, &proof, BPF_ANY);
 	return drop(DROP_HANDSHAKE_ACK);
 }
 

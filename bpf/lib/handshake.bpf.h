@@ -133,6 +133,8 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 		proof->window_scales = terms.client_shift << 4 | service->window_scale;
 	}
 	count_event(EVENT_COOKIE_OK);
+	/* For what comes right behind, before there is a record: it carries no cookie of its own. */
+	bpf_map_update_elem(&proofs, &segment->key, proof, BPF_ANY);
 	return true;
 }
 
