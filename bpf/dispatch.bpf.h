@@ -51,7 +51,6 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 		}
 		return send_to_daemon(ctx, segment, &proof);
 	}
-	leave_proof(&segment->key, &proof);
 	return drop(DROP_HANDSHAKE_ACK);
 }
 

@@ -133,18 +133,12 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 		proof->window_scales = terms.client_shift << 4 | service->window_scale;
 	}
 	count_event(EVENT_COOKIE_OK);
-	return true;
-}
-
-/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
-static __always_inline void leave_proof(const struct flow_key *key, const struct proof *proof)
-{
-	struct proof *known = bpf_map_lookup_elem(&proofs, key);
-
-	if (known)
+	/* For what comes right behind, before there is a record: it carries no cookie of its own. */
+	if (known) /* in place: an entry of an LRU map costs more to replace than to write */
 		*known = *proof;
 	else
-		bpf_map_update_elem(&proofs, key, proof, BPF_ANY);
+		bpf_map_update_elem(&proofs, &segment->key, proof, BPF_ANY);
+	return true;
 }
 
 /* What a proof was for is done; a late repetition must not be taken for a new connection. */

@@ -78,6 +78,17 @@ impl RawClient {
     /// # Panics
     /// No SYN-ACK comes.
     pub fn connect(client: SocketAddrV4, server: SocketAddrV4) -> Self {
+        let mut raw = Self::connect_silently(client, server);
+        raw.acknowledge();
+        raw
+    }
+
+    /// As [`Self::connect`], but the ACK that ends the handshake is not sent,
+    /// as if the network had lost it.
+    ///
+    /// # Panics
+    /// As [`Self::connect`].
+    pub fn connect_silently(client: SocketAddrV4, server: SocketAddrV4) -> Self {
         let mut raw = Self {
             interface: PacketSocket::open("eth0").expect("c1's interface"),
             batch: Batch::default(),
@@ -98,7 +109,6 @@ impl RawClient {
             raw.receive();
             (raw.server_isn != 0).then_some(())
         });
-        raw.acknowledge();
         raw
     }
 

@@ -117,6 +117,26 @@ fn segments_in_any_order_with_copies_and_overlaps_make_one_request() {
     assert_eq!(agents.of("rebuilt"), 30, "{agents:?}");
 }
 
+/// Only the first segment shows the cookie; what comes right behind it, before
+/// the daemon has looked at that one, belongs to it.
+#[test]
+fn without_the_handshakes_ack_no_segment_of_the_head_is_lost() {
+    let cluster = Cluster::up("noack");
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    cluster.kill("d1", Some(Process::Dispatch)).unwrap();
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect_silently(SocketAddrV4::new(client, 2000), VIP);
+        raw.send(0, &HEAD.as_bytes()[..50]);
+        raw.send(50, &HEAD.as_bytes()[50..]);
+        until("both have come", || {
+            let d1 = cluster.dispatcher();
+            (d1.of("to-daemon") + d1.of("bad-cookie") == 2).then_some(())
+        });
+        assert_eq!(cluster.dispatcher().of("bad-cookie"), 0);
+    });
+}
+
 #[test]
 fn heads_up_to_the_configured_size_are_served_and_larger_ones_get_431() {
     let cluster = Cluster::with("size", |options| options.server = ServerKind::Python);
