@@ -49,21 +49,38 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 			end_flow(older, FLOW_RESET);
 			bpf_map_delete_elem(&flows, &segment->key);
 		}
-		return send_to_daemon(ctx, segment, &proof);
+		return send_to_daemon(ctx, segment, &proof, META_REQUEST);
 	}
 	return drop(DROP_HANDSHAKE_ACK);
+}
+
+/*
+ * The client sends its request once more, has not heard a word, and the backend
+ * is silent: the daemon may know another one.
+ */
+static __always_inline bool is_unheard(const struct flow *flow, const struct segment *segment)
+{
+	__u32 slot = flow->backend;
+	struct backend *backend;
+
+	if (segment->seq != bpf_ntohl(flow->meta.start) || !segment->payload ||
+	    segment->ack != flow->server_isn + 1)
+		return false;
+	backend = bpf_map_lookup_elem(&backends, &slot);
+	return backend && backend->silent;
 }
 
 static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment, struct flow *flow)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
+	bool unheard = is_unheard(flow, segment);
 	int verdict;
 
-	if (flow->state == FLOW_READING) {
+	if (flow->state == FLOW_READING || unheard) {
 		struct proof proof = proof_of(flow);
 
 		flow->last_seen_ns = now;
-		return send_to_daemon(ctx, segment, &proof);
+		return send_to_daemon(ctx, segment, &proof, unheard ? META_UNHEARD : META_REQUEST);
 	}
 	if (flow->packets == 1)
 		spend_proof(&segment->key);

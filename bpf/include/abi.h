@@ -70,6 +70,7 @@ enum meta_kind {
 	META_ICMP = 6, /* dispatcher -> backend: an ICMP error about a flow */
 	META_ECHO = 7, /* dispatcher -> backend: are you there? */
 	META_ECHO_REPLY = 8, /* backend -> dispatcher: its data path is */
+	META_UNHEARD = 9, /* as REQUEST: a request again, whose backend has fallen silent */
 };
 
 enum refusal {
@@ -135,7 +136,7 @@ struct backend {
 	__u8 addr[16];
 	__u8 name[32]; /* NUL-padded; empty: free slot */
 	__be32 source; /* our address towards it */
-	__u32 pad;
+	__u32 silent; /* 1: it does not answer heartbeats (the daemon says) */
 	/* next hop, as the data path last looked it up */
 	__u64 resolved_ns;
 	__u32 ifindex;

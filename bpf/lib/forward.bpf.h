@@ -101,7 +101,7 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
  * own packet would have taken, and a flow always meets the same worker.
  */
 static __noinline int send_to_daemon(context_t *ctx, const struct segment *segment,
-				     const struct proof *proof)
+				     const struct proof *proof, enum meta_kind kind)
 {
 	struct new_head head = {};
 	struct meta *meta = &head.encapsulation.meta;
@@ -124,7 +124,7 @@ static __noinline int send_to_daemon(context_t *ctx, const struct segment *segme
 			   segment->ip_length);
 	*meta = (struct meta){
 		.version = META_VERSION,
-		.kind = META_REQUEST,
+		.kind = kind,
 		.key_id = self->signing_key,
 		.epoch = bpf_htonl(proof->older_epoch),
 		.start = bpf_htonl(proof->client_isn + 1),

@@ -94,7 +94,7 @@ pod!(
         addr: [u8; 16],
         name: [u8; 32],
         source: [u8; 4],
-        pad: u32,
+        silent: u32,
         resolved_ns: u64,
         ifindex: u32,
         destination_mac: [u8; 6],

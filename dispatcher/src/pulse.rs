@@ -2,6 +2,8 @@
 //! data path answers (bpf/lib/reply.bpf.h), so a backend is alive as long as it
 //! can take connections, whether its agent's daemon runs or not.
 
+use std::collections::HashMap;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -12,10 +14,13 @@ use trapeze_core::flow::Handshake;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
 use trapeze_core::wire::{geneve, ipv4};
-use trapeze_datapath::abi::GENEVE_PORT;
+use trapeze_datapath::abi::{Backend, GENEVE_PORT};
 use trapeze_datapath::clock;
+use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
+use crate::cluster::Cluster;
+use crate::health::State;
 use crate::{Shared, v4};
 
 /// RFC 3692: for experiments; the inner packet is there only to be signed.
@@ -45,6 +50,7 @@ impl Pulse {
     pub fn run(self) -> anyhow::Result<()> {
         // Numbers go on where the daemon before stopped, and never step back.
         let (first, started) = (clock::cluster(), Instant::now());
+        let mut silent = HashMap::new();
         let mut due = Instant::now();
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let cluster = self.shared.cluster();
@@ -62,8 +68,32 @@ impl Pulse {
             }
             // A beat that is lost is a beat missed.
             self.socket.send(&beats);
+            self.tell_the_data_path(&cluster, &mut silent)?;
             due = (due + interval).max(Instant::now());
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// Who is silent: requests that are sent there again come to the daemon.
+    fn tell_the_data_path(
+        &self,
+        cluster: &Cluster,
+        told: &mut HashMap<u32, bool>,
+    ) -> io::Result<()> {
+        for &slot in &cluster.slots {
+            let silent = self.shared.health.state(slot) == State::Silent;
+            if told.insert(slot, silent) == Some(silent) {
+                continue;
+            }
+            let backends = &self.shared.maps.backends;
+            if let Some(backend) = backends.get(&slot)? {
+                let backend = Backend {
+                    silent: silent.into(),
+                    ..backend
+                };
+                backends.put(&slot, &backend, Update::Any)?;
+            }
         }
         Ok(())
     }

@@ -26,6 +26,7 @@ use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
+use crate::health;
 use crate::records::{Assignment, Record};
 use crate::{Shared, v4};
 
@@ -160,6 +161,11 @@ impl Before {
     }
 }
 
+/// RFC 9110 §9.2.2.
+fn is_idempotent(method: &str) -> bool {
+    ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&method)
+}
+
 impl State {
     fn follow_reload(&mut self) {
         let generation = self.shared.generation.load(Ordering::Acquire);
@@ -180,6 +186,7 @@ impl State {
         };
         match packet.meta.kind {
             Kind::Request { .. } => self.on_request(now, &packet.meta, packet.inner),
+            Kind::Unheard { .. } => self.on_unheard(now, &packet.meta, packet.inner),
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
             Kind::ProbeAnswer { received } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
@@ -278,6 +285,45 @@ impl State {
                 self.intake
                     .answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
             }
+        }
+        self.act();
+    }
+
+    /// The client sends its request again and has not heard a word: its backend
+    /// has died. What may run twice goes to another one (RFC 9110 §9.2.2).
+    fn on_unheard(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let Some(record) = self.assigned(&arrived) else {
+            return;
+        };
+        if self.shared.health.state(record.slot) != health::State::Silent {
+            // It is back, or the request has moved already.
+            return self.forward(&record, &arrived, inner);
+        }
+        self.count("unheard");
+        let held = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
+        let decision = match head::inspect(held, self.cluster.config.limits.head_bytes) {
+            Inspection::Http(head) if !is_idempotent(head.method) => {
+                Decision::Refuse(Answer::GatewayTimeout, Body::Full)
+            }
+            // Until the handshake is over no request has run.
+            Inspection::Http(_) | Inspection::Tls(_) => self.decide_again(&arrived, &record),
+            // Part of a head, or requests that cannot be read.
+            _ => Decision::Refuse(Answer::Close, Body::Full),
+        };
+        match decision {
+            Decision::To(choice) => {
+                let before = Before::Refused(record.epoch);
+                if let Some(record) = self.assign(now, &arrived, &choice, before) {
+                    let payload_max = self.payload_max(&arrived);
+                    if !self.intake.assigned(now, &arrived.key, payload_max) {
+                        self.forward(&record, &arrived, inner);
+                    }
+                }
+            }
+            Decision::Refuse(answer, body) => self.intake.answer(now, &arrived, answer, body),
         }
         self.act();
     }

@@ -13,6 +13,8 @@ pub enum Answer {
     HeadTooLarge,
     /// 503: no backend takes it.
     ServiceUnavailable,
+    /// 504: the backend that had it does not answer, and it must not run twice.
+    GatewayTimeout,
     /// A fatal TLS alert of this description (RFC 8446 §6).
     TlsAlert(u8),
     /// Nothing but the close.
@@ -42,6 +44,7 @@ impl Answer {
             Self::RequestTimeout => "408 Request Timeout",
             Self::HeadTooLarge => "431 Request Header Fields Too Large",
             Self::ServiceUnavailable => "503 Service Unavailable",
+            Self::GatewayTimeout => "504 Gateway Timeout",
             // Record of type alert, version 1.2, level fatal.
             Self::TlsAlert(description) => return vec![21, 3, 3, 0, 2, 2, description],
             Self::Close => return Vec::new(),

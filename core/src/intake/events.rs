@@ -52,7 +52,7 @@ impl<'a> Arrived<'a> {
         let (header, payload) = tcp::Header::parse(packet.payload())?;
         let (source, destination) = (packet.source().into(), packet.destination().into());
         let server_isn = match meta.kind {
-            Kind::Request { server_isn } => server_isn,
+            Kind::Request { server_isn } | Kind::Unheard { server_isn } => server_isn,
             _ => ServerSeq::new(header.ack) + u32::MAX,
         };
         Ok(Self {

@@ -65,6 +65,12 @@ pub enum Kind {
     Echo,
     /// Backend to dispatcher: its data path is.
     EchoReply,
+    /// A dispatcher's data path to its daemon: a request that the client sends
+    /// again, not having heard a word, and whose backend has fallen silent.
+    Unheard {
+        /// The sequence number of our SYN-ACK: the cookie.
+        server_isn: ServerSeq,
+    },
 }
 
 /// Why a backend gave a connection back.
@@ -158,6 +164,7 @@ impl Kind {
             Self::Icmp => (6, 0, 0),
             Self::Echo => (7, 0, 0),
             Self::EchoReply => (8, 0, 0),
+            Self::Unheard { server_isn } => (9, 0, server_isn.raw()),
         }
     }
 
@@ -180,6 +187,9 @@ impl Kind {
             6 => Self::Icmp,
             7 => Self::Echo,
             8 => Self::EchoReply,
+            9 => Self::Unheard {
+                server_isn: ServerSeq::new(value),
+            },
             other => return Err(MetaError::Kind(other)),
         })
     }

@@ -73,6 +73,9 @@ fn every_kind_is_read_as_written() {
         Kind::Icmp,
         Kind::Echo,
         Kind::EchoReply,
+        Kind::Unheard {
+            server_isn: ServerSeq::new(7),
+        },
     ];
     for kind in kinds {
         assert_eq!(Meta::decode(&meta(kind).encode(0)), Ok(meta(kind)));
@@ -98,7 +101,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 9, MetaError::Kind(9)),
+        (1, 10, MetaError::Kind(10)),
         (3, 3, MetaError::Refusal(3)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
@@ -221,6 +224,12 @@ fn the_numbers_are_those_of_abi_h() {
         (Kind::Icmp, "META_ICMP"),
         (Kind::Echo, "META_ECHO"),
         (Kind::EchoReply, "META_ECHO_REPLY"),
+        (
+            Kind::Unheard {
+                server_isn: ServerSeq::new(0),
+            },
+            "META_UNHEARD",
+        ),
     ];
     for (kind, name) in kinds {
         assert_eq!(u32::from(kind.encode().0), in_abi_h(name), "{name}");
