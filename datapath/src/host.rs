@@ -145,6 +145,14 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
         .ok_or_else(|| io::Error::other(format!("no interface {interface}")))
 }
 
+/// Whether an interface is one end of a virtual cable (veth(4)).
+pub fn is_veth(interface: &str) -> io::Result<bool> {
+    let out = Command::new("ip")
+        .args(["-d", "-j", "link", "show", "dev", interface])
+        .output()?;
+    Ok(String::from_utf8_lossy(&out.stdout).contains("\"info_kind\":\"veth\""))
+}
+
 /// Whether an interface of this host has the address.
 pub fn has_address(address: IpAddr, interface: &str) -> io::Result<bool> {
     let out = Command::new("ip")

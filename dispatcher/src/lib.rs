@@ -74,6 +74,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
     let config = read_config(&config_path)?;
     let own = find_dispatcher(&config, node_name)?.clone();
+    let attach = usable_hook(&own)?;
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
     let _lock = lock(&node)?;
     node.register()
@@ -83,7 +84,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let options = DispatcherOptions {
         pins: &pins,
         interface: &own.interface,
-        attach: own.attach,
+        attach,
         flows: config.limits.flows,
     };
     let (maps, loaded) = load_dispatcher(&options)?;
@@ -130,7 +131,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         "ready: dispatcher {} on {} ({})",
         own.name,
         own.interface,
-        attach_name(own.attach)
+        attach_name(attach)
     );
     let end = shared.wait(&signals)?;
     shared.stopping.store(true, Ordering::Relaxed);
@@ -306,6 +307,19 @@ fn lock(node: &Node) -> anyhow::Result<std::fs::File> {
             node.name
         )
     })
+}
+
+/// The hook that the configuration asks for, but for the one that cannot work: a
+/// veth's driver drops what XDP sends, unless its other end polls (NAPI).
+fn usable_hook(own: &Dispatcher) -> anyhow::Result<Attach> {
+    if own.attach == Attach::Xdp && host::is_veth(&own.interface)? {
+        eprintln!(
+            "{} is a veth, whose driver loses what XDP sends: attached at tc instead (set attach = \"tc\")",
+            own.interface
+        );
+        return Ok(Attach::Tc);
+    }
+    Ok(own.attach)
 }
 
 fn attach_advice(own: &Dispatcher) -> String {

@@ -123,3 +123,17 @@ fn the_same_by_generic_xdp() {
     );
     assert_eq!(cluster.agents().of("rebuilt"), 6);
 }
+
+/// A file made for real network cards, or one that leaves the hook out, serves in
+/// the lab too.
+#[test]
+fn the_default_hook_serves_on_a_virtual_interface() {
+    let config = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let text = Cluster::nodes(1).replace("attach = \"tc\"\n", "") + config;
+    let cluster = Cluster::configured_whole("default", &text, |options| {
+        options.server = ServerKind::Python;
+    });
+    exercise(&cluster, 1);
+    assert_eq!(cluster.agents().of("rebuilt"), 2);
+}

@@ -196,7 +196,9 @@ fn attach(own: &Dispatcher, link: &Link) -> Check {
         }
         (Attach::Xdp, Some("veth")) => Check::warning(
             name,
-            format!("xdp on {interface}, a veth: its transfers stall under load"),
+            format!(
+                "xdp on {interface}, a veth, whose driver loses what XDP sends: tc is used instead"
+            ),
             use_tc,
         ),
         (Attach::Xdp, Some(kind)) => Check::warning(
