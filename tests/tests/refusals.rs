@@ -243,7 +243,11 @@ fn what_is_not_a_request_ends_without_a_backend() {
 /// twice runs elsewhere, the rest is answered.
 #[test]
 fn a_request_to_a_backend_that_has_just_died_is_answered() {
-    let cluster = Cluster::up("died");
+    // Slow enough to notice for all of them to be given away before.
+    let text = "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [limits]\nheartbeat = \"1s\"\n";
+    let cluster = Cluster::configured("died", 3, text, |_| {});
     for backend in ["b1", "b2"] {
         cluster.kill(backend, None).unwrap();
     }
@@ -267,5 +271,8 @@ fn a_request_to_a_backend_that_has_just_died_is_answered() {
             }
         });
     });
-    assert!(cluster.daemon().counters["unheard"] >= 1);
+    until("it is counted", || {
+        let unheard = *cluster.daemon().counters.get("unheard")?;
+        (unheard >= 1).then_some(())
+    });
 }
