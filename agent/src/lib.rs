@@ -31,7 +31,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let config = read_config(&config_path)?;
     let own = find_backend(&config, node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
-    let _lock = lock(&node)?;
+    let _lock = node.lock()?;
     node.register()
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
 
@@ -132,22 +132,6 @@ fn find_backend<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Backen
         anyhow!(
             "no [[backend]] is named {name}; there are: {}",
             names.join(", ")
-        )
-    })
-}
-
-/// Becomes this node's only daemon, until the file is closed.
-fn lock(node: &Node) -> anyhow::Result<std::fs::File> {
-    let lock = node
-        .lock()
-        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
-    lock.ok_or_else(|| {
-        let pid = node
-            .last_pid()
-            .map_or(String::new(), |pid| format!(" (process {pid})"));
-        anyhow!(
-            "{} runs already{pid}: kill -USR2 it to take over its connections, or -TERM to stop it",
-            node.name
         )
     })
 }

@@ -86,21 +86,27 @@ impl Node {
     }
 
     /// Makes this process the node's only daemon, for as long as the returned
-    /// file is open. `None`: there is one already, whose process id is in the
-    /// node's file.
-    pub fn lock(&self) -> io::Result<Option<File>> {
+    /// file is open.
+    ///
+    /// # Errors
+    /// There is one already (`ResourceBusy`, with what to do about it), or the
+    /// directory cannot be written.
+    pub fn lock(&self) -> io::Result<File> {
         std::fs::create_dir_all(self.run_dir())?;
         let file = File::create(self.run_dir().join("lock"))?;
         match file.try_lock() {
-            Ok(()) => Ok(Some(file)),
-            Err(TryLockError::WouldBlock) => Ok(None),
+            Ok(()) => Ok(file),
+            Err(TryLockError::WouldBlock) => Err(io::Error::new(
+                io::ErrorKind::ResourceBusy,
+                format!(
+                    "{} runs already{}: kill -USR2 it to take over its connections, or -TERM to stop it",
+                    self.name,
+                    read(&self.run_dir())
+                        .map_or(String::new(), |last| format!(" (process {})", last.pid))
+                ),
+            )),
             Err(TryLockError::Error(error)) => Err(error),
         }
-    }
-
-    /// The process id of the node's last daemon.
-    pub fn last_pid(&self) -> Option<u32> {
-        read(&self.run_dir()).map(|node| node.pid)
     }
 
     /// Writes the node's file, for commands to find.
@@ -177,9 +183,9 @@ mod tests {
     fn a_daemon_runs_as_long_as_it_holds_the_lock() {
         let node = Node::here("test-lock", "n1", Role::Agent, Path::new("none")).unwrap();
         assert!(!node.is_running());
-        let lock = node.lock().unwrap().expect("nobody has it");
+        let lock = node.lock().expect("nobody has it");
         assert!(node.is_running());
-        assert!(node.lock().unwrap().is_none());
+        assert_eq!(node.lock().unwrap_err().kind(), io::ErrorKind::ResourceBusy);
         drop(lock);
         assert!(!node.is_running());
         node.unregister().unwrap();

@@ -76,7 +76,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let own = find_dispatcher(&config, node_name)?.clone();
     let attach = usable_hook(&own)?;
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
-    let _lock = lock(&node)?;
+    let _lock = node.lock()?;
     node.register()
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
 
@@ -289,22 +289,6 @@ fn find_dispatcher<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Dis
         anyhow!(
             "no [[dispatcher]] is named {name}; there are: {}",
             names.join(", ")
-        )
-    })
-}
-
-/// Becomes this node's only daemon, until the file is closed.
-fn lock(node: &Node) -> anyhow::Result<std::fs::File> {
-    let lock = node
-        .lock()
-        .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
-    lock.ok_or_else(|| {
-        let pid = node
-            .last_pid()
-            .map_or(String::new(), |pid| format!(" (process {pid})"));
-        anyhow!(
-            "{} runs already{pid}: kill -USR2 it to take over its flows, or -TERM to stop it",
-            node.name
         )
     })
 }
