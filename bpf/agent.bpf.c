@@ -179,8 +179,6 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 	return TC_ACT_OK;
 }
 
-/* An epoch's unit is 2^26 ns of the cluster's clock. */
-#define EPOCH_SHIFT 26
 #define LOST_AFTER_NS (60ull * 1000000000ull)
 
 /*

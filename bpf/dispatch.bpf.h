@@ -5,7 +5,8 @@
  *
  *   SYN                        answered with a cookie            handshake
  *   of a flow with a record    forwarded to its backend          forward
- *   the first of a proved one  given to the daemon               forward
+ *   the first of a proved one  placed as one like it before      standing
+ *                              or given to the daemon            forward
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
@@ -20,11 +21,33 @@
 #include "lib/forward.bpf.h"
 #include "lib/flow.bpf.h"
 #include "lib/icmp.bpf.h"
+#include "lib/standing.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
 {
 	count_drop(reason);
 	return VERDICT_DROP;
+}
+
+static __always_inline int forward(context_t *ctx, const struct flow *flow, const struct segment *segment)
+{
+	int verdict = send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
+
+	if (verdict != VERDICT_DROP)
+		count_event(EVENT_FORWARDED);
+	return verdict;
+}
+
+/* The first bytes of a connection: to a backend, if it is known which, else to the daemon. */
+static __noinline int start_flow(context_t *ctx, const struct segment *segment, const struct service *service,
+				 const struct proof *proof)
+{
+	__u32 zero = 0;
+	struct workbench *bench = bpf_map_lookup_elem(&workbench, &zero);
+
+	if (bench && place(ctx, segment, proof, bench, service->id))
+		return forward(ctx, &bench->flow, segment);
+	return send_to_daemon(ctx, segment, proof, META_REQUEST);
 }
 
 /*
@@ -49,7 +72,7 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 			end_flow(older, FLOW_RESET);
 			bpf_map_delete_elem(&flows, &segment->key);
 		}
-		return send_to_daemon(ctx, segment, &proof, META_REQUEST);
+		return start_flow(ctx, segment, service, &proof);
 	}
 	return drop(DROP_HANDSHAKE_ACK);
 }
@@ -74,7 +97,6 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	bool unheard = is_unheard(flow, segment);
-	int verdict;
 
 	if (flow->state == FLOW_READING || unheard) {
 		struct proof proof = proof_of(flow);
@@ -85,10 +107,7 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	if (flow->packets == 1)
 		spend_proof(&segment->key);
 	age_flow(flow, segment, now);
-	verdict = send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
-	if (verdict != VERDICT_DROP)
-		count_event(EVENT_FORWARDED);
-	return verdict;
+	return forward(ctx, flow, segment);
 }
 
 static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *segment,

@@ -150,6 +150,54 @@ struct backend_load {
 	__u64 total;
 };
 
+/* The longest head that is placed in the data path, in bytes. */
+#define HEAD_MAX 2048
+/* Pools that can have turns, and how many. */
+#define POOLS_MAX 256
+#define TURNS_MAX 512
+
+/* What holds of all standing decisions; the one value of its map. */
+struct standing {
+	__u64 valid_until_ns; /* CLOCK_MONOTONIC: the daemon's lease; 0: none stands */
+	__u64 k0; /* of the SipHash by which requests are alike */
+	__u64 k1;
+	__u32 generation; /* decisions of another one do not stand */
+	__u32 epoch_floor; /* new records' epochs are no lower */
+};
+
+/* A request that the daemon has placed, and where the like of it go. */
+struct decision_key {
+	__u64 likeness; /* of request line and Host line */
+	__u32 service; /* id */
+	__u32 pad;
+};
+
+#define SLOT_BY_TURNS 0xffffffffu
+
+struct decision {
+	__u32 generation;
+	__u32 pool;
+	__u32 slot; /* or SLOT_BY_TURNS */
+	__be16 server_port; /* where the server listens; 0: the VIP's port */
+	__u16 pad;
+};
+
+/* A pool's backends in the order in which they are chosen, over and over. */
+struct turn {
+	__u32 slot;
+	__be16 server_port;
+	__u16 pad;
+};
+
+struct turns {
+	__u64 next; /* counts on; daemon and data path both take turns */
+	__u64 count; /* 0: this pool's policy wants to be asked each time */
+	struct turn turns[TURNS_MAX];
+};
+
+/* Epochs: the cluster's clock in units of 2^26 ns, about 15 to a second. */
+#define EPOCH_SHIFT 26
+
 /* A bare handshake ACK with a valid cookie leaves this (LRU, bounded). */
 struct proof {
 	__u32 client_isn;
@@ -242,6 +290,7 @@ enum drop_reason {
 #define EVENTS(X)                                                       \
 	X(SYN, "syn-answered", "SYNs answered with a cookie")           \
 	X(COOKIE_OK, "cookie-valid", "handshakes proved by their cookie") \
+	X(DECIDED, "decided", "connections placed by a decision that the daemon made before") \
 	X(TO_DAEMON, "to-daemon", "packets given to the daemon")        \
 	X(FORWARDED, "forwarded", "packets forwarded to backends")      \
 	X(ICMP_FORWARDED, "icmp-forwarded", "ICMP errors forwarded")    \

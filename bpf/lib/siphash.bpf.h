@@ -36,23 +36,32 @@ static __always_inline void siphash_word(struct siphash_state *s, __u64 word)
 	s->v0 ^= word;
 }
 
+static __always_inline void siphash_begin(struct siphash_state *s, __u64 k0, __u64 k1)
+{
+	s->v0 = k0 ^ 0x736f6d6570736575ull;
+	s->v1 = k1 ^ 0x646f72616e646f6dull;
+	s->v2 = k0 ^ 0x6c7967656e657261ull;
+	s->v3 = k1 ^ 0x7465646279746573ull;
+}
+
+static __always_inline __u64 siphash_end(struct siphash_state *s, __u32 words)
+{
+	siphash_word(s, (__u64)(words * 8) << 56);
+	s->v2 ^= 0xff;
+	siphash_round(s);
+	siphash_round(s);
+	siphash_round(s);
+	siphash_round(s);
+	return s->v0 ^ s->v1 ^ s->v2 ^ s->v3;
+}
+
 static __always_inline __u64 siphash(const struct siphash_key *key, const __u64 *words, int count)
 {
-	struct siphash_state s = {
-		.v0 = key->k0 ^ 0x736f6d6570736575ull,
-		.v1 = key->k1 ^ 0x646f72616e646f6dull,
-		.v2 = key->k0 ^ 0x6c7967656e657261ull,
-		.v3 = key->k1 ^ 0x7465646279746573ull,
-	};
+	struct siphash_state s;
 
+	siphash_begin(&s, key->k0, key->k1);
 #pragma clang loop unroll(full)
 	for (int i = 0; i < count; i++)
 		siphash_word(&s, words[i]);
-	siphash_word(&s, (__u64)(count * 8) << 56);
-	s.v2 ^= 0xff;
-	siphash_round(&s);
-	siphash_round(&s);
-	siphash_round(&s);
-	siphash_round(&s);
-	return s.v0 ^ s.v1 ^ s.v2 ^ s.v3;
+	return siphash_end(&s, count);
 }

@@ -5,6 +5,7 @@
 
 mod hello;
 mod http;
+mod likeness;
 mod tls;
 
 #[cfg(test)]
@@ -17,6 +18,7 @@ mod split_tests;
 pub use hello::ClientHello;
 pub use http::HttpHead;
 pub(crate) use http::is_token_byte;
+pub use likeness::{HEAD_MAX as LIKENESS_HEAD_MAX, likeness};
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -83,6 +83,12 @@ pub trait Policy: Send + Debug {
         request.cost_us.into()
     }
 
+    /// What of a choice stands for later requests as long as the open backends and
+    /// their weights stay as they are.
+    fn stands(&self) -> Stands {
+        Stands::Not
+    }
+
     /// How many unfinished requests the pool should have at once; the rest wait.
     /// None: as many as come. Only LARD's have a limit, and only who can make
     /// requests wait heeds it.
@@ -94,6 +100,18 @@ pub trait Policy: Send + Debug {
     fn memory(&self) -> Memory {
         Memory::default()
     }
+}
+
+/// What of a policy's choice can be remembered for it, and repeated without asking.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stands {
+    /// Nothing: it wants to be asked each time.
+    Not,
+    /// An order of backends, whatever is asked for, over and over: as long as the
+    /// sum of their weights by its greatest common divisor.
+    ByTurns,
+    /// The backend of a URL.
+    ByUrl,
 }
 
 /// What a policy remembers.

@@ -136,6 +136,45 @@ pod!(
     }
 );
 pod!(
+    struct Standing {
+        valid_until_ns: u64,
+        k0: u64,
+        k1: u64,
+        generation: u32,
+        epoch_floor: u32,
+    }
+);
+pod!(
+    struct DecisionKey {
+        likeness: u64,
+        service: u32,
+        pad: u32,
+    }
+);
+pod!(
+    struct Decision {
+        generation: u32,
+        pool: u32,
+        slot: u32,
+        server_port: [u8; 2],
+        pad: u16,
+    }
+);
+pod!(
+    struct Turn {
+        slot: u32,
+        server_port: [u8; 2],
+        pad: u16,
+    }
+);
+pod!(
+    struct Turns {
+        next: u64,
+        count: u64,
+        turns: [Turn; TURNS_MAX],
+    }
+);
+pod!(
     struct Setup {
         meta: [u8; 32],
         epoch: u32,
@@ -196,6 +235,14 @@ pub const ENCAP_LEN: usize = 72;
 pub const GENEVE_PORT: u16 = 6081;
 /// Slots for backends in a dispatcher's data path.
 pub const BACKENDS_MAX: usize = 1024;
+/// Pools that can have turns in a dispatcher's data path.
+pub const POOLS_MAX: usize = 256;
+/// Turns of a pool.
+pub const TURNS_MAX: usize = 512;
+/// A decision's slot when its pool takes turns.
+pub const SLOT_BY_TURNS: u32 = u32::MAX;
+/// Epochs: the cluster's clock in units of 2^this nanoseconds.
+pub const EPOCH_SHIFT: u32 = 26;
 /// Seconds of a cookie's time period.
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.
@@ -235,6 +282,20 @@ impl ServiceKey {
             port: port.to_be_bytes(),
             pad: 0,
         }
+    }
+}
+
+impl Turn {
+    /// Its bytes as one number.
+    pub fn to_bits(self) -> u64 {
+        // SAFETY: eight bytes without padding.
+        unsafe { std::mem::transmute(self) }
+    }
+
+    /// The turn of these bytes.
+    pub fn from_bits(bits: u64) -> Self {
+        // SAFETY: valid for every bit pattern.
+        unsafe { std::mem::transmute(bits) }
     }
 }
 

@@ -1,13 +1,15 @@
 //! A dispatcher's data path: loaded, attached, and its maps by name.
 
 use std::io;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use trapeze_core::config::Attach;
 
 use crate::abi::{
-    self, Backend, BackendLoad, Flow, FlowKey, Node, Service, ServiceKey, SiphashKey,
+    self, Backend, BackendLoad, Decision, DecisionKey, Flow, FlowKey, Node, Pod, Service,
+    ServiceKey, SiphashKey, Standing, Turn, Turns,
 };
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu};
@@ -27,6 +29,12 @@ pub struct DispatcherMaps {
     pub backends: Map<u32, Backend>,
     /// Open connections by slot.
     pub loads: Map<u32, BackendLoad>,
+    /// What holds of all decisions.
+    pub standing: Map<u32, Standing>,
+    /// Where requests like earlier ones go.
+    pub decisions: Map<DecisionKey, Decision>,
+    /// Whose turn it is, by pool.
+    pub turns: Map<u32, Turns>,
     /// This node.
     pub node: Map<u32, Node>,
     /// Cookie keys by rotation.
@@ -90,6 +98,9 @@ impl DispatcherMaps {
             services: Map::from_pin(&pins.join("services"))?,
             backends: Map::from_pin(&pins.join("backends"))?,
             loads: Map::from_pin(&pins.join("loads"))?,
+            standing: Map::from_pin(&pins.join("standing"))?,
+            decisions: Map::from_pin(&pins.join("decisions"))?,
+            turns: Map::from_pin(&pins.join("turns"))?,
             node: Map::from_pin(&pins.join("node"))?,
             cookie_keys: Map::from_pin(&pins.join("cookie_keys"))?,
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
@@ -119,24 +130,8 @@ unsafe impl Sync for Loads {}
 impl Loads {
     /// Maps it; stays mapped for the life of the process.
     pub fn map(loads: &Map<u32, BackendLoad>) -> io::Result<Self> {
-        use std::os::fd::AsRawFd;
-        let length = abi::BACKENDS_MAX * size_of::<LoadEntry>();
-        // SAFETY: a new shared mapping of a map made with BPF_F_MMAPABLE.
-        let memory = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                length,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                loads.fd().as_raw_fd(),
-                0,
-            )
-        };
-        if memory == libc::MAP_FAILED {
-            return Err(io::Error::last_os_error());
-        }
         Ok(Self {
-            entries: memory.cast(),
+            entries: share(loads, abi::BACKENDS_MAX)?.cast(),
         })
     }
 
@@ -171,5 +166,96 @@ impl Loads {
     pub fn reset(&self, slot: u32) {
         self.entry(slot).active.store(0, Ordering::Relaxed);
         self.entry(slot).total.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The turns map in this process's memory: daemon and data path take turns of one row.
+#[derive(Debug)]
+pub struct SharedTurns {
+    rows: *const Row,
+}
+
+#[repr(C)]
+struct Row {
+    next: AtomicU64,
+    count: AtomicU64,
+    turns: [AtomicU64; abi::TURNS_MAX],
+}
+
+const _: () = assert!(size_of::<Row>() == size_of::<Turns>());
+
+// SAFETY: shared memory that is only touched by atomics.
+unsafe impl Send for SharedTurns {}
+// SAFETY: as above.
+unsafe impl Sync for SharedTurns {}
+
+impl SharedTurns {
+    /// Maps it; stays mapped for the life of the process.
+    pub fn map(turns: &Map<u32, Turns>) -> io::Result<Self> {
+        Ok(Self {
+            rows: share(turns, abi::POOLS_MAX)?.cast(),
+        })
+    }
+
+    /// Takes the pool's next turn; none if its backends do not take turns.
+    pub fn take(&self, pool: usize) -> Option<Turn> {
+        let row = self.row(pool)?;
+        row.turn(row.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// As [`Self::take`], and the turn stays.
+    pub fn peek(&self, pool: usize) -> Option<Turn> {
+        let row = self.row(pool)?;
+        row.turn(row.next.load(Ordering::Relaxed))
+    }
+
+    /// From now on these take turns, at most [`abi::TURNS_MAX`]; nobody does if
+    /// there are none.
+    pub fn set(&self, pool: usize, turns: &[Turn]) {
+        let Some(row) = self.row(pool) else { return };
+        row.count.store(0, Ordering::SeqCst);
+        for (entry, turn) in row.turns.iter().zip(turns) {
+            entry.store(turn.to_bits(), Ordering::SeqCst);
+        }
+        let count = turns.len().min(abi::TURNS_MAX);
+        row.count.store(count as u64, Ordering::SeqCst);
+    }
+
+    fn row(&self, pool: usize) -> Option<&Row> {
+        // SAFETY: within the mapping, aligned, never unmapped.
+        (pool < abi::POOLS_MAX).then(|| unsafe { &*self.rows.add(pool) })
+    }
+}
+
+impl Row {
+    fn turn(&self, number: u64) -> Option<Turn> {
+        let place = number.checked_rem(self.count.load(Ordering::Relaxed))?;
+        let entry = self.turns.get(place as usize)?;
+        Some(Turn::from_bits(entry.load(Ordering::Relaxed)))
+    }
+}
+
+/// The values of an array map with BPF_F_MMAPABLE, to be read and written.
+fn share<V: Pod>(map: &Map<u32, V>, entries: usize) -> io::Result<*mut libc::c_void> {
+    const {
+        assert!(
+            size_of::<V>().is_multiple_of(8),
+            "entries are 8 bytes apart"
+        )
+    };
+    // SAFETY: a new shared mapping.
+    let memory = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            entries * size_of::<V>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            map.fd().as_raw_fd(),
+            0,
+        )
+    };
+    match memory {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        memory => Ok(memory),
     }
 }

@@ -72,7 +72,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 12] = [
+    let mirrors: [Mirror; 17] = [
         abi::FlowKey::LAYOUT,
         abi::ServiceKey::LAYOUT,
         abi::Service::LAYOUT,
@@ -83,6 +83,11 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Node::LAYOUT,
         abi::Proof::LAYOUT,
         abi::Setup::LAYOUT,
+        abi::Standing::LAYOUT,
+        abi::DecisionKey::LAYOUT,
+        abi::Decision::LAYOUT,
+        abi::Turn::LAYOUT,
+        abi::Turns::LAYOUT,
         abi::ServerKey::LAYOUT,
         abi::Server::LAYOUT,
     ];
@@ -203,6 +208,13 @@ fn constants_are_the_same() {
         constant("COOKIE_ROTATION_SHIFT"),
         u64::from(abi::COOKIE_ROTATION_SHIFT)
     );
+    assert_eq!(constant("EPOCH_SHIFT"), u64::from(abi::EPOCH_SHIFT));
+    assert_eq!(constant("SLOT_BY_TURNS"), u64::from(abi::SLOT_BY_TURNS));
+    assert_eq!(constant("TURNS_MAX"), abi::TURNS_MAX as u64);
+    assert_eq!(
+        constant("HEAD_MAX"),
+        trapeze_core::head::LIKENESS_HEAD_MAX as u64
+    );
     for (name, state) in [
         ("FLOW_READING", FlowState::Reading),
         ("FLOW_ESTABLISHED", FlowState::Established),
@@ -217,9 +229,13 @@ fn constants_are_the_same() {
     let open = libbpf_rs::ObjectBuilder::default()
         .open_file(OBJECTS[0].1)
         .unwrap();
-    for map in ["backends", "loads"] {
+    for (map, entries) in [
+        ("backends", abi::BACKENDS_MAX),
+        ("loads", abi::BACKENDS_MAX),
+        ("turns", abi::POOLS_MAX),
+    ] {
         let found = open.maps().find(|m| m.name() == map).unwrap();
-        assert_eq!(found.max_entries() as usize, abi::BACKENDS_MAX, "{map}");
+        assert_eq!(found.max_entries() as usize, entries, "{map}");
     }
 }
 

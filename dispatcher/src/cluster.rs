@@ -2,17 +2,20 @@
 //! pool's policy to a backend that is alive.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use trapeze_core::config::{Config, Dispatcher};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
-use trapeze_core::policy::{self, BackendId, Backends, Candidate, Policy, Request, Subject};
+use trapeze_core::policy::{
+    self, BackendId, Backends, Candidate, Policy, Request, Stands, Subject,
+};
 use trapeze_core::route::{Asked, route};
 use trapeze_core::wire::meta::Keys;
 
+use trapeze_datapath::abi::Turn;
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::Loads;
+use trapeze_datapath::dispatcher::{Loads, SharedTurns};
 
 use crate::health::{Health, State};
 use crate::registry::{Registry, Wanted};
@@ -25,6 +28,7 @@ pub struct Cluster {
     /// Slot of each of the configuration's backends.
     pub slots: Vec<u32>,
     pools: Vec<Mutex<Box<dyn Policy>>>,
+    turns: Arc<SharedTurns>,
 }
 
 /// What a first request leads to.
@@ -55,6 +59,7 @@ impl Cluster {
         own: &Dispatcher,
         registry: &mut Registry,
         loads: &Loads,
+        turns: Arc<SharedTurns>,
     ) -> anyhow::Result<Self> {
         let wanted: Vec<Wanted> = config
             .backends
@@ -76,6 +81,7 @@ impl Cluster {
             keys,
             slots,
             pools,
+            turns,
             config,
         })
     }
@@ -124,6 +130,9 @@ impl Cluster {
     /// The policy's choice among the pool's backends that are alive.
     pub fn choose(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
         let backends = self.backends(health, pool)?;
+        if let Some(choice) = self.turn(pool, &backends, SharedTurns::take) {
+            return Some(choice);
+        }
         let mut policy = self.pools[pool].lock().expect("no policy panics");
         let request = Request::of(subject, None);
         let chosen = policy::place(&mut **policy, clock::monotonic(), &request, &backends)?;
@@ -133,13 +142,38 @@ impl Cluster {
     /// As [`Self::choose`], without a trace in the policy's state.
     pub fn preview(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
         let backends = self.backends(health, pool)?;
+        if let Some(choice) = self.turn(pool, &backends, SharedTurns::peek) {
+            return Some(choice);
+        }
         let mut policy = self.pools[pool].lock().expect("no policy panics");
         let request = Request::of(subject, None);
         let chosen = policy::preview(&mut **policy, clock::monotonic(), &request, &backends)?;
         self.choice(pool, chosen)
     }
 
-    fn choice(&self, pool: usize, chosen: BackendId) -> Option<Choice> {
+    /// What of the pool's policy can stand.
+    pub fn stands(&self, pool: usize) -> Stands {
+        self.pools[pool].lock().expect("no policy panics").stands()
+    }
+
+    /// The backend whose turn it is, in a pool that takes turns with the data path:
+    /// none if the row is older than what is known of its backends.
+    fn turn(
+        &self,
+        pool: usize,
+        backends: &Backends,
+        next: fn(&SharedTurns, usize) -> Option<Turn>,
+    ) -> Option<Choice> {
+        if self.stands(pool) != Stands::ByTurns {
+            return None;
+        }
+        let chosen = BackendId(u16::try_from(next(&self.turns, pool)?.slot).ok()?);
+        backends.get_open(chosen)?;
+        self.choice(pool, chosen)
+    }
+
+    /// The pool's member with that slot, as a choice.
+    pub fn choice(&self, pool: usize, chosen: BackendId) -> Option<Choice> {
         let members = &self.config.pools[pool].members;
         let member = (members.iter()).find(|m| self.slots[m.backend] == u32::from(chosen.0))?;
         let backend = &self.config.backends[member.backend];
@@ -152,7 +186,7 @@ impl Cluster {
     }
 
     /// The pool's live backends; those that are only busy when there is no other.
-    fn backends(&self, health: &Health, pool: usize) -> Option<Backends> {
+    pub fn backends(&self, health: &Health, pool: usize) -> Option<Backends> {
         let members = &self.config.pools.get(pool)?.members;
         let that = |takes: fn(State) -> bool| {
             let alive = (members.iter())

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //!  worker   packets of unknown flows ─► intake ─► cluster.choose ─► record, backend
+//!  standing what was decided, for the data path to repeat
 //!  sweep    records age ─► deleted          pulse    heartbeats ─► who is alive
 //!  control  the command line asks           lib      signals: reload, stop
 //! ```
@@ -17,6 +18,7 @@ mod keys;
 mod pulse;
 mod records;
 mod registry;
+mod standing;
 mod sweep;
 mod worker;
 
@@ -46,6 +48,7 @@ use farewell::Farewell;
 use health::Health;
 use records::Records;
 use registry::Registry;
+use standing::Standing;
 
 /// Our window shift: 65535 << 9 is as much as Linux gives a connection by default (32 MiB).
 const WINDOW_SCALE: u8 = 9;
@@ -61,6 +64,7 @@ pub(crate) struct Shared {
     /// Raised by every reload.
     generation: AtomicU64,
     records: Records,
+    standing: Standing,
     health: Health,
     registry: Mutex<Registry>,
     maps: Arc<DispatcherMaps>,
@@ -91,12 +95,15 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let maps = Arc::new(maps);
     let loads = Arc::new(Loads::map(&maps.loads)?);
     let mut registry = Registry::read(&maps)?;
-    let cluster = Cluster::new(config, &own, &mut registry, &loads)?;
+    let standing = Standing::open(maps.clone())?;
+    standing.suspend()?;
+    let cluster = Cluster::new(config, &own, &mut registry, &loads, standing.turns())?;
     let shared = Arc::new(Shared {
         config_path,
         interface: own.interface.clone(),
         generation: AtomicU64::new(0),
         records: Records::new(maps.clone(), loads.clone()),
+        standing,
         health: Health::new(loads, cluster.config.limits.heartbeat),
         registry: Mutex::new(registry),
         host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
@@ -185,14 +192,23 @@ impl Shared {
         }
         let cluster = {
             let mut registry = self.registry.lock().expect("no thread panics with it");
-            Cluster::new(config, &own, &mut registry, self.health.loads())?
+            let turns = self.standing.turns();
+            Cluster::new(config, &own, &mut registry, self.health.loads(), turns)?
         };
+        self.standing.suspend()?;
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
         self.publish(&own)?;
         self.generation.fetch_add(1, Ordering::Release);
+        self.renew_decisions()?;
         self.prepare_host()?;
         self.announce();
         Ok(())
+    }
+
+    /// Decisions stand on, or not, as the backends' health is now.
+    pub(crate) fn renew_decisions(&self) -> std::io::Result<()> {
+        let floor = self.records.highest_epoch();
+        self.standing.renew(&self.cluster(), &self.health, floor)
     }
 
     /// Tells the data path who it is and what time it is; clocks are adjusted, so now and then.

@@ -69,6 +69,7 @@ impl Pulse {
             // A beat that is lost is a beat missed.
             self.socket.send(&beats);
             self.tell_the_data_path(&cluster, &mut silent)?;
+            self.shared.renew_decisions()?;
             due = (due + interval).max(Instant::now());
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }

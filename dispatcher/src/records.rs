@@ -103,10 +103,15 @@ impl Records {
     /// that of any earlier one of the same 4-tuple, on every dispatcher. They do
     /// not step back with the clock.
     fn epoch_now(&self) -> u32 {
-        let now = (clock::cluster().as_nanos() >> 26) as u64;
+        let now = (clock::cluster().as_nanos() >> abi::EPOCH_SHIFT) as u64;
         self.highest_epoch
             .fetch_max(now, Ordering::Relaxed)
             .max(now) as u32
+    }
+
+    /// No epoch so far was higher.
+    pub fn highest_epoch(&self) -> u32 {
+        self.highest_epoch.load(Ordering::Relaxed) as u32
     }
 
     /// Lets the data path bring a connection's packets here.

@@ -53,6 +53,8 @@ struct State {
     shared: Arc<Shared>,
     cluster: Arc<Cluster>,
     generation: u64,
+    /// The generation that decisions made now belong to.
+    decisions: u32,
     own_address: IpAddr,
     /// The largest inner packet that fits an encapsulated frame.
     inner_max: usize,
@@ -82,6 +84,7 @@ impl Worker {
                 to_clients: Outbox::default(),
                 counters: HashMap::new(),
                 generation: 0,
+                decisions: 0,
                 cluster,
                 shared,
             },
@@ -99,6 +102,8 @@ impl Worker {
                 .poll_timeout()
                 .map(|at| at.saturating_sub(now));
             let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
+            // In this order: a decision by an older configuration must not stand.
+            self.state.decisions = self.state.shared.standing.generation();
             self.state.follow_reload();
             let now = clock::monotonic();
             for index in 0..count {
@@ -210,15 +215,23 @@ impl State {
         }
         let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
         let limit = cluster.config.limits.head_bytes;
+        let mut not_remembered = false;
         let outcome = self.intake.on_packet(now, &arrived, |bytes, progress| {
             let inspection = head::inspect_from(bytes, progress, limit);
-            cluster.look(
-                &shared.health,
-                arrived.key.vip,
-                arrived.key.client,
-                &inspection,
-            )
+            let (vip, client) = (arrived.key.vip, arrived.key.client);
+            let looked = cluster.look(&shared.health, vip, client, &inspection);
+            if let (Inspection::Http(head), Looked::Done(Decision::To(choice))) =
+                (&inspection, &looked)
+            {
+                let (standing, generation) = (&shared.standing, self.decisions);
+                not_remembered =
+                    (standing.remember(generation, &cluster, vip, head, bytes, choice)).is_err();
+            }
+            looked
         });
+        if not_remembered {
+            self.count("not-remembered");
+        }
         match outcome {
             Outcome::Complete(Decision::To(choice)) => {
                 if let Some(record) = self.assign(now, &arrived, &choice, Before::of(meta)) {
@@ -266,6 +279,9 @@ impl State {
         self.count("refusals");
         arrived.isns = record.isns;
         self.shared.health.refused(record.slot, why);
+        if self.shared.renew_decisions().is_err() {
+            self.count("record-failures");
+        }
         let decision = self.decide_again(&arrived, &record);
         match (decision, why) {
             (Decision::To(choice), _) if choice.slot != record.slot => {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::hash::mix;
-use super::{BackendId, Backends, Candidate, Policy, Request};
+use super::{BackendId, Backends, Candidate, Policy, Request, Stands};
 use crate::config::PolicyKind;
 
 #[derive(Debug, Default)]
@@ -16,6 +16,10 @@ pub(super) struct Hrw;
 impl Policy for Hrw {
     fn kind(&self) -> PolicyKind {
         PolicyKind::Hrw
+    }
+
+    fn stands(&self) -> Stands {
+        Stands::ByUrl
     }
 
     fn choose(

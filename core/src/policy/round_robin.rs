@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::{BackendId, Backends, Candidate, Policy, Request};
+use super::{BackendId, Backends, Candidate, Policy, Request, Stands};
 use crate::config::PolicyKind;
 
 /// Each choice gives every candidate its weight in credit; the richest is chosen
@@ -18,6 +18,10 @@ pub(super) struct RoundRobin {
 impl Policy for RoundRobin {
     fn kind(&self) -> PolicyKind {
         PolicyKind::RoundRobin
+    }
+
+    fn stands(&self) -> Stands {
+        Stands::ByTurns
     }
 
     fn choose(

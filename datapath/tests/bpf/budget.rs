@@ -9,8 +9,8 @@ use crate::kernel::verified_instructions;
 fn the_verifier_has_head_room() {
     let agent = Agent::new();
     let table = [
-        ("dispatch at tc", Bench::new(Hook::Tc).program, 80_000),
-        ("dispatch at XDP", Bench::new(Hook::Xdp).program, 80_000),
+        ("dispatch at tc", Bench::new(Hook::Tc).program, 200_000),
+        ("dispatch at XDP", Bench::new(Hook::Xdp).program, 200_000),
         ("agent at ingress", agent.ingress, 20_000),
         ("agent at egress", agent.egress, 1_000),
     ];

@@ -32,4 +32,5 @@ mod noise;
 mod outcome;
 mod packet;
 mod rebuild;
+mod standing;
 mod tags;

@@ -1,0 +1,294 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * standing: a first request that is like one that the daemon has placed before
+ * is placed here, as long as the daemon's decision stands: it is in `decisions`,
+ * of the daemon's latest generation, and its lease has not run out.
+ *
+ * Alike are requests with the same request line and the same Host line, byte
+ * for byte (core/src/head/likeness.rs computes the same), in a packet that holds
+ * one whole head and nothing else. Whatever is unusual is the daemon's.
+ */
+#pragma once
+
+/* A word may be read from any place of the head. */
+#define HEAD_ROOM (HEAD_MAX + 8)
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct standing);
+} standing SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct decision_key);
+	__type(value, struct decision);
+} decisions SEC(".maps");
+
+/* By pool. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, POOLS_MAX);
+	__type(key, __u32);
+	__type(value, struct turns);
+} turns SEC(".maps");
+
+/* What does not fit the stack. */
+struct workbench {
+	__u8 head[HEAD_ROOM];
+	struct flow flow;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct workbench);
+} workbench SEC(".maps");
+
+/* Part of a head. */
+struct span {
+	__u32 at;
+	__u32 length;
+};
+
+/* A walk over the head, word by word, that stops at the ends of lines. */
+struct head_scan {
+	const __u8 *head;
+	__u32 length;
+	__u32 lines; /* whose end was seen */
+	struct span line; /* the request line, without its LF */
+	struct span host; /* what follows "Host:", without the LF */
+	bool in_host;
+	bool unusual;
+};
+
+static __always_inline __u64 word_at(const __u8 *head, __u32 at)
+{
+	__u64 word;
+
+	__builtin_memcpy(&word, head + (at & (HEAD_MAX - 1)), 8);
+	return word;
+}
+
+#define EVERY_BYTE(byte) ((byte) * 0x0101010101010101ull)
+
+/* The high bit of every byte that is an LF, and no other (Hacker's Delight 6-1). */
+static __always_inline __u64 line_feeds(__u64 word)
+{
+	__u64 x = word ^ EVERY_BYTE('\n');
+
+	return ~(((x & EVERY_BYTE(0x7f)) + EVERY_BYTE(0x7f)) | x | EVERY_BYTE(0x7f));
+}
+
+/* "host:" in any case. */
+static __always_inline bool begins_host(__u64 word)
+{
+	return ((word | 0x20202020) & 0xffffffffff) == 0x3a74736f68ull;
+}
+
+static __noinline int end_line(struct head_scan *scan, __u32 at)
+{
+	__u64 next;
+
+	if (!scan)
+		return 0;
+	next = word_at(scan->head, at + 1);
+	if (scan->lines++ == 0)
+		scan->line.length = at;
+	if (scan->in_host)
+		scan->host.length = at - scan->host.at;
+	scan->in_host = false;
+	if (at + 1 >= scan->length)
+		return 0;
+	/* The empty line ends the head, and the packet has to end there too. */
+	if (((next & 0xff) == '\r' || (next & 0xff) == '\n') && at + 3 < scan->length)
+		scan->unusual = true;
+	if (begins_host(next)) {
+		if (scan->host.at)
+			scan->unusual = true;
+		scan->host.at = at + 1 + 5;
+		scan->in_host = true;
+	}
+	return 0;
+}
+
+static long scan_word(__u64 index, struct head_scan *scan)
+{
+	__u32 at = index * 8;
+	__u64 found;
+
+	if (at >= scan->length)
+		return 1;
+	found = line_feeds(word_at(scan->head, at));
+	if (!found)
+		return 0;
+#pragma clang loop unroll(full)
+	for (int byte = 0; byte < 8; byte++)
+		if (found & 0x80ull << (8 * byte) && at + byte < scan->length)
+			end_line(scan, at + byte);
+	return 0;
+}
+
+/* SipHash over a span, zeros behind it up to a whole word. */
+struct span_hash {
+	const __u8 *head;
+	struct span span;
+	struct siphash_state state;
+};
+
+static long hash_word(__u64 index, struct span_hash *hash)
+{
+	__u32 at = index * 8;
+	__u64 word;
+
+	if (at >= hash->span.length)
+		return 1;
+	word = word_at(hash->head, hash->span.at + at);
+	if (hash->span.length - at < 8)
+		word &= (1ull << (hash->span.length - at) * 8) - 1;
+	siphash_word(&hash->state, word);
+	return 0;
+}
+
+/* What requests that are alike have in common; 0: it is not for us to say. */
+static __noinline __u64 likeness(const __u8 *head, __u32 length, const struct standing *rules)
+{
+	struct head_scan scan = { .head = head, .length = length };
+	struct span_hash hash = { .head = head };
+	__u32 words;
+
+	if (!head || !rules || length < 16 || length > HEAD_MAX)
+		return 0;
+	if (word_at(head, length - 8) >> 32 != 0x0a0d0a0d || head[0] < 'A' || head[0] > 'Z')
+		return 0;
+	bpf_loop(HEAD_MAX / 8, scan_word, &scan, 0);
+	if (scan.unusual || scan.lines < 2 || !scan.line.length)
+		return 0;
+	siphash_begin(&hash.state, rules->k0, rules->k1);
+	hash.span = scan.line;
+	bpf_loop(HEAD_MAX / 8, hash_word, &hash, 0);
+	hash.span = scan.host;
+	bpf_loop(HEAD_MAX / 8, hash_word, &hash, 0);
+	siphash_word(&hash.state, (__u64)scan.host.length << 32 | scan.line.length);
+	words = (scan.line.length + 7) / 8 + (scan.host.length + 7) / 8 + 1;
+	return siphash_end(&hash.state, words);
+}
+
+/* The decision's backend, or the one whose turn it is. */
+static __always_inline struct turn whose_turn(const struct decision *decision)
+{
+	struct turn turn = { .slot = decision->slot, .server_port = decision->server_port };
+	__u32 pool = decision->pool;
+	struct turns *all;
+	__u64 count;
+
+	if (turn.slot != SLOT_BY_TURNS)
+		return turn;
+	all = bpf_map_lookup_elem(&turns, &pool);
+	count = all ? all->count : 0;
+	if (!count)
+		return turn;
+	return all->turns[__sync_fetch_and_add(&all->next, 1) % count & (TURNS_MAX - 1)];
+}
+
+static __always_inline __u32 new_epoch(const struct standing *rules, const struct proof *proof)
+{
+	__u32 epoch = cluster_time_ns() >> EPOCH_SHIFT;
+
+	if ((__s32)(epoch - rules->epoch_floor) < 0)
+		epoch = rules->epoch_floor;
+	if (proof->older_epoch && (__s32)(epoch - proof->older_epoch) <= 0)
+		epoch = proof->older_epoch + 1;
+	return epoch;
+}
+
+/* As the daemon writes it (dispatcher/src/records.rs). False: it cannot be sealed. */
+static __always_inline bool fill_flow(struct flow *flow, const struct segment *segment, const struct proof *proof,
+				      const struct turn *turn, __u32 pool, __u32 epoch)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct node *self = this_node();
+	struct backend *backend;
+	struct siphash_key *key;
+	__u32 slot = turn->slot;
+
+	backend = bpf_map_lookup_elem(&backends, &slot);
+	if (!backend || !backend->name[0] || backend->silent || !self || !(key = tag_key(self->signing_key)))
+		return false;
+	*flow = (struct flow){
+		.meta = {
+			.version = META_VERSION,
+			.kind = META_FORWARD,
+			.key_id = self->signing_key,
+			.epoch = bpf_htonl(epoch),
+			.start = bpf_htonl(proof->client_isn + 1),
+			.mss = bpf_htons(proof->mss),
+			.window_scales = proof->window_scales,
+			.tcp_options = proof->tcp_options,
+			.server_port = turn->server_port,
+		},
+		.client_isn = proof->client_isn,
+		.server_isn = proof->server_isn,
+		.backend = slot,
+		.state = FLOW_ESTABLISHED,
+		.last_seq = proof->client_isn + 1 + segment->payload,
+		.last_ack = proof->server_isn + 1,
+		.pool = pool,
+		.created_ns = now,
+		.last_seen_ns = now,
+		.packets = 1,
+		.bytes = segment->payload,
+	};
+	set_tag(&flow->meta, meta_tag(key, &flow->meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
+				      segment->key.client_port, segment->key.vip_port));
+	return true;
+}
+
+/*
+ * The decision that stands for this first request, made into a record in
+ * `bench->flow`. False: the daemon has to decide.
+ */
+static __noinline bool place(context_t *ctx, const struct segment *segment, const struct proof *proof,
+			     struct workbench *bench, __u32 service)
+{
+	struct decision_key key = { .service = service };
+	struct backend_load *load;
+	struct standing *rules;
+	struct decision *decision;
+	__u32 zero = 0, length, slot;
+	struct turn turn;
+
+	if (!segment || !proof || !bench)
+		return false;
+	rules = bpf_map_lookup_elem(&standing, &zero);
+	length = segment->payload;
+	if (!rules || rules->valid_until_ns < bpf_ktime_get_coarse_ns() || length < 16 || length > HEAD_MAX ||
+	    segment->seq != proof->client_isn + 1 || segment->flags & TCP_FIN)
+		return false;
+	if (context_load(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) + segment->header_length, bench->head,
+			 length))
+		return false;
+	key.likeness = likeness(bench->head, length, rules);
+	decision = key.likeness ? bpf_map_lookup_elem(&decisions, &key) : NULL;
+	if (!decision || decision->generation != rules->generation)
+		return false;
+	turn = whose_turn(decision);
+	if (turn.slot >= BACKENDS_MAX ||
+	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, new_epoch(rules, proof)))
+		return false;
+	/* Two copies of a request at once: one makes the record, both are the daemon's to sort. */
+	if (bpf_map_update_elem(&flows, &segment->key, &bench->flow, BPF_NOEXIST))
+		return false;
+	slot = turn.slot;
+	load = bpf_map_lookup_elem(&loads, &slot);
+	if (load) {
+		__sync_fetch_and_add(&load->active, 1);
+		__sync_fetch_and_add(&load->total, 1);
+	}
+	count_event(EVENT_DECIDED);
+	return true;
+}

@@ -1,0 +1,187 @@
+//! Standing decisions: what the policies have decided, as far as it holds for later
+//! requests too, where the data path finds it (bpf/lib/standing.bpf.h). So a first
+//! request like an earlier one is placed without a word from here.
+//!
+//! A decision stands until the set of backends that can be chosen changes, the
+//! configuration is reloaded, or this daemon has been gone for a few heartbeats.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use trapeze_core::head::{HttpHead, likeness};
+use trapeze_core::policy::{self, BackendId, Backends, Class, Request, Stands};
+use trapeze_datapath::abi::{
+    self, Decision, DecisionKey, Pod, SLOT_BY_TURNS, Standing as Rules, TURNS_MAX, Turn,
+};
+use trapeze_datapath::clock;
+use trapeze_datapath::dispatcher::{DispatcherMaps, SharedTurns};
+use trapeze_datapath::map::Update;
+
+use crate::cluster::{Choice, Cluster};
+use crate::health::Health;
+
+/// Heartbeats without this daemon after which nothing stands any more.
+const LEASE_BEATS: u32 = 5;
+/// The lease is no shorter: threads are late, machines are busy.
+const LEASE_MIN: Duration = Duration::from_secs(2);
+
+/// What stands now.
+pub struct Standing {
+    maps: Arc<DispatcherMaps>,
+    turns: Arc<SharedTurns>,
+    /// Requests are alike under this key; nobody else knows it.
+    key: [u8; 16],
+    generation: AtomicU32,
+    /// By pool: whom its policy chooses from, as last told.
+    told: Mutex<Vec<Option<Backends>>>,
+}
+
+impl Standing {
+    /// Nothing stands until the first [`Self::renew`].
+    pub fn open(maps: Arc<DispatcherMaps>) -> anyhow::Result<Self> {
+        let mut key = [0; 16];
+        io::Read::read_exact(&mut std::fs::File::open("/dev/urandom")?, &mut key)?;
+        let turns = Arc::new(SharedTurns::map(&maps.turns)?);
+        let last = maps.standing.get(&0)?.unwrap_or_else(Rules::zeroed);
+        Ok(Self {
+            turns,
+            key,
+            generation: AtomicU32::new(last.generation),
+            told: Mutex::default(),
+            maps,
+        })
+    }
+
+    /// Whose turn it is, in daemon and data path alike.
+    pub fn turns(&self) -> Arc<SharedTurns> {
+        self.turns.clone()
+    }
+
+    /// Ask for it before a decision is made: one that is made meanwhile may not stand.
+    pub fn generation(&self) -> u32 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// Nothing stands until the next [`Self::renew`].
+    pub fn suspend(&self) -> io::Result<()> {
+        let mut told = self.told.lock().expect("no thread panics with it");
+        told.clear();
+        self.maps.standing.put(&0, &self.rules(0, 0), Update::Any)
+    }
+
+    /// Prolongs the lease; if other backends can be chosen than before, what was
+    /// decided does not stand any more.
+    pub fn renew(&self, cluster: &Cluster, health: &Health, epoch_floor: u32) -> io::Result<()> {
+        let mut told = self.told.lock().expect("no thread panics with it");
+        let now: Vec<_> = (0..cluster.config.pools.len())
+            .map(|pool| cluster.backends(health, pool))
+            .collect();
+        let choosable = |backends: &Option<Backends>| -> Vec<(BackendId, u16)> {
+            let open = backends.iter().flat_map(Backends::open);
+            open.map(|b| (b.id, b.weight)).collect()
+        };
+        let same = told.len() == now.len()
+            && (told.iter().zip(&now)).all(|(a, b)| choosable(a) == choosable(b));
+        if !same {
+            for (pool, backends) in now.iter().enumerate() {
+                let turns = match (cluster.stands(pool), backends) {
+                    (Stands::ByTurns, Some(backends)) => order(cluster, pool, backends),
+                    _ => Vec::new(),
+                };
+                self.turns.set(pool, &turns);
+            }
+            self.generation.fetch_add(1, Ordering::Release);
+            *told = now;
+        }
+        let lease = (cluster.config.limits.heartbeat * LEASE_BEATS).max(LEASE_MIN);
+        let until = (clock::monotonic() + lease).as_nanos() as u64;
+        let rules = self.rules(until, epoch_floor);
+        self.maps.standing.put(&0, &rules, Update::Any)
+    }
+
+    /// Where requests like this one go from now on, if rules and policy let it
+    /// stand. `bytes` are the request's, its head and whatever came with it.
+    pub fn remember(
+        &self,
+        generation: u32,
+        cluster: &Cluster,
+        vip: SocketAddr,
+        head: &HttpHead<'_>,
+        bytes: &[u8],
+        choice: &Choice,
+    ) -> io::Result<()> {
+        let services = &cluster.config.services;
+        let Some(service) = services.iter().position(|s| s.address == vip) else {
+            return Ok(());
+        };
+        // Of CONNECT there is no URL.
+        let asks_more = services[service].rules.iter().any(|r| r.header.is_some());
+        if asks_more || head.path.is_empty() {
+            return Ok(());
+        }
+        let slot = match cluster.stands(choice.pool) {
+            Stands::Not => return Ok(()),
+            Stands::ByTurns if self.turns.peek(choice.pool).is_none() => return Ok(()),
+            Stands::ByTurns => SLOT_BY_TURNS,
+            Stands::ByUrl => choice.slot,
+        };
+        let Some(likeness) = likeness(bytes, &self.key) else {
+            return Ok(());
+        };
+        let key = DecisionKey {
+            likeness: likeness.get(),
+            service: service as u32,
+            pad: 0,
+        };
+        let decision = Decision {
+            generation,
+            pool: choice.pool as u32,
+            slot,
+            server_port: choice.server_port.to_be_bytes(),
+            pad: 0,
+        };
+        self.maps.decisions.put(&key, &decision, Update::Any)
+    }
+
+    fn rules(&self, valid_until_ns: u64, epoch_floor: u32) -> Rules {
+        let (words, _) = self.key.as_chunks::<8>();
+        Rules {
+            valid_until_ns,
+            k0: u64::from_le_bytes(words[0]),
+            k1: u64::from_le_bytes(words[1]),
+            generation: self.generation(),
+            epoch_floor,
+        }
+    }
+}
+
+/// The order in which the pool's backends take turns; empty if it is too long.
+fn order(cluster: &Cluster, pool: usize, backends: &Backends) -> Vec<Turn> {
+    let weights = backends.open().iter().map(|b| u64::from(b.weight));
+    let divisor = weights.clone().fold(0, gcd).max(1);
+    let length = weights.sum::<u64>() / divisor;
+    if length > TURNS_MAX as u64 || pool >= abi::POOLS_MAX {
+        return Vec::new();
+    }
+    let mut policy = policy::build(&cluster.config.pools[pool].policy, 0);
+    let request = Request::new(0, Class::Static);
+    (0..length)
+        .filter_map(|_| policy::place(&mut *policy, Duration::ZERO, &request, backends))
+        .filter_map(|chosen| cluster.choice(pool, chosen))
+        .map(|choice| Turn {
+            slot: choice.slot,
+            server_port: choice.server_port.to_be_bytes(),
+            pad: 0,
+        })
+        .collect()
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    match b {
+        0 => a,
+        b => gcd(b, a % b),
+    }
+}
