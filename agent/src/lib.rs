@@ -1,8 +1,9 @@
 //! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
-//! host the VIPs without announcing them. Packets never come here, not even
+//! host the VIPs without announcing them, and looks how busy it is. Packets never come here, not even
 //! dispatchers' heartbeats; connections go on when this process is gone, and new
 //! ones come.
 
+mod feedback;
 mod prepare;
 
 pub use prepare::{is_enough, sysctls};
@@ -22,8 +23,10 @@ use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
-/// Signals wake us; nothing else does.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+use feedback::Sampler;
+
+/// How often the host is looked at; signals are heard at once.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
@@ -47,9 +50,10 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     })?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
+    let mut sampler = Sampler::new();
     loop {
-        match signals.wait(LONGEST_WAIT)? {
-            None => {}
+        match signals.wait(SAMPLE_INTERVAL)? {
+            None => maps.feedback.put(&0, &sampler.sample()?, Update::Any)?,
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host) {
                     Ok(()) => println!("reloaded {}", config_path.display()),

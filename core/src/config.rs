@@ -18,7 +18,8 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::policy::Class;
+use crate::policy::{BackendId, Class, Request, Subject, binding};
+use crate::route::Asked;
 
 pub use errors::{ConfigError, ConfigErrors};
 pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
@@ -58,6 +59,26 @@ impl Config {
     /// The backend of that name.
     pub fn backend(&self, name: &str) -> Option<&Backend> {
         self.backends.iter().find(|b| b.name == name)
+    }
+
+    /// What a client asks of a pool, as its policy sees it. `class` is what a rule
+    /// says; `id` numbers the configuration's backends.
+    pub fn request(
+        &self,
+        pool: usize,
+        asked: &Asked<'_>,
+        client: SocketAddr,
+        class: Option<Class>,
+        id: impl Fn(usize) -> BackendId,
+    ) -> Request {
+        let pool = &self.pools[pool];
+        let mut request = Request::of(&Subject::of(asked, client), class);
+        if let Some(stickiness) = &pool.stickiness {
+            let members =
+                (pool.members.iter()).map(|m| (&*self.backends[m.backend].name, id(m.backend)));
+            request.bound = binding(stickiness, asked, client, members);
+        }
+        request
     }
 
     /// The service at exactly that address and port.

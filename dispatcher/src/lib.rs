@@ -15,6 +15,7 @@ mod explain;
 mod farewell;
 mod health;
 mod keys;
+mod memory;
 mod pulse;
 mod records;
 mod registry;
@@ -97,7 +98,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let mut registry = Registry::read(&maps)?;
     let standing = Standing::open(maps.clone())?;
     standing.suspend()?;
-    let cluster = Cluster::new(config, &own, &mut registry, &loads, standing.turns())?;
+    let cluster = Cluster::new(config, &own, &mut registry, &loads, standing.turns(), None)?;
     let shared = Arc::new(Shared {
         config_path,
         interface: own.interface.clone(),
@@ -193,7 +194,8 @@ impl Shared {
         let cluster = {
             let mut registry = self.registry.lock().expect("no thread panics with it");
             let turns = self.standing.turns();
-            Cluster::new(config, &own, &mut registry, self.health.loads(), turns)?
+            let loads = self.health.loads();
+            Cluster::new(config, &own, &mut registry, loads, turns, Some(&old))?
         };
         self.standing.suspend()?;
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
