@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 use trapeze_core::config::PolicyKind;
 
 use crate::bench::{Size, Target};
-use crate::link::settings::{self, LinkSettings, Rate};
+use crate::link::settings::{self, LinkSettings};
 use crate::options::{Options, ServerKind};
 use crate::role::Process;
 
@@ -125,9 +125,9 @@ pub struct Link {
     /// The share of frames that vanish, such as 1%
     #[arg(long, value_parser = settings::parse_share)]
     pub loss: Option<f64>,
-    /// Bits a second, such as 10mbit
+    /// Bits a second, such as 10mbit; without it there is no limit
     #[arg(long, value_parser = settings::parse_rate)]
-    pub rate: Option<Rate>,
+    pub rate: Option<u64>,
     /// The share of frames that later ones overtake, such as 5%
     #[arg(long, value_parser = settings::parse_share)]
     pub reorder: Option<f64>,
@@ -235,7 +235,7 @@ impl Link {
             loss: self.loss.unwrap_or_default(),
             duplicate: self.duplicate.unwrap_or_default(),
             reorder: self.reorder.unwrap_or_default(),
-            rate: self.rate.and_then(|Rate(rate)| rate),
+            rate: self.rate,
             limit: self.limit,
             seed: self.seed,
         }
