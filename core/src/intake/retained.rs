@@ -130,6 +130,11 @@ pub(super) fn segments_ahead(
 
 /// Cuts `bytes`, of which the first is at `start` in the stream, into segments for
 /// the backend: PSH on the last one, and FIN if the client's follows.
+///
+/// Only the one that starts the connection has timestamps. A retransmission of the
+/// client's may have overtaken it and started the connection with a later clock; the
+/// others would be refused by that one's (PAWS, RFC 7323 §5.3), for ever. Linux takes
+/// segments without (against RFC 7323 §3.2), and every backend is Linux.
 fn segments(
     connection: &Connection,
     start: usize,
@@ -145,8 +150,13 @@ fn segments(
             (true, false) => Flags::PSH,
             (true, true) => Flags::PSH | Flags::FIN,
         };
-        let seq = connection.start() + (start + number * mss) as u32;
-        connection.segment_to_backend(seq, flags, piece.to_vec())
+        let at = start + number * mss;
+        let seq = connection.start() + at as u32;
+        let mut segment = connection.segment_to_backend(seq, flags, piece.to_vec());
+        if at > 0 {
+            segment.header.options.timestamps = None;
+        }
+        segment
     });
     cut.collect()
 }
