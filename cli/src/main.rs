@@ -74,7 +74,11 @@ impl Daemon {
 }
 
 fn main() -> ExitCode {
-    let result = match Args::parse().command {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return output::misused(&error),
+    };
+    let result = match args.command {
         Command::Dispatch(daemon) => daemon
             .node()
             .and_then(|node| trapeze_dispatcher::run(daemon.config, &node))
@@ -93,10 +97,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => trapeze_lab::run(args),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("trapeze: {error:#}");
-        ExitCode::FAILURE
-    })
+    result.unwrap_or_else(|error| output::failed(&error))
 }
 
 fn done((): ()) -> ExitCode {

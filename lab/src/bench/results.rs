@@ -35,6 +35,16 @@ pub struct Settings {
     pub backends: u8,
 }
 
+impl Settings {
+    /// Who serves, in words.
+    pub fn servers(&self) -> String {
+        match self.backends {
+            1 => "1 server behind all targets".to_owned(),
+            count => format!("{count} servers behind all targets but direct, which asks one"),
+        }
+    }
+}
+
 /// What was measured of a case.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseResults {
@@ -108,20 +118,30 @@ pub struct Comparison {
     pub of_direct: Option<Ratio>,
     /// Over the better proxy's.
     pub of_best_proxy: Option<Ratio>,
-    /// The proxy that is better over all rounds.
+    /// The proxy that is better over all rounds, of those that set bars.
     pub best_proxy: Option<Target>,
+    /// Over that of HAProxy with splicing.
+    pub of_splicing: Option<Ratio>,
 }
 
-/// A ratio of two runs of one round.
+/// Of two figures of each round. Between `low` and `high` is the median of all
+/// rounds that the machine would ever run, with the probability `confidence`,
+/// however the ratios are distributed as long as rounds are independent.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Ratio {
-    /// Over the rounds.
+    /// Of the rounds.
     pub median: f64,
-    /// Of all rounds.
-    pub min: f64,
-    /// Of all rounds.
-    pub max: f64,
+    /// The interval's lower end: one of the rounds.
+    pub low: f64,
+    /// Its upper end: another.
+    pub high: f64,
+    /// 0 to 1; at least [`CONFIDENCE`], or as much as so few rounds give.
+    pub confidence: f64,
 }
+
+/// What an interval is to be worth: 9 rounds without the least and the greatest
+/// give 0.96, all of 5 rounds give 0.94.
+const CONFIDENCE: f64 = 0.9;
 
 impl CaseResults {
     /// Of nothing yet.
@@ -168,7 +188,7 @@ impl CaseResults {
         let best_proxy = self
             .targets
             .iter()
-            .filter(|of| of.target.is_proxy())
+            .filter(|of| of.target.sets_bars())
             .filter_map(|of| Some((of.target, median_of(of)?)))
             .max_by(|(_, a), (_, b)| a.total_cmp(b))
             .map(|(target, _)| target);
@@ -177,6 +197,7 @@ impl CaseResults {
             of_best_proxy: best_proxy
                 .and_then(|proxy| self.ratio_by(Target::Trapeze, proxy, figure)),
             best_proxy,
+            of_splicing: self.ratio_by(Target::Trapeze, Target::HaproxySplice, figure),
         }
     }
 
@@ -223,17 +244,45 @@ impl Ratio {
     /// Of the rounds' ratios, those left out that divide by nothing.
     fn of(mut ratios: Vec<f64>) -> Option<Self> {
         ratios.retain(|ratio| ratio.is_finite());
+        ratios.sort_by(f64::total_cmp);
+        let (left_out, confidence) = interval(ratios.len());
         Some(Ratio {
-            min: ratios.iter().copied().reduce(f64::min)?,
-            max: ratios.iter().copied().reduce(f64::max)?,
+            low: *ratios.get(left_out)?,
+            high: ratios[ratios.len() - 1 - left_out],
+            confidence,
             median: median(ratios)?,
         })
     }
 
-    /// Whether it reaches the bar; none without one.
-    pub fn meets(self, bar: Option<f64>) -> Option<bool> {
-        bar.map(|bar| self.median >= bar)
+    /// Whether it reaches the bar.
+    pub fn meets(self, bar: f64) -> bool {
+        self.median >= bar
     }
+
+    /// Whether the whole interval is on one side of the bar.
+    pub fn is_sure_of(self, bar: f64) -> bool {
+        bar <= self.low || self.high < bar
+    }
+}
+
+/// How many of `count` sorted values to leave out at each end so that those left
+/// still enclose the median of their distribution with [`CONFIDENCE`], and the
+/// confidence that this comes to. A value is below the median or above it like a
+/// coin's sides: the interval misses if at most so many are on one side.
+fn interval(count: usize) -> (usize, f64) {
+    let all = 0.5_f64.powi(count as i32);
+    let mut ways = 1.0;
+    let mut misses = 2.0 * all;
+    let mut best = (0, (1.0 - misses).max(0.0));
+    for left_out in 1..count.div_ceil(2) {
+        ways *= (count + 1 - left_out) as f64 / left_out as f64;
+        misses += 2.0 * ways * all;
+        if 1.0 - misses < CONFIDENCE {
+            break;
+        }
+        best = (left_out, 1.0 - misses);
+    }
+    best
 }
 
 /// The middle value, or the mean of the two middle ones.
