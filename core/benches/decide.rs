@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::config::{Config, PolicyKind};
 use trapeze_core::head::{Inspection, Progress, inspect, inspect_from};
-use trapeze_core::policy::{Candidate, Subject, build};
+use trapeze_core::policy::{BackendId, Backends, Candidate, Request, Subject, build, place};
 use trapeze_core::route::{Asked, route};
 
 const LIMIT: usize = 64 << 10;
@@ -58,38 +58,36 @@ fn main() {
     let names: Vec<String> = (0..100).map(|i| format!("backend-{i:03}")).collect();
     for kind in PolicyKind::ALL {
         for count in [3, 100] {
-            let candidates: Vec<Candidate<'_>> = (names[..count].iter())
-                .map(|name| Candidate {
-                    name,
-                    weight: 1,
-                    active: name.len() as u64,
-                })
-                .collect();
-            let mut policy = build(kind);
+            let backends = backends(&names[..count]);
+            let mut policy = build(&kind.into(), 0);
             measure(&format!("choose: {} among {count}", kind.name()), || {
-                let subject = Subject::of(black_box(&asked), client);
-                black_box(policy.choose(Duration::ZERO, &subject, black_box(&candidates)))
+                let request = Request::of(&Subject::of(black_box(&asked), client), None);
+                black_box(place(&mut *policy, Duration::ZERO, &request, &backends))
             });
         }
     }
-    let candidates = ["b1", "b2", "b3"].map(|name| Candidate {
-        name,
-        weight: 1,
-        active: 0,
-    });
-    let mut policy = build(PolicyKind::Hrw);
+    let three = backends(&names[..3]);
+    let mut policy = build(&PolicyKind::Hrw.into(), 0);
     measure("all three: curl, two rules, hrw among 3", || {
         let Inspection::Http(head) = inspect(black_box(CURL), LIMIT) else {
             unreachable!()
         };
         let asked = Asked::Http(&head);
         let pool = route(&config.services[0], &asked).pool();
-        let subject = Subject::of(&asked, client);
-        black_box((pool, policy.choose(Duration::ZERO, &subject, &candidates)))
+        let request = Request::of(&Subject::of(&asked, client), None);
+        let chosen = place(&mut *policy, Duration::ZERO, &request, &three);
+        black_box((pool, chosen))
     });
     measure("Config::parse: the example", || {
         black_box(Config::parse(black_box(example), ""))
     });
+}
+
+fn backends(names: &[String]) -> Backends {
+    Backends::new((0..).zip(names).map(|(id, name)| Candidate {
+        outstanding: name.len() as u32,
+        ..Candidate::new(BackendId(id), name, 1)
+    }))
 }
 
 /// Runs of about 10 ms each; the median is robust against neighbours.

@@ -7,6 +7,7 @@ mod checks;
 mod errors;
 mod nearest;
 mod parse;
+mod policy;
 mod section;
 mod value;
 
@@ -17,6 +18,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 pub use errors::{ConfigError, ConfigErrors};
+pub use policy::{PolicyConfig, PolicyKind};
 
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -123,7 +125,7 @@ pub struct Pool {
     /// Unique among pools, spelt like a node's name.
     pub name: String,
     /// How one of them is chosen (default round-robin).
-    pub policy: PolicyKind,
+    pub policy: PolicyConfig,
     /// Its backends, at least one.
     pub members: Vec<Member>,
 }
@@ -137,35 +139,6 @@ pub struct Member {
     pub weight: u16,
     /// Where this pool's server listens on that backend, if not as the backend says.
     pub server: Option<SocketAddr>,
-}
-
-/// The policies that a pool can name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PolicyKind {
-    /// `round-robin`, weighted and smooth.
-    RoundRobin,
-    /// `least-connections`, weighted.
-    LeastConnections,
-    /// `hrw`: highest random weight of the URL \[LACP03\].
-    Hrw,
-}
-
-impl PolicyKind {
-    /// Every policy, in the order of the documentation.
-    pub const ALL: [PolicyKind; 3] = [
-        PolicyKind::RoundRobin,
-        PolicyKind::LeastConnections,
-        PolicyKind::Hrw,
-    ];
-
-    /// Its name in the file.
-    pub fn name(self) -> &'static str {
-        match self {
-            PolicyKind::RoundRobin => "round-robin",
-            PolicyKind::LeastConnections => "least-connections",
-            PolicyKind::Hrw => "hrw",
-        }
-    }
 }
 
 /// A service address and what decides there.

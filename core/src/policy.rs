@@ -1,110 +1,140 @@
 //! Policies: which of a pool's backends takes a request. A policy is one file
-//! here, a variant of [`PolicyKind`] and a line in [`build`]. Dispatcher,
+//! here, a kind in `config/policy.rs` and a line in [`build`]. Dispatcher,
 //! simulator and tests run the same code: no clock, no randomness but what
-//! follows from the arguments.
+//! follows from the arguments and a seed.
+//!
+//! ```text
+//!   what was asked          what is alive            memory of one pool
+//!   Subject ─► Request      Candidate ─► Backends    Box<dyn Policy>
+//!                   └───────────┬───────────┘             │
+//!                               ▼                         │
+//!              place(): bound by stickiness? ── else ── choose()
+//!                               │
+//!                            placed()      ... later: finished() or lost()
+//! ```
+//!
+//! The caller counts loads (requests and [`Policy::charge`]s that are unfinished),
+//! asks a [`CostModel`] what a request will cost, and keeps [`Backends`] up to date.
 
+mod backends;
+mod cost;
 mod hash;
 mod hrw;
 mod least_connections;
+mod request;
 mod round_robin;
+mod stick;
 
 #[cfg(test)]
 mod tests;
 
 use std::fmt::Debug;
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::config::PolicyKind;
-use crate::route::Asked;
-use hash::Hasher;
+use crate::config::{PolicyConfig, PolicyKind};
 
-/// A backend that is alive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate<'a> {
-    /// Unique among candidates; what a policy remembers, it remembers by name.
-    pub name: &'a str,
-    /// Its share of the load, 0..=256; one of weight 0 is never chosen.
-    pub weight: u16,
-    /// Connections that it is serving now.
-    pub active: u64,
-}
-
-/// What is to be placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subject<'a> {
-    /// The host, or the server name of TLS; empty if the client named none.
-    pub host: &'a str,
-    /// The path, empty for TLS.
-    pub path: &'a [u8],
-    /// The query, if there is one.
-    pub query: Option<&'a [u8]>,
-    /// Who asks.
-    pub client: SocketAddr,
-}
-
-impl<'a> Subject<'a> {
-    /// What a client asked for.
-    pub fn of(asked: &Asked<'a>, client: SocketAddr) -> Self {
-        let (host, path, query) = match *asked {
-            Asked::Http(head) => (head.host.as_deref(), head.path, head.query),
-            Asked::Tls(hello) => (hello.server_name.as_deref(), &b""[..], None),
-            Asked::H2Preface => (None, &b""[..], None),
-        };
-        Subject {
-            host: host.unwrap_or(""),
-            path,
-            query,
-            client,
-        }
-    }
-
-    /// A hash of the URL, or of as much of it as is known; where nothing is, of
-    /// the client's address. The same on every machine and in every version:
-    /// dispatchers have to agree.
-    pub fn url_hash(&self) -> u64 {
-        let mut hasher = Hasher::default();
-        if self.host.is_empty() && self.path.is_empty() {
-            // Not the port: a client keeps its backend over connections.
-            hasher.write(&crate::flow::addr_bytes(self.client.ip()));
-            return hasher.finish();
-        }
-        hasher.write(self.host.as_bytes());
-        // No host holds a zero byte, no path a `?`.
-        hasher.write(&[0]);
-        hasher.write(self.path);
-        if let Some(query) = self.query {
-            hasher.write(b"?");
-            hasher.write(query);
-        }
-        hasher.finish()
-    }
-}
+pub use backends::{BackendId, Backends, Candidate, Feedback};
+pub use cost::{CostModel, Finished};
+pub use hash::{hash_bytes, hash_name};
+pub use request::{Bound, Class, Kind, Request, Subject};
+pub use stick::bound;
 
 /// Chooses backends for one pool.
+///
+/// `now` counts from any fixed moment and never goes back. Backends may come, go
+/// and change between calls. What is remembered of a backend is remembered by its
+/// id: one that was away comes back to it.
 pub trait Policy: Send + Debug {
     /// Which policy this is.
     fn kind(&self) -> PolicyKind;
 
-    /// A copy with all that is remembered, to try a choice on.
-    fn clone_box(&self) -> Box<dyn Policy>;
-
-    /// The index of the candidate that takes the subject; none if no candidate
-    /// has a weight. `now` counts from any fixed moment and never goes back.
-    /// Candidates may come, go and change between calls.
+    /// Who would take the request: one of `backends.open()`, and none only if that
+    /// is empty. Asking changes no later answer; `&mut` is for tables that follow
+    /// from the arguments alone.
     fn choose(
         &mut self,
         now: Duration,
-        subject: &Subject<'_>,
-        candidates: &[Candidate<'_>],
-    ) -> Option<usize>;
+        request: &Request,
+        backends: &Backends,
+    ) -> Option<BackendId>;
+
+    /// The request was given to `chosen`: by this policy's choice, by stickiness,
+    /// or because others refused. `backends` is as it was for the choice, without
+    /// this request.
+    fn placed(
+        &mut self,
+        _now: Duration,
+        _request: &Request,
+        _backends: &Backends,
+        _chosen: BackendId,
+    ) {
+    }
+
+    /// A request has its whole answer.
+    fn finished(&mut self, _now: Duration, _finished: &Finished) {}
+
+    /// A request that was placed will not be answered: refused, reset, or its
+    /// backend died.
+    fn lost(&mut self, _now: Duration, _request: &Request, _backend: BackendId) {}
+
+    /// What the request adds to [`Candidate::cost_us`] of the backend until it is
+    /// finished or lost: microseconds of service. Ask before `placed`.
+    fn charge(&self, request: &Request, _backends: &Backends, _chosen: BackendId) -> u64 {
+        request.cost_us.into()
+    }
+
+    /// How many unfinished requests the pool should have at once; the rest wait.
+    /// None: as many as come. Only LARD's have a limit, and only who can make
+    /// requests wait heeds it.
+    fn admits(&self, _backends: &Backends) -> Option<u64> {
+        None
+    }
+
+    /// What is remembered, and the most that can be.
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
 }
 
-/// A policy of that kind, with nothing remembered.
-pub fn build(kind: PolicyKind) -> Box<dyn Policy> {
-    match kind {
-        PolicyKind::RoundRobin => Box::<round_robin::RoundRobin>::default(),
-        PolicyKind::LeastConnections => Box::<least_connections::LeastConnections>::default(),
-        PolicyKind::Hrw => Box::<hrw::Hrw>::default(),
+/// What a policy remembers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// Objects known now.
+    pub objects: usize,
+    /// The most that it will know.
+    pub objects_max: usize,
+    /// Bytes of tables now: of objects, and of what follows from the backends.
+    pub bytes: usize,
+}
+
+/// Who takes the request, remembered: what stickiness says, else the policy.
+pub fn place(
+    policy: &mut dyn Policy,
+    now: Duration,
+    request: &Request,
+    backends: &Backends,
+) -> Option<BackendId> {
+    let chosen = preview(policy, now, request, backends)?;
+    policy.placed(now, request, backends, chosen);
+    Some(chosen)
+}
+
+/// As [`place`], and nothing is remembered.
+pub fn preview(
+    policy: &mut dyn Policy,
+    now: Duration,
+    request: &Request,
+    backends: &Backends,
+) -> Option<BackendId> {
+    bound(request, backends).or_else(|| policy.choose(now, request, backends))
+}
+
+/// A policy that remembers nothing yet. Policies that draw lots draw the same ones
+/// for the same seed; dispatchers should have different ones.
+pub fn build(config: &PolicyConfig, _seed: u64) -> Box<dyn Policy> {
+    match config {
+        PolicyConfig::RoundRobin => Box::<round_robin::RoundRobin>::default(),
+        PolicyConfig::LeastConnections => Box::<least_connections::LeastConnections>::default(),
+        PolicyConfig::Hrw => Box::<hrw::Hrw>::default(),
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use trapeze_core::config::{Config, Dispatcher};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
-use trapeze_core::policy::{self, Candidate, Policy, Subject};
+use trapeze_core::policy::{self, BackendId, Backends, Candidate, Policy, Request, Subject};
 use trapeze_core::route::{Asked, route};
 use trapeze_core::wire::meta::Keys;
 
@@ -68,7 +68,7 @@ impl Cluster {
         let pools = config
             .pools
             .iter()
-            .map(|p| Mutex::new(policy::build(p.policy)))
+            .map(|p| Mutex::new(policy::build(&p.policy, 0)))
             .collect();
         let keys = Keys::new(&config.keys).expect("a checked configuration has a key");
         Ok(Self {
@@ -123,66 +123,56 @@ impl Cluster {
 
     /// The policy's choice among the pool's backends that are alive.
     pub fn choose(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
-        let members = &self.config.pools.get(pool)?.members;
-        let (candidates, alive) = self.candidates(health, pool);
+        let backends = self.backends(health, pool)?;
         let mut policy = self.pools[pool].lock().expect("no policy panics");
-        let member = &members[alive[policy.choose(clock::monotonic(), subject, &candidates)?]];
-        Some(self.choice(pool, member))
+        let request = Request::of(subject, None);
+        let chosen = policy::place(&mut **policy, clock::monotonic(), &request, &backends)?;
+        self.choice(pool, chosen)
     }
 
     /// As [`Self::choose`], without a trace in the policy's state.
     pub fn preview(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
-        let members = &self.config.pools.get(pool)?.members;
-        let (candidates, alive) = self.candidates(health, pool);
-        let mut policy = self.pools[pool]
-            .lock()
-            .expect("no policy panics")
-            .clone_box();
-        let member = &members[alive[policy.choose(clock::monotonic(), subject, &candidates)?]];
-        Some(self.choice(pool, member))
+        let backends = self.backends(health, pool)?;
+        let mut policy = self.pools[pool].lock().expect("no policy panics");
+        let request = Request::of(subject, None);
+        let chosen = policy::preview(&mut **policy, clock::monotonic(), &request, &backends)?;
+        self.choice(pool, chosen)
     }
 
-    fn choice(&self, pool: usize, member: &trapeze_core::config::Member) -> Choice {
+    fn choice(&self, pool: usize, chosen: BackendId) -> Option<Choice> {
+        let members = &self.config.pools[pool].members;
+        let member = (members.iter()).find(|m| self.slots[m.backend] == u32::from(chosen.0))?;
         let backend = &self.config.backends[member.backend];
-        Choice {
+        Some(Choice {
             slot: self.slots[member.backend],
             address: backend.address,
             server_port: member.server.or(backend.server).map_or(0, |s| s.port()),
             pool,
-        }
+        })
     }
 
-    /// The pool's live backends, and where they stand among its members; those
-    /// that are only busy when there is no other.
-    fn candidates(&self, health: &Health, pool: usize) -> (Vec<Candidate<'_>>, Vec<usize>) {
-        let free = self.candidates_that(pool, |slot| health.state(slot).is_free(), health);
-        if free.1.is_empty() {
-            return self.candidates_that(pool, |slot| health.state(slot) == State::Busy, health);
+    /// The pool's live backends; those that are only busy when there is no other.
+    fn backends(&self, health: &Health, pool: usize) -> Option<Backends> {
+        let members = &self.config.pools.get(pool)?.members;
+        let that = |takes: fn(State) -> bool| {
+            let alive = (members.iter())
+                .map(|member| (member, self.slots[member.backend]))
+                .filter(|(_, slot)| takes(health.state(*slot)));
+            Backends::new(alive.map(|(member, slot)| Candidate {
+                outstanding: u32::try_from(health.active(slot)).unwrap_or(u32::MAX),
+                ..Candidate::new(
+                    // There are at most BACKENDS_MAX slots.
+                    BackendId(slot as u16),
+                    &self.config.backends[member.backend].name,
+                    member.weight,
+                )
+            }))
+        };
+        let free = that(State::is_free);
+        if free.open().is_empty() {
+            return Some(that(|state| state == State::Busy));
         }
-        free
-    }
-
-    fn candidates_that(
-        &self,
-        pool: usize,
-        takes: impl Fn(u32) -> bool,
-        health: &Health,
-    ) -> (Vec<Candidate<'_>>, Vec<usize>) {
-        let members = &self.config.pools[pool].members;
-        let mut candidates = Vec::with_capacity(members.len());
-        let mut alive = Vec::with_capacity(members.len());
-        for (index, member) in members.iter().enumerate() {
-            let slot = self.slots[member.backend];
-            if member.weight > 0 && takes(slot) {
-                candidates.push(Candidate {
-                    name: &self.config.backends[member.backend].name,
-                    weight: member.weight,
-                    active: health.active(slot),
-                });
-                alive.push(index);
-            }
-        }
-        (candidates, alive)
+        Some(free)
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::{Config, Member, Service};
 use trapeze_core::head::{self, ClientHello, Inspection};
-use trapeze_core::policy::{self, Candidate, Subject};
+use trapeze_core::policy::{self, BackendId, Backends, Candidate, Request, Subject};
 use trapeze_core::route::{self, Asked};
 
 /// A request or connection that nobody has made yet.
@@ -156,15 +156,14 @@ impl View for AllUp<'_> {
 
     fn choose(&self, pool: usize, subject: &Subject<'_>) -> Option<usize> {
         let pool = &self.0.pools[pool];
-        let candidates: Vec<Candidate<'_>> = (pool.members.iter())
-            .map(|member| Candidate {
-                name: &self.0.backends[member.backend].name,
-                weight: member.weight,
-                active: 0,
-            })
-            .collect();
-        let chosen = policy::build(pool.policy).choose(Duration::ZERO, subject, &candidates)?;
-        Some(pool.members[chosen].backend)
+        let backends = Backends::new(pool.members.iter().map(|member| {
+            let name = &self.0.backends[member.backend].name;
+            Candidate::new(BackendId(member.backend as u16), name, member.weight)
+        }));
+        let mut policy = policy::build(&pool.policy, 0);
+        let request = Request::of(subject, None);
+        let chosen = policy::preview(&mut *policy, Duration::ZERO, &request, &backends)?;
+        Some(chosen.index())
     }
 }
 

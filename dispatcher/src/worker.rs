@@ -339,12 +339,7 @@ impl State {
         }
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
-        let subject = Subject {
-            host: "",
-            path: b"",
-            query: None,
-            client: arrived.key.client,
-        };
+        let subject = Subject::unknown(arrived.key.client);
         match cluster.choose(health, record.pool, &subject) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),

@@ -184,7 +184,7 @@ fn read_pools<'s>(
             section.finish();
             Pool {
                 name: value_or(name, String::new()),
-                policy: value_or(policy, PolicyKind::RoundRobin),
+                policy: value_or(policy, PolicyKind::RoundRobin).into(),
                 members,
             }
         })

@@ -24,7 +24,7 @@ fn the_example_parses() {
     assert_eq!(b3.server, Some("127.0.0.1:8080".parse().unwrap()));
     assert!(config.backend("d1").is_none());
 
-    assert_eq!(config.pools[0].policy, PolicyKind::Hrw);
+    assert_eq!(config.pools[0].policy.kind(), PolicyKind::Hrw);
     let weights: Vec<_> = config.pools[0]
         .members
         .iter()

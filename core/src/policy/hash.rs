@@ -4,6 +4,18 @@
 //! gain by a collision: a client that chooses URLs for one backend can only ask
 //! for those URLs.
 
+/// The hash of a backend's name, for [`super::Candidate::name_hash`].
+pub fn hash_name(name: &str) -> u64 {
+    hash_bytes(name.as_bytes())
+}
+
+/// The hash of any bytes: an object's URL in a simulation, a key of stickiness.
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut hasher = Hasher::default();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
 pub(super) struct Hasher(u64);
 
 impl Default for Hasher {

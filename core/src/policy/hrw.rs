@@ -6,11 +6,11 @@
 
 use std::time::Duration;
 
-use super::hash::{Hasher, mix};
-use super::{Candidate, Policy, Subject};
+use super::hash::mix;
+use super::{BackendId, Backends, Candidate, Policy, Request};
 use crate::config::PolicyKind;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Hrw;
 
 impl Policy for Hrw {
@@ -18,38 +18,48 @@ impl Policy for Hrw {
         PolicyKind::Hrw
     }
 
-    fn clone_box(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
-    }
-
     fn choose(
         &mut self,
         _now: Duration,
-        subject: &Subject<'_>,
-        candidates: &[Candidate<'_>],
-    ) -> Option<usize> {
-        let url = subject.url_hash();
-        (candidates.iter().enumerate())
-            .filter(|(_, c)| c.weight > 0)
-            .map(|(i, c)| (i, c.name, cost(url, c)))
-            // Names decide the draws that are alike, whatever the order of candidates.
-            .min_by(|(_, a, x), (_, b, y)| x.total_cmp(y).then_with(|| a.cmp(b)))
-            .map(|(i, ..)| i)
+        request: &Request,
+        backends: &Backends,
+    ) -> Option<BackendId> {
+        highest(request.object, backends.open())
     }
 }
 
-/// -ln(u)/weight for u drawn from (0, 1): exponentially distributed with the
+/// Who wins the draw for the key; all have a weight.
+///
+/// A draw is -ln(u)/weight for u from (0, 1): exponentially distributed with the
 /// weight as its rate, so that each is the smallest with a probability in
 /// proportion to its weight (J. Schindelhauer, G. Schomaker, "Weighted
-/// distributed hash tables", SPAA 2005). A changed weight moves no URL between
+/// distributed hash tables", SPAA 2005). A changed weight moves no key between
 /// the others.
-fn cost(url: u64, candidate: &Candidate<'_>) -> f64 {
-    let mut hasher = Hasher::default();
-    hasher.write(candidate.name.as_bytes());
-    let draw = mix(url ^ hasher.finish());
-    // The upper 53 bits, in the middle of their interval: never 0, never 1.
-    let u = ((draw >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    -ln(u) / f64::from(candidate.weight)
+pub(super) fn highest<'a>(
+    key: u64,
+    candidates: impl IntoIterator<Item = &'a Candidate>,
+) -> Option<BackendId> {
+    let mut best: Option<(f64, &Candidate)> = None;
+    for c in candidates {
+        let draw = mix(key ^ c.name_hash);
+        // The upper 53 bits, in the middle of their interval: never 0, never 1.
+        let u = ((draw >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+        let weight = f64::from(c.weight);
+        let Some((least, winner)) = best else {
+            best = Some((-ln(u) / weight, c));
+            continue;
+        };
+        // -ln(u) > 1 - u, which spares most of the logarithms.
+        if 1.0 - u > least * weight {
+            continue;
+        }
+        let cost = -ln(u) / weight;
+        // Hashes of names decide the draws that are alike, whatever the order.
+        if cost < least || cost == least && c.name_hash < winner.name_hash {
+            best = Some((cost, c));
+        }
+    }
+    best.map(|(_, c)| c.id)
 }
 
 /// The natural logarithm for 0 < u < 1, by operations that IEEE 754 rounds in one

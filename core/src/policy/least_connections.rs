@@ -1,15 +1,15 @@
-//! Least connections, weighted: the backend with the fewest connections for its
-//! weight. Equals take turns, so that an idle cluster does not send everything to
-//! its first backend.
+//! Least connections, weighted (LVS's WLC): the backend with the fewest unfinished
+//! requests for its weight. Equals take turns, so that an idle cluster does not
+//! send everything to its first backend.
 
 use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::round_robin::RoundRobin;
-use super::{Candidate, Policy, Subject};
+use super::{BackendId, Backends, Candidate, Policy, Request};
 use crate::config::PolicyKind;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct LeastConnections {
     turns: RoundRobin,
 }
@@ -19,26 +19,34 @@ impl Policy for LeastConnections {
         PolicyKind::LeastConnections
     }
 
-    fn clone_box(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
-    }
-
     fn choose(
         &mut self,
         _now: Duration,
-        _subject: &Subject<'_>,
-        candidates: &[Candidate<'_>],
-    ) -> Option<usize> {
-        let least = (candidates.iter().filter(|c| c.weight > 0))
-            .copied()
-            .min_by(by_load)?;
-        self.turns.next(candidates, |c| by_load(c, &least).is_eq())
+        _request: &Request,
+        backends: &Backends,
+    ) -> Option<BackendId> {
+        let least = *backends.open().iter().min_by(|a, b| by_load(a, b))?;
+        self.turns.next(backends, |c| by_load(c, &least).is_eq())
+    }
+
+    fn placed(
+        &mut self,
+        _now: Duration,
+        _request: &Request,
+        backends: &Backends,
+        chosen: BackendId,
+    ) {
+        // Those that it was equal to have waited a turn.
+        if let Some(&taker) = backends.get_open(chosen) {
+            self.turns
+                .took(backends, chosen, |c| by_load(c, &taker).is_eq());
+        }
     }
 }
 
-/// Compares active/weight without dividing; both weights are above zero.
-fn by_load(a: &Candidate<'_>, b: &Candidate<'_>) -> Ordering {
-    let a_scaled = u128::from(a.active) * u128::from(b.weight);
-    let b_scaled = u128::from(b.active) * u128::from(a.weight);
+/// Compares outstanding/weight without dividing; both weights are above zero.
+fn by_load(a: &Candidate, b: &Candidate) -> Ordering {
+    let a_scaled = u64::from(a.outstanding) * u64::from(b.weight);
+    let b_scaled = u64::from(b.outstanding) * u64::from(a.weight);
     a_scaled.cmp(&b_scaled)
 }

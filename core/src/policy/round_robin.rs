@@ -3,21 +3,16 @@
 
 use std::time::Duration;
 
-use super::{Candidate, Policy, Subject};
+use super::{BackendId, Backends, Candidate, Policy, Request};
 use crate::config::PolicyKind;
 
 /// Each choice gives every candidate its weight in credit; the richest is chosen
-/// and pays what all were given. Credits add up to about zero.
-#[derive(Clone, Debug, Default)]
+/// and pays what all were given: credits add up to zero.
+#[derive(Debug, Default)]
 pub(super) struct RoundRobin {
-    /// In the order of the last candidates; then those who left, the last first.
-    turns: Vec<Turn>,
-}
-
-#[derive(Clone, Debug)]
-struct Turn {
-    name: String,
-    credit: i64,
+    /// By id. Those who left keep theirs, or one that is away every other time would
+    /// always begin anew and never be chosen.
+    credits: Vec<i64>,
 }
 
 impl Policy for RoundRobin {
@@ -25,77 +20,69 @@ impl Policy for RoundRobin {
         PolicyKind::RoundRobin
     }
 
-    fn clone_box(&self) -> Box<dyn Policy> {
-        Box::new(self.clone())
-    }
-
     fn choose(
         &mut self,
         _now: Duration,
-        _subject: &Subject<'_>,
-        candidates: &[Candidate<'_>],
-    ) -> Option<usize> {
-        self.next(candidates, |_| true)
+        _request: &Request,
+        backends: &Backends,
+    ) -> Option<BackendId> {
+        self.next(backends, |_| true)
+    }
+
+    fn placed(
+        &mut self,
+        _now: Duration,
+        _request: &Request,
+        backends: &Backends,
+        chosen: BackendId,
+    ) {
+        // Draining ones get what is bound to them without having had a turn.
+        if backends.get_open(chosen).is_some() {
+            self.took(backends, chosen, |_| true);
+        }
     }
 }
 
 impl RoundRobin {
-    /// The next of those candidates that are eligible; the others keep their turn.
+    /// Whose turn it is among those that are eligible.
     pub(super) fn next(
-        &mut self,
-        candidates: &[Candidate<'_>],
-        eligible: impl Fn(&Candidate<'_>) -> bool,
-    ) -> Option<usize> {
-        self.follow(candidates);
-        let mut given = 0;
-        let mut richest: Option<usize> = None;
-        for (i, candidate) in candidates.iter().enumerate() {
-            if candidate.weight == 0 || !eligible(candidate) {
-                continue;
-            }
-            self.turns[i].credit += i64::from(candidate.weight);
-            given += i64::from(candidate.weight);
-            if richest.is_none_or(|r| self.turns[i].credit > self.turns[r].credit) {
-                richest = Some(i);
+        &self,
+        backends: &Backends,
+        eligible: impl Fn(&Candidate) -> bool,
+    ) -> Option<BackendId> {
+        let mut richest: Option<(i64, BackendId)> = None;
+        for c in backends.open().iter().filter(|c| eligible(c)) {
+            let credit = self.credit(c.id) + i64::from(c.weight);
+            if richest.is_none_or(|(most, _)| credit > most) {
+                richest = Some((credit, c.id));
             }
         }
-        self.turns[richest?].credit -= given;
-        richest
+        richest.map(|(_, id)| id)
     }
 
-    /// Puts the turns in the candidates' order. Those who left come after and keep
-    /// their credit, or one that is away every other time would always begin anew
-    /// and never be chosen.
-    fn follow(&mut self, candidates: &[Candidate<'_>]) {
-        let same = self.turns.len() >= candidates.len()
-            && self
-                .turns
-                .iter()
-                .zip(candidates)
-                .all(|(turn, c)| turn.name == c.name);
-        if same {
-            return;
+    /// `chosen` had its turn among those that are eligible; the others keep theirs.
+    pub(super) fn took(
+        &mut self,
+        backends: &Backends,
+        chosen: BackendId,
+        eligible: impl Fn(&Candidate) -> bool,
+    ) {
+        let mut given = 0;
+        for c in backends.open().iter().filter(|c| eligible(c)) {
+            *self.credit_mut(c.id) += i64::from(c.weight);
+            given += i64::from(c.weight);
         }
-        let mut left = std::mem::take(&mut self.turns);
-        self.turns = (candidates.iter())
-            .map(|c| match left.iter().position(|turn| turn.name == c.name) {
-                Some(at) => left.remove(at),
-                None => Turn {
-                    name: c.name.to_owned(),
-                    credit: 0,
-                },
-            })
-            .collect();
-        // The last to leave are the first here.
-        left.truncate(REMEMBERED);
-        self.turns.append(&mut left);
-        // The forgotten took their credit along: the sum goes back to about zero, or
-        // a newcomer would be poorer than all, or richer.
-        let sum: i64 = self.turns.iter().map(|t| t.credit).sum();
-        let mean = sum / (self.turns.len().max(1) as i64);
-        self.turns.iter_mut().for_each(|t| t.credit -= mean);
+        *self.credit_mut(chosen) -= given;
+    }
+
+    fn credit(&self, id: BackendId) -> i64 {
+        self.credits.get(id.index()).copied().unwrap_or(0)
+    }
+
+    fn credit_mut(&mut self, id: BackendId) -> &mut i64 {
+        if self.credits.len() <= id.index() {
+            self.credits.resize(id.index() + 1, 0);
+        }
+        &mut self.credits[id.index()]
     }
 }
-
-/// How many of those who left keep their credit.
-const REMEMBERED: usize = 64;
