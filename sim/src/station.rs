@@ -234,7 +234,10 @@ mod tests {
             let now = at as u64;
             while let Some((when, version)) = tick.filter(|(when, _)| *when <= now) {
                 let next = station.tick(when, version, &mut done);
-                total += done.drain(..).map(|w| (when - came[w as usize]) as f64).sum::<f64>();
+                total += done
+                    .drain(..)
+                    .map(|w| (when - came[w as usize]) as f64)
+                    .sum::<f64>();
                 tick = next.map(ticked);
             }
             came.push(now);
@@ -256,7 +259,10 @@ mod tests {
     }
 
     fn near(measured: f64, theory: f64) {
-        assert!((measured / theory - 1.0).abs() < 0.05, "{measured} is not {theory}");
+        assert!(
+            (measured / theory - 1.0).abs() < 0.05,
+            "{measured} is not {theory}"
+        );
     }
 
     #[test]
@@ -279,8 +285,16 @@ mod tests {
     fn sharing_does_not_care_how_work_is_distributed() {
         let theory = 1.0 / (1.0 - 0.6);
         near(sojourn(Discipline::Sharing, 0.6, |_| 1.0), theory);
-        near(sojourn(Discipline::Sharing, 0.6, |dice| dice.exponential(1.0)), theory);
-        near(sojourn(Discipline::Sharing, 0.6, |dice| 9.0 * f64::from(u8::from(dice.chance(0.1))) + 0.1), theory);
+        near(
+            sojourn(Discipline::Sharing, 0.6, |dice| dice.exponential(1.0)),
+            theory,
+        );
+        near(
+            sojourn(Discipline::Sharing, 0.6, |dice| {
+                9.0 * f64::from(u8::from(dice.chance(0.1))) + 0.1
+            }),
+            theory,
+        );
     }
 
     #[test]

@@ -135,7 +135,9 @@ pub trait Workload: Send + Sync + Debug {
 /// A static file with a number for a name.
 fn file(number: usize, bytes: u64) -> Object {
     Object {
-        path: format!("/files/{}/{number}", number % 97).into_bytes().into(),
+        path: format!("/files/{}/{number}", number % 97)
+            .into_bytes()
+            .into(),
         query: None,
         bytes,
         kind: Kind::Static,
@@ -168,4 +170,32 @@ impl Connections {
         *left = self.requests;
         Then::Close
     }
+}
+
+/// The names that [`named`] knows, and what they are.
+pub const NAMES: [(&str, &str); 7] = [
+    ("zipf", "20,000 files of 400 MB, popularity i^-0.9"),
+    ("rice", "as the Rice trace of LARD98 is described: 1418 MB"),
+    ("ibm", "as the IBM trace of LARD98 is described: 1029 MB"),
+    ("surge", "SURGE: 1000 files, 300 users that think"),
+    (
+        "webbench",
+        "WebBench-like: 340 MB, every file as popular as any",
+    ),
+    ("hot", "the same, 80 % of clicks for 10 % of pages"),
+    ("mix", "the same, 30 % dynamic"),
+];
+
+/// A workload by its name.
+pub fn named(name: &str, seed: u64) -> Option<Box<dyn Workload>> {
+    Some(match name {
+        "zipf" => Box::new(Zipf::new(20_000, 0.9, 400 << 20, seed)),
+        "rice" => Box::new(Zipf::like_rice(seed)),
+        "ibm" => Box::new(Zipf::like_ibm(seed)),
+        "surge" => Box::new(Surge::new(1000, 300, seed)),
+        "webbench" => Box::new(WebBench::new(WebBench::TOTAL_BYTES, seed)),
+        "hot" => Box::new(WebBench::new(WebBench::TOTAL_BYTES, seed).hot(0.1, 0.8)),
+        "mix" => Box::new(WebBench::new(WebBench::TOTAL_BYTES, seed).php(0.3)),
+        _ => return None,
+    })
 }

@@ -51,7 +51,8 @@ impl GreedyDual {
 
     fn forget_outdated(&mut self) {
         let worth = &self.worth;
-        self.heap.retain(|Reverse((w, object))| worth[*object as usize] == *w);
+        self.heap
+            .retain(|Reverse((w, object))| worth[*object as usize] == *w);
     }
 }
 

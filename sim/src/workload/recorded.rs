@@ -52,7 +52,9 @@ impl Recorded {
             trace.objects.iter().map(move |object| match copy {
                 0 => object.clone(),
                 _ => Object {
-                    path: [format!("/~{copy}").as_bytes(), &object.path].concat().into(),
+                    path: [format!("/~{copy}").as_bytes(), &object.path]
+                        .concat()
+                        .into(),
                     ..object.clone()
                 },
             })

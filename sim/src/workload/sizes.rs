@@ -58,9 +58,8 @@ mod tests {
     fn body_and_tail_have_their_shares() {
         let mut dice = Dice::new(1, 0);
         let sizes = surge(100_000, 4e6, &mut dice);
-        let share = |below: f64| {
-            sizes.iter().filter(|&&s| (s as f64) < below).count() as f64 / 100_000.0
-        };
+        let share =
+            |below: f64| sizes.iter().filter(|&&s| (s as f64) < below).count() as f64 / 100_000.0;
         assert!((share(133e3) - 0.93).abs() < 0.01);
         // The lognormal's median, within the body (cut at 133 kB: 95 % of it).
         let median = share(BODY_MU.exp()) / 0.93;
@@ -71,12 +70,17 @@ mod tests {
     /// 4 MB has 8.3 kB.
     #[test]
     fn requested_sizes_are_those_of_surge() {
-        let means: Vec<f64> = (0..20).map(|seed| {
-            let mut dice = Dice::new(seed, 0);
-            let sizes = surge(1000, 4e6, &mut dice);
-            let zipf = Weighted::zipf(1000, 1.0);
-            (0..20_000).map(|_| sizes[zipf.draw(&mut dice)] as f64).sum::<f64>() / 20_000.0
-        }).collect();
+        let means: Vec<f64> = (0..20)
+            .map(|seed| {
+                let mut dice = Dice::new(seed, 0);
+                let sizes = surge(1000, 4e6, &mut dice);
+                let zipf = Weighted::zipf(1000, 1.0);
+                (0..20_000)
+                    .map(|_| sizes[zipf.draw(&mut dice)] as f64)
+                    .sum::<f64>()
+                    / 20_000.0
+            })
+            .collect();
         let mean = means.iter().sum::<f64>() / means.len() as f64;
         assert!((5e3..13e3).contains(&mean), "{mean}");
     }

@@ -116,8 +116,7 @@ impl Requests<'_> {
             true => self.repeated(),
             false => None,
         };
-        let object =
-            object.unwrap_or_else(|| self.workload.popularity.draw(&mut self.dice) as u32);
+        let object = object.unwrap_or_else(|| self.workload.popularity.draw(&mut self.dice) as u32);
         if let Some(at) = self.recent.iter().rposition(|&o| o == object) {
             self.recent.remove(at);
         } else if self.recent.len() == STACK {
@@ -153,7 +152,11 @@ impl Requests<'_> {
                 *left = Some((embedded as u32).min(1000));
                 let off = self.dice.pareto(INACTIVE_OFF.0, INACTIVE_OFF.1);
                 // Users do not begin in step.
-                let phase = if before.is_none() { self.dice.unit() } else { 1.0 };
+                let phase = if before.is_none() {
+                    self.dice.unit()
+                } else {
+                    1.0
+                };
                 off.min(INACTIVE_OFF_MOST) * phase
             }
         };
