@@ -14,6 +14,7 @@ mod engine;
 mod hardware;
 mod outcome;
 mod station;
+pub mod paper;
 pub mod trace;
 pub mod workload;
 
