@@ -17,13 +17,31 @@
 //! asks a [`CostModel`] what a request will cost, and keeps [`Backends`] up to date.
 
 mod backends;
+mod bounded_loads;
+mod cache_model;
+mod cache_prediction;
+mod cahrd;
+mod cap;
+mod cawll;
 mod cost;
+mod ewma;
 mod hash;
 mod hrw;
+mod lacp;
+mod lard;
+mod lard_r;
+mod least;
 mod least_connections;
+mod load;
+mod maglev;
+mod objects;
 mod request;
 mod round_robin;
+mod scale;
+mod server_sets;
 mod stick;
+mod two_choices;
+mod xlard_r;
 
 #[cfg(test)]
 mod tests;
@@ -34,10 +52,18 @@ use std::time::Duration;
 use crate::config::{PolicyConfig, PolicyKind};
 
 pub use backends::{BackendId, Backends, Candidate, Feedback};
+pub use bounded_loads::BoundedLoadsParameters;
+pub use cache_model::CacheParameters;
 pub use cost::{CostModel, Finished};
+pub use ewma::EwmaParameters;
 pub use hash::{hash_bytes, hash_name};
+pub use lacp::LacpParameters;
+pub use lard::LardParameters;
+pub use lard_r::LardRParameters;
+pub use maglev::MaglevParameters;
 pub use request::{Bound, Class, Kind, Request, Subject};
 pub use stick::bound;
+pub use xlard_r::XlardRParameters;
 
 /// Chooses backends for one pool.
 ///
@@ -131,10 +157,25 @@ pub fn preview(
 
 /// A policy that remembers nothing yet. Policies that draw lots draw the same ones
 /// for the same seed; dispatchers should have different ones.
-pub fn build(config: &PolicyConfig, _seed: u64) -> Box<dyn Policy> {
+pub fn build(config: &PolicyConfig, seed: u64) -> Box<dyn Policy> {
     match config {
         PolicyConfig::RoundRobin => Box::<round_robin::RoundRobin>::default(),
         PolicyConfig::LeastConnections => Box::<least_connections::LeastConnections>::default(),
-        PolicyConfig::Hrw => Box::<hrw::Hrw>::default(),
+        PolicyConfig::Hrw => Box::new(hrw::Hrw),
+        PolicyConfig::Lard(p) => Box::new(lard::Lard::new(*p)),
+        PolicyConfig::LardR(p) => Box::new(lard_r::LardR::new(*p)),
+        PolicyConfig::XlardR(p) => Box::new(xlard_r::XlardR::new(*p)),
+        PolicyConfig::Cawll => Box::<cawll::Cawll>::default(),
+        PolicyConfig::Cahrd(p) => Box::new(cahrd::Cahrd::new(*p)),
+        PolicyConfig::Cap => Box::<cap::Cap>::default(),
+        PolicyConfig::CachePrediction(p) => Box::new(cache_prediction::CachePrediction::new(*p)),
+        PolicyConfig::Lacp(p) => Box::new(lacp::Lacp::new(*p)),
+        PolicyConfig::Maglev(p) => Box::new(maglev::Maglev::new(*p)),
+        PolicyConfig::BoundedLoads(p) => Box::new(bounded_loads::BoundedLoads::new(*p)),
+        PolicyConfig::TwoChoices => Box::new(two_choices::TwoChoices::new(seed)),
+        PolicyConfig::Ewma(p) => Box::new(ewma::Ewma::new(*p)),
     }
 }
+
+/// Objects that a policy remembers, by default.
+const OBJECTS: usize = 1_000_000;

@@ -1,14 +1,43 @@
 //! The policies that a pool can name, with their parameters.
 
+use crate::policy::{
+    BoundedLoadsParameters, CacheParameters, EwmaParameters, LacpParameters, LardParameters,
+    LardRParameters, MaglevParameters, XlardRParameters,
+};
+
 /// A policy and its parameters.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PolicyConfig {
-    /// `round-robin`, weighted and smooth.
+    /// `round-robin`: weighted and smooth.
     RoundRobin,
-    /// `least-connections`, weighted.
+    /// `least-connections`: weighted, as LVS's WLC.
     LeastConnections,
     /// `hrw`: highest random weight of the URL \[LACP03\].
     Hrw,
+    /// `lard`: an object stays until its backend is overloaded (Pai et al.).
+    Lard(LardParameters),
+    /// `lard-r`: with sets of backends for hot objects (Pai et al.).
+    LardR(LardRParameters),
+    /// `xlard-r`: with the costs of handoffs and disks \[LVSCAD07 §5.2\].
+    XlardR(XlardRParameters),
+    /// `cawll`: least cost \[LVSCAD07 §5.1\].
+    Cawll,
+    /// `cahrd`: CAWLL for what is dynamic, xLARD/R for what is not \[LVSCAD07 §5.3\].
+    Cahrd(XlardRParameters),
+    /// `cap`: round robin within each class \[LVSCAD07 §2.3\].
+    Cap,
+    /// `cache-prediction`: who probably has it in memory \[LACP03\].
+    CachePrediction(CacheParameters),
+    /// `lacp`: HRW, cache prediction or least connections, by load \[LACP03\].
+    Lacp(LacpParameters),
+    /// `maglev`: hashing by a table (Eisenbud et al.).
+    Maglev(MaglevParameters),
+    /// `bounded-loads`: hashing as long as loads are even (Mirrokni et al.).
+    BoundedLoads(BoundedLoadsParameters),
+    /// `two-choices`: the better of two at random (Mitzenmacher).
+    TwoChoices,
+    /// `ewma`: least latency, peaks first (Finagle).
+    Ewma(EwmaParameters),
 }
 
 impl PolicyConfig {
@@ -18,6 +47,18 @@ impl PolicyConfig {
             PolicyConfig::RoundRobin => PolicyKind::RoundRobin,
             PolicyConfig::LeastConnections => PolicyKind::LeastConnections,
             PolicyConfig::Hrw => PolicyKind::Hrw,
+            PolicyConfig::Lard(_) => PolicyKind::Lard,
+            PolicyConfig::LardR(_) => PolicyKind::LardR,
+            PolicyConfig::XlardR(_) => PolicyKind::XlardR,
+            PolicyConfig::Cawll => PolicyKind::Cawll,
+            PolicyConfig::Cahrd(_) => PolicyKind::Cahrd,
+            PolicyConfig::Cap => PolicyKind::Cap,
+            PolicyConfig::CachePrediction(_) => PolicyKind::CachePrediction,
+            PolicyConfig::Lacp(_) => PolicyKind::Lacp,
+            PolicyConfig::Maglev(_) => PolicyKind::Maglev,
+            PolicyConfig::BoundedLoads(_) => PolicyKind::BoundedLoads,
+            PolicyConfig::TwoChoices => PolicyKind::TwoChoices,
+            PolicyConfig::Ewma(_) => PolicyKind::Ewma,
         }
     }
 
@@ -34,6 +75,22 @@ impl From<PolicyKind> for PolicyConfig {
             PolicyKind::RoundRobin => PolicyConfig::RoundRobin,
             PolicyKind::LeastConnections => PolicyConfig::LeastConnections,
             PolicyKind::Hrw => PolicyConfig::Hrw,
+            PolicyKind::Lard => PolicyConfig::Lard(LardParameters::default()),
+            PolicyKind::LardR => PolicyConfig::LardR(LardRParameters::default()),
+            PolicyKind::XlardR => PolicyConfig::XlardR(XlardRParameters::default()),
+            PolicyKind::Cawll => PolicyConfig::Cawll,
+            PolicyKind::Cahrd => PolicyConfig::Cahrd(XlardRParameters::default()),
+            PolicyKind::Cap => PolicyConfig::Cap,
+            PolicyKind::CachePrediction => {
+                PolicyConfig::CachePrediction(CacheParameters::default())
+            }
+            PolicyKind::Lacp => PolicyConfig::Lacp(LacpParameters::default()),
+            PolicyKind::Maglev => PolicyConfig::Maglev(MaglevParameters::default()),
+            PolicyKind::BoundedLoads => {
+                PolicyConfig::BoundedLoads(BoundedLoadsParameters::default())
+            }
+            PolicyKind::TwoChoices => PolicyConfig::TwoChoices,
+            PolicyKind::Ewma => PolicyConfig::Ewma(EwmaParameters::default()),
         }
     }
 }
@@ -47,14 +104,50 @@ pub enum PolicyKind {
     LeastConnections,
     /// `hrw`.
     Hrw,
+    /// `lard`.
+    Lard,
+    /// `lard-r`.
+    LardR,
+    /// `xlard-r`.
+    XlardR,
+    /// `cawll`.
+    Cawll,
+    /// `cahrd`.
+    Cahrd,
+    /// `cap`.
+    Cap,
+    /// `cache-prediction`.
+    CachePrediction,
+    /// `lacp`.
+    Lacp,
+    /// `maglev`.
+    Maglev,
+    /// `bounded-loads`.
+    BoundedLoads,
+    /// `two-choices`.
+    TwoChoices,
+    /// `ewma`.
+    Ewma,
 }
 
 impl PolicyKind {
     /// Every policy, in the order of the documentation.
-    pub const ALL: [PolicyKind; 3] = [
+    pub const ALL: [PolicyKind; 15] = [
         PolicyKind::RoundRobin,
         PolicyKind::LeastConnections,
         PolicyKind::Hrw,
+        PolicyKind::Lard,
+        PolicyKind::LardR,
+        PolicyKind::XlardR,
+        PolicyKind::Cawll,
+        PolicyKind::Cahrd,
+        PolicyKind::Cap,
+        PolicyKind::CachePrediction,
+        PolicyKind::Lacp,
+        PolicyKind::Maglev,
+        PolicyKind::BoundedLoads,
+        PolicyKind::TwoChoices,
+        PolicyKind::Ewma,
     ];
 
     /// Its name in the file.
@@ -63,6 +156,18 @@ impl PolicyKind {
             PolicyKind::RoundRobin => "round-robin",
             PolicyKind::LeastConnections => "least-connections",
             PolicyKind::Hrw => "hrw",
+            PolicyKind::Lard => "lard",
+            PolicyKind::LardR => "lard-r",
+            PolicyKind::XlardR => "xlard-r",
+            PolicyKind::Cawll => "cawll",
+            PolicyKind::Cahrd => "cahrd",
+            PolicyKind::Cap => "cap",
+            PolicyKind::CachePrediction => "cache-prediction",
+            PolicyKind::Lacp => "lacp",
+            PolicyKind::Maglev => "maglev",
+            PolicyKind::BoundedLoads => "bounded-loads",
+            PolicyKind::TwoChoices => "two-choices",
+            PolicyKind::Ewma => "ewma",
         }
     }
 }

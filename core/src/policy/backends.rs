@@ -6,7 +6,7 @@ use super::hash::{hash_name, mix};
 /// A backend's number: small, dense, and the same as long as anybody remembers it
 /// (the dispatcher's slot; the simulator's index). One that is given to another
 /// backend inherits what is remembered of the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BackendId(pub u16);
 
 impl BackendId {

@@ -23,12 +23,17 @@ pub struct Finished {
     pub hit: Option<bool>,
 }
 
+impl Finished {
+    /// The service that it needed, in microseconds. A server that works on k requests
+    /// at once takes k times as long for each; so it is the time divided by k. That
+    /// holds for processor sharing and for queues alike, and counts a slow client's link
+    /// as service only as far as nothing else goes on.
+    pub fn service_us(&self) -> f64 {
+        self.elapsed.as_secs_f64() * 1e6 / f64::from(self.shared.max(1.0))
+    }
+}
+
 /// Estimates by kind, 8 KiB in all.
-///
-/// A server that works on k requests at once takes k times as long for each; so the
-/// service that one needs is its time divided by k. That holds for processor sharing
-/// and for queues alike, and counts a slow client's link as service only as far as
-/// nothing else goes on.
 #[derive(Clone, Debug)]
 pub struct CostModel {
     kinds: Vec<Mean>,
@@ -65,7 +70,7 @@ impl CostModel {
 
     /// Takes in what a request has cost.
     pub fn learn(&mut self, finished: &Finished) {
-        let us = finished.elapsed.as_secs_f32() * 1e6 / finished.shared.max(1.0);
+        let us = finished.service_us() as f32;
         self.kinds[finished.request.kind.0 as usize].add(us);
         self.all.add(us);
     }

@@ -24,7 +24,7 @@ impl Policy for Hrw {
         request: &Request,
         backends: &Backends,
     ) -> Option<BackendId> {
-        highest(request.object, backends.open())
+        winner(request.object, backends.open()).map(|c| c.id)
     }
 }
 
@@ -35,10 +35,10 @@ impl Policy for Hrw {
 /// proportion to its weight (J. Schindelhauer, G. Schomaker, "Weighted
 /// distributed hash tables", SPAA 2005). A changed weight moves no key between
 /// the others.
-pub(super) fn highest<'a>(
+pub(super) fn winner<'a>(
     key: u64,
     candidates: impl IntoIterator<Item = &'a Candidate>,
-) -> Option<BackendId> {
+) -> Option<&'a Candidate> {
     let mut best: Option<(f64, &Candidate)> = None;
     for c in candidates {
         let draw = mix(key ^ c.name_hash);
@@ -59,7 +59,7 @@ pub(super) fn highest<'a>(
             best = Some((cost, c));
         }
     }
-    best.map(|(_, c)| c.id)
+    best.map(|(_, c)| c)
 }
 
 /// The natural logarithm for 0 < u < 1, by operations that IEEE 754 rounds in one

@@ -15,6 +15,8 @@ use super::{BackendId, Backends, Bound, Request, hrw};
 pub fn bound(request: &Request, backends: &Backends) -> Option<BackendId> {
     match request.bound? {
         Bound::To(id) => backends.get(id).map(|c| c.id),
-        Bound::Key(key) => hrw::highest(key, backends.all().iter().filter(|c| c.weight > 0)),
+        Bound::Key(key) => {
+            hrw::winner(key, backends.all().iter().filter(|c| c.weight > 0)).map(|c| c.id)
+        }
     }
 }

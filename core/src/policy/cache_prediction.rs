@@ -1,0 +1,67 @@
+//! Cache prediction [LACP03, "A hybrid locality-aware algorithm based on cache
+//! prediction"; its figure is lost]: of the backends that probably have the object in
+//! memory, the least loaded; if none has, the least loaded of all.
+
+use std::time::Duration;
+
+use super::cache_model::{CacheModel, CacheParameters};
+use super::lard::least_loaded;
+use super::{BackendId, Backends, Finished, Memory, Policy, Request, load};
+use crate::config::PolicyKind;
+
+#[derive(Debug)]
+pub(super) struct CachePrediction {
+    model: CacheModel,
+}
+
+impl CachePrediction {
+    pub(super) fn new(parameters: CacheParameters) -> Self {
+        CachePrediction {
+            model: CacheModel::new(parameters),
+        }
+    }
+}
+
+impl Policy for CachePrediction {
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::CachePrediction
+    }
+
+    fn choose(
+        &mut self,
+        _now: Duration,
+        request: &Request,
+        backends: &Backends,
+    ) -> Option<BackendId> {
+        predicted(&self.model, request, backends)
+    }
+
+    fn placed(
+        &mut self,
+        _now: Duration,
+        request: &Request,
+        backends: &Backends,
+        chosen: BackendId,
+    ) {
+        (self.model).placed(request.object, chosen, backends.all().len());
+    }
+
+    fn finished(&mut self, _now: Duration, finished: &Finished) {
+        self.model.finished(finished);
+    }
+
+    fn memory(&self) -> Memory {
+        self.model.memory()
+    }
+}
+
+pub(super) fn predicted(
+    model: &CacheModel,
+    request: &Request,
+    backends: &Backends,
+) -> Option<BackendId> {
+    let copies = model.copies(request.object);
+    load::least(request.object, copies.open(backends), load::requests)
+        .map(|c| c.id)
+        .or_else(|| least_loaded(request, backends))
+}
