@@ -100,7 +100,8 @@ impl Cache {
     }
 
     /// Bytes of what is in it, at most the budget.
-    pub fn used_bytes(&self) -> u64 {
+    #[cfg(test)]
+    fn used_bytes(&self) -> u64 {
         self.used_bytes
     }
 }

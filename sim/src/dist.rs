@@ -32,6 +32,7 @@ impl Dice {
     }
 
     /// Exponential with that mean.
+    #[cfg(test)]
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -self.unit().ln() * mean
     }

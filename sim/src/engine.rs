@@ -7,7 +7,7 @@
 //!  begin ──► dispatcher ──► place() ──► backend's CPU ──► in memory? ──► disk
 //!    ▲      (connection,   (the very     (connect or         │ yes         │
 //!    │       request)       policies)     take over)         ▼             │
-//!    └── done ◄── both links, at once ◄── CPU: send ◄────────┴─────────────┘
+//!    └── done ◄── CPU: send, and both links, at once ◄───────┴─────────────┘
 //! ```
 //! A connection that moves costs both backends: who takes it and who gives it away.
 //! Reads of a file that is being read already wait for that read.
@@ -146,8 +146,8 @@ struct Slot {
     /// Who has the connection; none if there is none.
     connected: Option<BackendId>,
     began_ns: u64,
-    /// Links that have not carried the answer yet.
-    links: u8,
+    /// Of processor and links, how many have not sent the answer yet.
+    sending: u8,
     hit: bool,
     moved: bool,
     placed: placement::Placed,
@@ -164,8 +164,9 @@ enum Stage {
     Handoff,
     BeforeDisk,
     Disk,
-    Send,
-    Links,
+    /// Before it is sent, all that was needed.
+    Ready,
+    Sending,
 }
 
 struct Engine<'a> {
@@ -382,12 +383,11 @@ impl<'a> Engine<'a> {
             Stage::Dispatcher => self.decide(slot),
             Stage::Handoff => self.arrive(slot),
             Stage::BeforeDisk => self.read(slot),
-            Stage::Disk => self.send(slot),
-            Stage::Send => self.transmit(slot),
-            Stage::Links => {
+            Stage::Disk | Stage::Ready => self.send(slot),
+            Stage::Sending => {
                 let state = &mut self.slots[slot as usize];
-                state.links -= 1;
-                if state.links == 0 {
+                state.sending -= 1;
+                if state.sending == 0 {
                     self.complete(slot);
                 }
             }
@@ -449,16 +449,26 @@ impl<'a> Engine<'a> {
                 ready_at.is_some_and(|at| at <= self.now)
             }
         };
+        let limited = self.is_network_limited();
+        let sending_ns = self.sending_ns(&ask);
         let state = &mut self.slots[slot as usize];
         state.hit = ready;
         state.stage = match ready {
-            true => Stage::Send,
+            true => Stage::Ready,
             false => Stage::BeforeDisk,
         };
-        if ready {
-            work_ns += self.sending_ns(&ask);
+        if ready && !limited {
+            // Nothing to wait for in between: one visit.
+            work_ns += sending_ns;
+            state.stage = Stage::Sending;
+            state.sending = 1;
+            self.acknowledge(slot);
         }
         self.visit(self.map.cpu(backend), work_ns, slot);
+    }
+
+    fn is_network_limited(&self) -> bool {
+        self.hardware.backend.link_bps.is_some() || self.hardware.clients.link_bps.is_some()
     }
 
     fn sending_ns(&self, ask: &Ask) -> u64 {
@@ -490,46 +500,35 @@ impl<'a> Engine<'a> {
         self.agenda.add(at, Event::Visited(slot));
     }
 
+    /// The processor sends while both links carry what it has sent: the answer is there
+    /// when the slowest is done.
     fn send(&mut self, slot: u32) {
         let state = &mut self.slots[slot as usize];
-        state.stage = Stage::Send;
         let (ask, backend) = (state.ask, state.placed.backend);
+        let wire = wire_bytes(ask.bytes);
+        let links = [
+            (self.map.link(backend), self.hardware.backend.link_bps),
+            (self.map.host(slot), self.hardware.clients.link_bps),
+        ];
+        state.stage = Stage::Sending;
+        state.sending = 1 + links.iter().filter(|(_, bps)| bps.is_some()).count() as u8;
         let work_ns = self.sending_ns(&ask);
         self.visit(self.map.cpu(backend), work_ns, slot);
-    }
-
-    /// Both links carry the answer at once; acknowledgements cost the dispatcher.
-    fn transmit(&mut self, slot: u32) {
-        let Hardware {
-            dispatcher,
-            backend,
-            clients,
-            ..
-        } = self.hardware;
-        let state = &mut self.slots[slot as usize];
-        state.stage = Stage::Links;
-        let bytes = state.ask.bytes;
-        let from = state.placed.backend;
-        let wire = wire_bytes(bytes);
-        let links = [
-            (self.map.link(from), backend.link_bps),
-            (self.map.host(slot), clients.link_bps),
-        ];
-        state.links = links.iter().filter(|(_, bps)| bps.is_some()).count() as u8;
-        let limited = state.links > 0;
         for (station, bps) in links {
             if let Some(bps) = bps {
                 self.visit(station, link_ns(wire, bps), slot);
             }
         }
-        let acks = bytes.div_ceil(2 * 1460);
-        if dispatcher.ack_ns > 0 {
-            let work_ns = acks * dispatcher.ack_ns;
+        self.acknowledge(slot);
+    }
+
+    /// The client's acknowledgements cost the dispatcher.
+    fn acknowledge(&mut self, slot: u32) {
+        let acks = self.slots[slot as usize].ask.bytes.div_ceil(2 * 1460);
+        let work_ns = acks * self.hardware.dispatcher.ack_ns;
+        if work_ns > 0 {
             let dispatcher = self.dispatcher(slot);
             self.visit(dispatcher, work_ns, NOBODY);
-        }
-        if !limited {
-            self.complete(slot);
         }
     }
 
@@ -629,7 +628,7 @@ impl Slot {
             stage: Stage::Idle,
             connected: None,
             began_ns: 0,
-            links: 0,
+            sending: 0,
             hit: false,
             moved: false,
             placed: placement::Placed::default(),

@@ -13,8 +13,11 @@ mod dist;
 mod engine;
 mod hardware;
 mod outcome;
-mod station;
 pub mod paper;
+pub mod picture;
+mod station;
+
+pub mod tournament;
 pub mod trace;
 pub mod workload;
 

@@ -97,9 +97,11 @@ pub struct Comparison {
 }
 
 impl Experiment {
-    /// About how many requests its runs are.
-    pub fn runs(&self) -> usize {
-        self.trials.len()
+    /// How many requests its runs are, as far as that is known before: runs for a time
+    /// count none.
+    pub fn requests(&self) -> u64 {
+        let requests = self.trials.iter().map(|t| t.span.requests);
+        requests.filter(|&requests| requests < u64::MAX).sum()
     }
 
     /// Runs it.
@@ -178,5 +180,9 @@ fn policy(name: &str) -> Entrant {
 
 /// `min to max`.
 fn range(values: impl IntoIterator<Item = f64>) -> (f64, f64) {
-    values.into_iter().fold((f64::MAX, f64::MIN), |(low, high), v| (low.min(v), high.max(v)))
+    values
+        .into_iter()
+        .fold((f64::MAX, f64::MIN), |(low, high), v| {
+            (low.min(v), high.max(v))
+        })
 }

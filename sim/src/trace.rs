@@ -57,6 +57,26 @@ pub struct Reading {
     pub out_of_order: u64,
 }
 
+/// What a trace holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Profile {
+    /// Requests.
+    pub requests: u64,
+    /// Different URLs.
+    pub objects: u64,
+    /// From the first to the last.
+    pub seconds: f64,
+    /// Requests for what looks like a program.
+    pub dynamic_requests: u64,
+    /// Of all URLs' largest answers.
+    pub total_bytes: u64,
+    /// Of all answers.
+    pub sent_bytes: u64,
+    /// The most popular files that take 90, 99 and 100 % of requests for files, in
+    /// bytes.
+    pub covering_bytes: [u64; 3],
+}
+
 /// Why there is no trace.
 #[derive(Debug, Error)]
 pub enum TraceError {
@@ -117,6 +137,39 @@ impl Trace {
         match input.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
             true => Self::lines(BufReader::new(MultiGzDecoder::new(input))),
             false => Self::lines(input),
+        }
+    }
+
+    /// What it holds.
+    pub fn profile(&self) -> Profile {
+        let is_file = |object: u32| self.objects[object as usize].kind == Kind::Static;
+        let mut asked = vec![0u64; self.objects.len()];
+        for record in self.records.iter().filter(|r| r.content == Content::Needed) {
+            asked[record.object as usize] += u64::from(is_file(record.object));
+        }
+        let all: u64 = asked.iter().sum();
+        let mut order: Vec<usize> = (0..asked.len()).filter(|&o| asked[o] > 0).collect();
+        order.sort_by_key(|&o| std::cmp::Reverse(asked[o]));
+        let covering = |share: f64| {
+            let mut left = (all as f64 * share).ceil() as u64;
+            (order.iter())
+                .take_while(|&&o| {
+                    let needed = left > 0;
+                    left = left.saturating_sub(asked[o]);
+                    needed
+                })
+                .map(|&o| self.objects[o].bytes)
+                .sum()
+        };
+        let dynamic = self.records.iter().filter(|r| !is_file(r.object)).count();
+        Profile {
+            requests: self.records.len() as u64,
+            objects: self.objects.len() as u64,
+            seconds: self.records.last().map_or(0.0, |r| r.at_ns as f64 / 1e9),
+            dynamic_requests: dynamic as u64,
+            total_bytes: self.objects.iter().map(|o| o.bytes).sum(),
+            sent_bytes: self.records.iter().map(|r| r.bytes).sum(),
+            covering_bytes: [0.90, 0.99, 1.0].map(covering),
         }
     }
 

@@ -1,9 +1,11 @@
 //! `trapeze sim compare`: policies side by side on workloads and traces.
 
-use std::fmt;
+use std::path::PathBuf;
+use std::{fmt, fs};
 
+use anyhow::Context;
 use serde::Serialize;
-use trapeze_sim::{Outcome, Run};
+use trapeze_sim::{Outcome, Run, picture};
 
 use super::setup::{self, Setup};
 use crate::output::Output;
@@ -14,6 +16,9 @@ use crate::table::{Cell, Column, Table, Tone};
 pub struct Args {
     #[command(flatten)]
     setup: setup::Args,
+    /// Draw throughput into a file, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
@@ -30,6 +35,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let report = Report {
         outcomes: setup.go(&runs),
     };
+    if let Some(path) = &args.svg {
+        fs::write(path, picture::throughput(&report.outcomes))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
     args.output.one(&report)
 }
 

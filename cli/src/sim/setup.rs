@@ -127,18 +127,22 @@ pub fn go(runs: &[Run<'_>], threads: usize) -> Vec<Outcome> {
         let most = run.workload.requests().unwrap_or(u64::MAX);
         run.span.requests.min(most)
     });
-    // Runs for a time have no number of requests.
-    let total = total.fold(0, u64::saturating_add);
+    let bar = bar(total.fold(0, u64::saturating_add));
+    let outcomes = trapeze_sim::run_all(runs, threads, &|more| bar.inc(more));
+    bar.finish_and_clear();
+    outcomes
+}
+
+/// A bar of that many requests; hidden where nobody would see it.
+pub fn bar(requests: u64) -> ProgressBar {
     let bar = match std::io::stderr().is_terminal() {
-        true => ProgressBar::new(total),
+        true => ProgressBar::new(requests),
         false => ProgressBar::hidden(),
     };
     let style = "{bar:30} {percent:>3} %  {human_pos} requests, {per_sec}, {eta} left";
     bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
     bar.enable_steady_tick(Duration::from_millis(200));
-    let outcomes = trapeze_sim::run_all(runs, threads, &|more| bar.inc(more));
-    bar.finish_and_clear();
-    outcomes
+    bar
 }
 
 /// One for each processor, if nothing is said.

@@ -69,8 +69,9 @@ impl Hardware {
     /// are those of [LARD98] at 350 MHz, and 150 µs for Apache. The disk follows from
     /// the paper's table for one user: with the misses that its counts of different
     /// objects make, two of its three mean latencies give 2.0 ms for a hit and
-    /// 24.6 ms more for a miss. Memory for files is chosen: what a hundred Apache
-    /// processes and a kernel leave of 128 MB.
+    /// 24.6 ms more for a miss. Memory for files is chosen, and small: the six PCs were
+    /// servers and clients at once, with a hundred Apache processes and SURGE's threads
+    /// in 128 MB.
     pub fn lacp03() -> Self {
         Hardware {
             name: "lacp03",
@@ -93,10 +94,10 @@ impl Hardware {
                 disk: Disk {
                     latency_ns: 23 * MS,
                     transfer_4k_ns: 410 * US,
-                    extent_bytes: 44 << 10,
+                    extent_bytes: 4 << 20,
                     seek_ns: 12 * MS,
                 },
-                cache_bytes: 16 << 20,
+                cache_bytes: 2 << 20,
                 replacement: Replacement::Lru,
                 link_bps: Some(FAST_ETHERNET),
             },
@@ -109,11 +110,10 @@ impl Hardware {
     }
 
     /// [LVSCAD07 §6.1]: Pentium 4 of 2.4 GHz, 256 MB, disks of 7200 rpm, Fast Ethernet,
-    /// Apache 2.0; six client PCs. The paper gives no times. Chosen: Apache's 400 µs
-    /// for a page of 13 kB; 400 µs on each side of a handoff, which together are
-    /// the paper's cost of a handoff (20 response packets, §5.2) at the 40 µs that a
-    /// packet of such a page takes; a short seek and half a turn for a file, and some
-    /// read ahead; memory that 256 MB leave for files.
+    /// Apache 2.0; six client PCs. The paper gives no times. Chosen: half a millisecond
+    /// of processor for a page of 13 kB; 200 µs on each side of a handoff; ten times a
+    /// request for a read from disk, as in §5.2, which is half a turn and a short seek;
+    /// the memory that 256 MB leave for files.
     pub fn lvscad07() -> Self {
         Hardware {
             name: "lvscad07",
@@ -130,16 +130,16 @@ impl Hardware {
                 discipline: Discipline::Sharing,
                 connect_ns: 100 * US,
                 close_ns: 50 * US,
-                request_ns: 300 * US,
+                request_ns: 400 * US,
                 send_512_ns: 4 * US,
-                handoff_ns: 400 * US,
+                handoff_ns: 200 * US,
                 disk: Disk {
-                    latency_ns: 6 * MS,
+                    latency_ns: 5_500 * US,
                     transfer_4k_ns: 100 * US,
                     extent_bytes: 128 << 10,
                     seek_ns: 6 * MS,
                 },
-                cache_bytes: 160 << 20,
+                cache_bytes: 180 << 20,
                 replacement: Replacement::Lru,
                 link_bps: Some(FAST_ETHERNET),
             },

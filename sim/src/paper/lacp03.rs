@@ -10,7 +10,7 @@ pub(super) fn experiments() -> Vec<Experiment> {
     vec![one_user(), scalability(), many_users()]
 }
 
-const SEEDS: [u64; 3] = [1, 2, 3];
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=6;
 
 /// LVS chooses for round robin and least connections by the SYN alone.
 fn entrant(name: &str) -> Entrant {
@@ -38,7 +38,7 @@ fn one_user() -> Experiment {
     }
     Experiment {
         title: "One user, mean latency",
-        setup: "SURGE without off times, 1000 files, 3 servers with cold caches, 60 s, 3 seeds",
+        setup: "SURGE without off times, 1000 files, 3 servers with cold caches, 60 s, 6 seeds",
         trials,
         compare: |outcomes| {
             let hrw = outcomes.latency_ms("hrw");
@@ -93,7 +93,11 @@ fn scalability() -> Experiment {
         compare: |outcomes| {
             let rows = (1..=5).map(|servers: usize| {
                 let ms = outcomes.latency_ms(&servers.to_string());
-                Row::new(format!("{servers} servers"), "(figure lost)", format!("{ms:.1} ms"))
+                Row::new(
+                    format!("{servers} servers"),
+                    "(figure lost)",
+                    format!("{ms:.1} ms"),
+                )
             });
             rows.collect()
         },
@@ -116,7 +120,7 @@ fn many_users() -> Experiment {
     }
     Experiment {
         title: "300 users on three servers, mean latency",
-        setup: "SURGE, 700 files, 500 s, 3 seeds",
+        setup: "SURGE, 700 files, 500 s, 6 seeds",
         trials,
         compare: |outcomes| {
             let lacp = outcomes.latency_ms("lacp");

@@ -27,6 +27,9 @@ pub(super) fn experiments() -> Vec<Experiment> {
 }
 
 const SEED: u64 = 1;
+/// For each backend.
+const WARMUP: u64 = 40_000;
+const COUNTED: u64 = 40_000;
 const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
 /// What the paper calls WRR counts connections, as weighted least connections does.
 const WRR: &str = "least-connections";
@@ -43,7 +46,11 @@ fn trials(workload: fn() -> Box<dyn Workload>) -> Vec<Trial> {
                 hardware,
                 workload: workload(),
                 entrant: policy(name),
-                span: Span::requests(300_000),
+                span: Span {
+                    requests: backends as u64 * (WARMUP + COUNTED),
+                    warmup: backends as u64 * WARMUP,
+                    most_ns: u64::MAX,
+                },
                 seed: SEED,
             });
         }

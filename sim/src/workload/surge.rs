@@ -17,6 +17,8 @@ pub struct Surge {
     users: usize,
     think: Think,
     repeated: f64,
+    /// Factor of the times between pages.
+    off: f64,
 }
 
 /// What users do between requests.
@@ -52,7 +54,20 @@ impl Surge {
             users,
             think: Think::OnOff,
             repeated: REPEATED,
+            off: 1.0,
         }
+    }
+
+    /// With that share of requests, in 0..1, for a recent object.
+    pub fn repeating(mut self, share: f64) -> Self {
+        self.repeated = share;
+        self
+    }
+
+    /// With off times between pages that many times as long.
+    pub fn thinking(mut self, factor: f64) -> Self {
+        self.off = factor;
+        self
     }
 
     /// Users that ask again as soon as they are answered.
@@ -157,7 +172,7 @@ impl Requests<'_> {
                 } else {
                     1.0
                 };
-                off.min(INACTIVE_OFF_MOST) * phase
+                off.min(INACTIVE_OFF_MOST) * phase * self.workload.off
             }
         };
         (seconds * 1e9) as u64

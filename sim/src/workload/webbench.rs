@@ -17,9 +17,9 @@ pub struct WebBench {
     requests_per_connection: u32,
 }
 
-/// Users: six clients with this many threads each.
-const THREADS: usize = 32;
-/// Requests of a connection.
+/// Users, over six clients: eight for each of eight backends. Chosen.
+const USERS: usize = 64;
+/// Requests of a connection. Chosen.
 const REQUESTS_PER_CONNECTION: u32 = 8;
 
 impl WebBench {
@@ -44,7 +44,7 @@ impl WebBench {
             objects,
             classes: vec![all],
             class: Weighted::new(&[1.0]),
-            users: 6 * THREADS,
+            users: USERS,
             requests_per_connection: REQUESTS_PER_CONNECTION,
         }
     }
@@ -76,9 +76,9 @@ impl WebBench {
     }
 
     /// As [`WebBench::dynamic`], with the pages that we take for [LVSCAD07 §6.5]'s,
-    /// which says only that they are PHP: 50 pages, 5 ms on its Pentium 4, 8 kB.
+    /// which says only that they are PHP: 8 pages, 3 ms on its Pentium 4, 8 kB.
     pub fn php(self, share: f64) -> Self {
-        self.dynamic(share, 50, 5_000_000, 8_000)
+        self.dynamic(share, 8, 3_000_000, 8_000)
     }
 
     /// With so many users.
