@@ -7,6 +7,7 @@ mod checks;
 mod errors;
 mod nearest;
 mod parse;
+mod parse_policy;
 mod policy;
 mod section;
 mod value;
@@ -17,8 +18,10 @@ mod tests;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::policy::Class;
+
 pub use errors::{ConfigError, ConfigErrors};
-pub use policy::{PolicyConfig, PolicyKind};
+pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
 
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,6 +129,10 @@ pub struct Pool {
     pub name: String,
     /// How one of them is chosen (default round-robin).
     pub policy: PolicyConfig,
+    /// What binds a client to a backend, whatever the policy.
+    pub stickiness: Option<Stickiness>,
+    /// How the cost of a request is known (default: learnt).
+    pub costs: Costs,
     /// Its backends, at least one.
     pub members: Vec<Member>,
 }
@@ -169,10 +176,14 @@ pub struct Rule {
     pub path: Option<String>,
     /// How the path starts: `/img` matches `/img`, `/img/a` and not `/imgs`; `/img/` as written.
     pub path_prefix: Option<String>,
+    /// How the path, without its query, ends.
+    pub path_suffix: Option<String>,
     /// The method, exactly.
     pub method: Option<String>,
     /// A header's name (any case) and, if given, its value.
     pub header: Option<HeaderRule>,
+    /// What its requests need to be answered; guessed where it is not said.
+    pub class: Option<Class>,
     /// Index into [`Config::pools`].
     pub pool: usize,
     /// Line in the file, for `explain`.

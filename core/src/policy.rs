@@ -62,7 +62,7 @@ pub use lard::LardParameters;
 pub use lard_r::LardRParameters;
 pub use maglev::MaglevParameters;
 pub use request::{Bound, Class, Kind, Request, Subject};
-pub use stick::bound;
+pub use stick::{binding, bound};
 pub use xlard_r::XlardRParameters;
 
 /// Chooses backends for one pool.

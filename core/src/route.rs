@@ -11,6 +11,7 @@ use std::fmt;
 
 use crate::config::{HeaderRule, Rule, Service};
 use crate::head::{ClientHello, HttpHead};
+use crate::policy::Class;
 
 /// What a client asked for, as far as its first bytes tell.
 #[derive(Clone, Copy, Debug)]
@@ -52,6 +53,14 @@ impl Routed {
         match self {
             Routed::ByRule { pool, .. } | Routed::ByDefault { pool } => Some(pool),
             Routed::Nowhere => None,
+        }
+    }
+
+    /// The class that the rule gives its requests, if it gives one.
+    pub fn class(self, service: &Service) -> Option<Class> {
+        match self {
+            Routed::ByRule { rule, .. } => service.rules.get(rule)?.class,
+            _ => None,
         }
     }
 }
@@ -131,6 +140,8 @@ pub enum Mismatch<'a> {
     Path(&'a [u8], &'a str),
     /// `path_prefix`: asked, wanted.
     PathPrefix(&'a [u8], &'a str),
+    /// `path_suffix`: asked, wanted.
+    PathSuffix(&'a [u8], &'a str),
     /// `header`, and the request has none of that name.
     NoHeader(&'a str),
     /// `header`, with the wanted value.
@@ -176,6 +187,11 @@ fn http_mismatch<'a>(rule: &'a Rule, head: &'a HttpHead<'a>) -> Option<Mismatch<
         && !path_starts_with(head.path, wanted.as_bytes())
     {
         return Some(Mismatch::PathPrefix(head.path, wanted));
+    }
+    if let Some(wanted) = &rule.path_suffix
+        && !head.path.ends_with(wanted.as_bytes())
+    {
+        return Some(Mismatch::PathSuffix(head.path, wanted));
     }
     // Where nothing more is asked, nothing more can fail.
     let HeaderRule { name, value } = rule.header.as_ref()?;
@@ -253,6 +269,9 @@ impl fmt::Display for Mismatch<'_> {
             Mismatch::Path(asked, wanted) => write!(f, "path {} is not {wanted}", text(asked)),
             Mismatch::PathPrefix(asked, wanted) => {
                 write!(f, "path {} does not start with {wanted}", text(asked))
+            }
+            Mismatch::PathSuffix(asked, wanted) => {
+                write!(f, "path {} does not end with {wanted}", text(asked))
             }
             Mismatch::NoHeader(name) => write!(f, "no header {name}"),
             Mismatch::HeaderValue(name, wanted) => write!(f, "header {name} is not {wanted}"),

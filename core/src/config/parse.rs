@@ -11,10 +11,11 @@ use toml::de::{DeTable, DeValue};
 
 use super::checks::{Checks, Found};
 use super::errors::ConfigErrors;
+use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
-    Attach, Backend, ClusterKey, Config, Dispatcher, HeaderRule, Limits, Member, PolicyKind, Pool,
-    Rule, Service, value,
+    Attach, Backend, ClusterKey, Config, Dispatcher, HeaderRule, Limits, Member, Pool, Rule,
+    Service, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -161,7 +162,9 @@ fn read_pools<'s>(
         .map(|mut section| {
             let name = section.required("name", "\"web\"", value::name);
             checks.unique(&name, "pool", &mut names);
-            let policy = section.optional("policy", value::policy);
+            let policy = read_policy(&mut section);
+            let stickiness = read_stickiness(&mut section);
+            let costs = read_costs(&mut section);
             let listed = section.required("backends", "[\"b1\"]", |v| {
                 v.as_array().ok_or_else(|| "expected an array such as [\"b1\", \"b2\"]".to_owned())
             });
@@ -184,7 +187,9 @@ fn read_pools<'s>(
             section.finish();
             Pool {
                 name: value_or(name, String::new()),
-                policy: value_or(policy, PolicyKind::RoundRobin).into(),
+                policy,
+                stickiness,
+                costs,
                 members,
             }
         })
@@ -281,14 +286,24 @@ fn read_rule(mut section: Section<'_>, pools: &[Pool], checks: &Checks<'_>) -> R
     let alpn = section.optional("alpn", value::alpn);
     let path = section.optional("path", value::path);
     let path_prefix = section.optional("path_prefix", value::path_prefix);
+    let path_suffix = section.optional("path_suffix", value::path_suffix);
     let method = section.optional("method", value::token);
     let header = section
         .table("header", "`header = { name = \"...\" }`")
         .and_then(read_header);
+    let class = section.optional("class", value::class);
     let pool = section.required("pool", "\"web\"", value::text);
 
     let of_tls = [("sni", section.has("sni")), ("alpn", section.has("alpn"))];
-    let of_http = ["host", "path", "path_prefix", "method", "header"].map(|k| (k, section.has(k)));
+    let of_http = [
+        "host",
+        "path",
+        "path_prefix",
+        "path_suffix",
+        "method",
+        "header",
+    ]
+    .map(|k| (k, section.has(k)));
     let present = |keys: &[(&'static str, bool)]| keys.iter().find(|k| k.1).map(|k| k.0);
     match (present(&of_tls), present(&of_http)) {
         (None, None) => section.error(
@@ -308,8 +323,10 @@ fn read_rule(mut section: Section<'_>, pools: &[Pool], checks: &Checks<'_>) -> R
         alpn: alpn.map(Spanned::into_inner),
         path: path.map(Spanned::into_inner),
         path_prefix: path_prefix.map(Spanned::into_inner),
+        path_suffix: path_suffix.map(Spanned::into_inner),
         method: method.map(Spanned::into_inner),
         header,
+        class: class.map(Spanned::into_inner),
         pool: pool.and_then(|pool| checks.pool(&pool, pools)).unwrap_or(0),
         line: checks.source.line(&span),
     }

@@ -171,3 +171,48 @@ impl PolicyKind {
         }
     }
 }
+
+/// What binds a client to a backend, in front of the policy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stickiness {
+    /// `{ cookie = "SRV" }`, as the server sets it.
+    Cookie {
+        /// Case counts (RFC 6265 §4.1).
+        name: String,
+        /// What its value is.
+        value: CookieValue,
+    },
+    /// `{ header = "X-Tenant" }`: its value is hashed. In any case.
+    Header(String),
+    /// `"source"`: the client's address is hashed, of IPv6 its upper 64 bits.
+    Source,
+}
+
+/// What a cookie's value is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CookieValue {
+    /// `"name"`: the backend's, or something that ends with a dot and it, as Tomcat's
+    /// jvmRoute and Apache's `route` have it.
+    #[default]
+    Name,
+    /// `"hash"`: anything; it is hashed.
+    Hash,
+}
+
+/// How the cost of a request is known before it is placed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Costs {
+    /// `"learnt"`: from how long requests of its kind took.
+    #[default]
+    Learnt,
+    /// `"packets"`: from the packets of answers to requests of its kind
+    /// \[LVSCAD07 §5.1\].
+    Packets,
+    /// By [`crate::policy::Class`], in packets, in the order of `Class::ALL`.
+    Fixed([u32; 5]),
+}
+
+impl Costs {
+    /// Packets of the paper's mean file, 13 kB \[LVSCAD07 §6.1\].
+    pub const STATIC_PACKETS: u32 = 9;
+}

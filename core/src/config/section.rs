@@ -52,6 +52,12 @@ pub(super) struct Section<'s> {
     asked: Vec<&'static str>,
 }
 
+/// A value that may be short or long.
+pub(super) enum WordOrTable<'s, T> {
+    Word(T),
+    Table(Section<'s>),
+}
+
 impl<'s> Section<'s> {
     pub(super) fn new(
         source: &'s Source<'s>,
@@ -112,6 +118,22 @@ impl<'s> Section<'s> {
                     format!("`{key}` must be a table: write {title}"),
                 );
                 None
+            }
+        }
+    }
+
+    /// What stands under `key`: a word that `read` understands, or a table.
+    pub(super) fn word_or_table<T>(
+        &mut self,
+        key: &'static str,
+        title: &'static str,
+        read: impl FnOnce(&'s DeValue<'s>) -> Result<T, String>,
+    ) -> Option<WordOrTable<'s, T>> {
+        match self.table.get(key).map(|value| value.get_ref()) {
+            Some(DeValue::Table(_)) => self.table(key, title).map(WordOrTable::Table),
+            _ => {
+                let word = self.optional(key, read)?;
+                Some(WordOrTable::Word(word.into_inner()))
             }
         }
     }

@@ -183,7 +183,29 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("method = \"GET\"", "method = \"GET POST\"", "`method`: expected a word"),
     ("value = \"yes\"", "value = \" yes\"", "`value`: a header's value has no white space around"),
     ("header = { name", "header = { nam", "`header = { name = \"...\" }` lacks `name`"),
-    ("policy = \"hrw\"", "policy = \"hwr\"", "`policy`: expected one of \"round-robin\", \"least-connections\", \"hrw\", found \"hwr\"; did you mean `hrw`?"),
+    ("policy = \"hrw\"", "policy = \"hwr\"", "`policy`: expected one of \"round-robin\", \"least-connections\", \"hrw\", \"lard\""),
+    // Policies, stickiness, costs, classes.
+    ("policy = \"hrw\"", "policy = 7", "`policy`: expected one of"),
+    ("policy = \"hrw\"", "policy = { t_low = 5 }", "[pool.policy] lacks `name`"),
+    ("policy = \"hrw\"", "policy = { name = \"hrw\", k = \"1s\" }", "[pool.policy] has no key `k`"),
+    ("policy = \"hrw\"", "policy = { name = \"lard\", t_hgih = 5 }", "[pool.policy] has no key `t_hgih`; did you mean `t_high`?"),
+    ("policy = \"hrw\"", "policy = { name = \"lard\", t_low = 66 }", "`t_low` is 66, which is above `t_high`, 65"),
+    ("policy = \"hrw\"", "policy = { name = \"lacp\", t_low = 6, t_high = 5 }", "`t_low` is 6, which is above"),
+    ("policy = \"hrw\"", "policy = { name = \"lard-r\", k = 20 }", "`k`: expected a duration from \"1ms\" to \"1d\""),
+    ("policy = \"hrw\"", "policy = { name = \"maglev\", m = 65536 }", "`m`: expected a prime such as 65537, found 65536"),
+    ("policy = \"hrw\"", "policy = { name = \"bounded-loads\", c = 1 }", "`c`: expected a number from 1.01 to 100"),
+    ("policy = \"hrw\"", "policy = { name = \"bounded-loads\", c = nan }", "`c`: expected a number from 1.01 to 100"),
+    ("policy = \"hrw\"", "policy = { name = \"bounded-loads\", c = \"2\" }", "`c`: expected a number from 1.01 to 100, found a string"),
+    ("policy = \"hrw\"", "stickiness = \"sorce\"", "`stickiness`: expected one of \"source\", found \"sorce\"; did you mean `source`?"),
+    ("policy = \"hrw\"", "stickiness = {}", "stickiness is by one thing"),
+    ("policy = \"hrw\"", "stickiness = { cookie = \"a\", header = \"b\" }", "stickiness is by one thing"),
+    ("policy = \"hrw\"", "stickiness = { header = \"b\", value = \"name\" }", "`value` says what a cookie's value is"),
+    ("policy = \"hrw\"", "stickiness = { cookie = \"a\", value = \"nme\" }", "`value`: expected one of \"name\", \"hash\""),
+    ("policy = \"hrw\"", "costs = \"learned\"", "`costs`: expected one of \"learnt\", \"packets\""),
+    ("policy = \"hrw\"", "costs = { statc = 9 }", "`costs = { static = 9, dynamic = 90 }` has no key `statc`; did you mean `static`?"),
+    ("path_prefix = \"/img\"", "path_prefix = \"/img\"\nclass = \"dynmic\"", "`class`: expected one of \"static\", \"dynamic\", \"cpu-bound\""),
+    ("path_prefix = \"/img\"", "class = \"static\"", "this rule has no condition"),
+    ("path_prefix = \"/img\"", "path_suffix = \".php?\"", "`path_suffix`: expected the end of a path"),
 ];
 
 #[test]
@@ -198,6 +220,121 @@ fn each_mistake_is_explained() {
         let found = errors.iter().any(|e| e.message.starts_with(message));
         assert!(found, "{to:?} should give {message:?} but gives\n{errors}");
     }
+}
+
+fn first_pool(how: &str) -> Pool {
+    let text = EXAMPLE.replacen("policy = \"hrw\"", how, 1);
+    parse(&text)
+        .unwrap_or_else(|e| panic!("{e}"))
+        .pools
+        .swap_remove(0)
+}
+
+#[test]
+fn every_policy_has_a_short_form_with_defaults_and_a_long_one() {
+    for kind in PolicyKind::ALL {
+        let name = kind.name();
+        let short = first_pool(&format!("policy = \"{name}\"")).policy;
+        let long = first_pool(&format!("policy = {{ name = \"{name}\" }}")).policy;
+        assert_eq!(short, PolicyConfig::from(kind));
+        assert_eq!(long, short);
+    }
+    // As [pool.policy], after the pool's other keys.
+    let text = EXAMPLE.replacen("policy = \"hrw\"", "", 1).replacen(
+        "[[pool]]\nname = \"images\"",
+        "[pool.policy]\nname = \"ewma\"\n\n[[pool]]\nname = \"images\"",
+        1,
+    );
+    assert_eq!(parse(&text).unwrap().pools[0].policy.name(), "ewma");
+}
+
+#[test]
+fn parameters_are_read() {
+    use crate::policy::*;
+    let policy = |how: &str| first_pool(&format!("policy = {{ {how} }}")).policy;
+    let lard = LardParameters {
+        t_low: 5,
+        t_high: 9,
+        objects: 77,
+    };
+    let second = Duration::from_secs(1);
+    let read = policy("name = \"lard\", t_low = 5, t_high = 9, objects = 77");
+    assert_eq!(read, PolicyConfig::Lard(lard));
+    let read = policy("name = \"lard-r\", t_low = 5, t_high = 9, objects = 77, k = \"1s\"");
+    assert_eq!(
+        read,
+        PolicyConfig::LardR(LardRParameters { lard, k: second })
+    );
+    let xlard = XlardRParameters {
+        handoff_cost: 1,
+        disk_cost: 2,
+        t_high: 3,
+        k: second,
+        objects: 5,
+    };
+    let keys = "handoff_cost = 1, disk_cost = 2, t_high = 3, k = \"1s\", objects = 5";
+    let read = policy(&format!("name = \"xlard-r\", {keys}"));
+    assert_eq!(read, PolicyConfig::XlardR(xlard));
+    let read = policy(&format!("name = \"cahrd\", {keys}"));
+    assert_eq!(read, PolicyConfig::Cahrd(xlard));
+    let cache = CacheParameters {
+        memory_mib: 64,
+        objects: 5,
+    };
+    let read = policy("name = \"cache-prediction\", memory_mib = 64, objects = 5");
+    assert_eq!(read, PolicyConfig::CachePrediction(cache));
+    let read = policy("name = \"lacp\", t_low = 0, t_high = 4, memory_mib = 64, objects = 5");
+    let lacp = LacpParameters {
+        t_low: Some(0),
+        t_high: Some(4),
+        cache,
+    };
+    assert_eq!(read, PolicyConfig::Lacp(lacp));
+    let read = policy("name = \"maglev\", m = 251");
+    assert_eq!(read, PolicyConfig::Maglev(MaglevParameters { m: 251 }));
+    for (c, written) in [(1.5, "1.5"), (2.0, "2")] {
+        let read = policy(&format!("name = \"bounded-loads\", c = {written}"));
+        assert_eq!(
+            read,
+            PolicyConfig::BoundedLoads(BoundedLoadsParameters { c })
+        );
+    }
+    let read = policy("name = \"ewma\", tau = \"1s\"");
+    assert_eq!(read, PolicyConfig::Ewma(EwmaParameters { tau: second }));
+}
+
+#[test]
+fn stickiness_costs_and_classes_are_read() {
+    let stickiness = |how: &str| first_pool(&format!("stickiness = {how}")).stickiness;
+    assert_eq!(stickiness("\"source\""), Some(Stickiness::Source));
+    let header = Stickiness::Header("X-Tenant".into());
+    assert_eq!(stickiness("{ header = \"X-Tenant\" }"), Some(header));
+    let cookie = |value| {
+        Some(Stickiness::Cookie {
+            name: "SRV".into(),
+            value,
+        })
+    };
+    assert_eq!(
+        stickiness("{ cookie = \"SRV\" }"),
+        cookie(CookieValue::Name)
+    );
+    let read = stickiness("{ cookie = \"SRV\", value = \"hash\" }");
+    assert_eq!(read, cookie(CookieValue::Hash));
+
+    let costs = |how: &str| first_pool(&format!("costs = {how}")).costs;
+    assert_eq!(first_pool("").costs, Costs::Learnt);
+    assert_eq!(costs("\"packets\""), Costs::Packets);
+    assert_eq!(
+        costs("{ dynamic = 90, disk-bound = 7 }"),
+        Costs::Fixed([9, 90, 9, 7, 9])
+    );
+
+    let rule = "path_prefix = \"/img\"\npath_suffix = \".php\"\nclass = \"cpu-bound\"";
+    let config = parse(&EXAMPLE.replacen("path_prefix = \"/img\"", rule, 1)).unwrap();
+    let rule = &config.services[0].rules[0];
+    assert_eq!(rule.class, Some(Class::CpuBound));
+    assert_eq!(rule.path_suffix.as_deref(), Some(".php"));
 }
 
 #[test]

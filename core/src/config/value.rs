@@ -9,7 +9,8 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::nearest::suggestion;
-use super::{Attach, PolicyKind};
+use super::{Attach, CookieValue, Costs, PolicyKind, Stickiness};
+use crate::policy::Class;
 
 /// The longest name: it is a C string of 32 bytes in the data path.
 const NAME_BYTES: usize = 31;
@@ -39,6 +40,22 @@ pub(super) fn integer(value: &DeValue<'_>, range: RangeInclusive<u64>) -> Result
         .ok()
         .filter(|n| range.contains(n))
         .ok_or_else(|| format!("expected {expected}, found {number}"))
+}
+
+/// A number that may have a fraction.
+pub(super) fn decimal(value: &DeValue<'_>, range: RangeInclusive<f64>) -> Result<f64, String> {
+    let expected = format!("a number from {} to {}", range.start(), range.end());
+    let number: f64 = match value {
+        DeValue::Float(written) => written.as_str().parse().ok(),
+        DeValue::Integer(written) => (u64::from_str_radix(written.as_str(), written.radix()).ok())
+            .map(|number| number as f64),
+        _ => return Err(unexpected(&expected, value)),
+    }
+    .unwrap_or(f64::NAN);
+    match range.contains(&number) {
+        true => Ok(number),
+        false => Err(format!("expected {expected}")),
+    }
 }
 
 /// A name of a node, pool, service or cluster.
@@ -225,6 +242,28 @@ pub(super) fn policy(value: &DeValue<'_>) -> Result<PolicyKind, String> {
     one_of(value, &PolicyKind::ALL.map(|kind| (kind.name(), kind)))
 }
 
+pub(super) fn class(value: &DeValue<'_>) -> Result<Class, String> {
+    one_of(value, &Class::ALL.map(|class| (class.name(), class)))
+}
+
+pub(super) fn stickiness(value: &DeValue<'_>) -> Result<Stickiness, String> {
+    one_of(value, &[("source", ())]).map(|()| Stickiness::Source)
+}
+
+pub(super) fn cookie_value(value: &DeValue<'_>) -> Result<CookieValue, String> {
+    one_of(
+        value,
+        &[("name", CookieValue::Name), ("hash", CookieValue::Hash)],
+    )
+}
+
+pub(super) fn costs(value: &DeValue<'_>) -> Result<Costs, String> {
+    one_of(
+        value,
+        &[("learnt", Costs::Learnt), ("packets", Costs::Packets)],
+    )
+}
+
 fn one_of<T: Copy>(value: &DeValue<'_>, choices: &[(&str, T)]) -> Result<T, String> {
     let names: Vec<String> = choices
         .iter()
@@ -310,6 +349,19 @@ pub(super) fn path_prefix(value: &DeValue<'_>) -> Result<String, String> {
         return Err("a path holds no spaces: clients send them as %20".into());
     }
     Ok(path.to_owned())
+}
+
+/// How a path ends, such as `.php`.
+pub(super) fn path_suffix(value: &DeValue<'_>) -> Result<String, String> {
+    let suffix = text(value)?;
+    if suffix.is_empty()
+        || suffix
+            .bytes()
+            .any(|b| b <= b' ' || b == 0x7f || b == b'?' || b == b'#')
+    {
+        return Err("expected the end of a path such as \".php\", without query".into());
+    }
+    Ok(suffix.to_owned())
 }
 
 /// A method or a header's name (RFC 9110 §5.6.2).

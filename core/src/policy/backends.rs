@@ -69,7 +69,7 @@ pub struct Feedback {
 
 /// The candidates of one pool. Making it costs a pass over them: do that when one
 /// comes, goes or changes its weight, and write loads in place between
-/// ([`Backends::candidate_mut`], [`Backends::set_load`]).
+/// ([`Backends::set_load`], [`Backends::set_loads`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Backends {
     /// The open ones, in the order given; then the others.
@@ -79,6 +79,7 @@ pub struct Backends {
     positions: Vec<u16>,
     fingerprint: u64,
     weight_total: u64,
+    weight_mean: u64,
 }
 
 const ABSENT: u16 = u16::MAX;
@@ -113,6 +114,8 @@ impl Backends {
         }
         self.open = self.candidates.iter().filter(|c| c.is_open()).count();
         self.weight_total = self.open().iter().map(|c| u64::from(c.weight)).sum();
+        let half = self.open as u64 / 2;
+        self.weight_mean = ((self.weight_total + half) / self.open.max(1) as u64).max(1);
         // Of a set: the order does not count.
         self.fingerprint = (self.open().iter())
             .map(|c| mix(c.name_hash ^ mix(u64::from(c.id.0) << 16 | u64::from(c.weight))))
@@ -155,6 +158,13 @@ impl Backends {
         }
     }
 
+    /// Writes the load of each, requests and microseconds, as `load` has it.
+    pub fn set_loads(&mut self, load: impl Fn(BackendId) -> (u32, u64)) {
+        for c in &mut self.candidates {
+            (c.outstanding, c.cost_us) = load(c.id);
+        }
+    }
+
     /// Writes what an agent said.
     pub fn set_feedback(&mut self, id: BackendId, feedback: Option<Feedback>) {
         if let Some(at) = self.position(id) {
@@ -166,6 +176,11 @@ impl Backends {
     /// from those needs to be computed again only when this changes.
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
+    }
+
+    /// The mean of the open ones' weights, rounded, at least 1.
+    pub fn mean_weight(&self) -> u64 {
+        self.weight_mean
     }
 
     /// The sum of the open ones' weights.

@@ -31,8 +31,6 @@ pub(super) struct CacheModel {
     objects: Objects<Copies>,
     /// By id.
     caches: Vec<Cache>,
-    /// Of answers, in bytes; for objects whose size is not known yet.
-    mean_bytes: f64,
 }
 
 /// Up to eight backends have the object; of more, the first is forgotten.
@@ -43,7 +41,7 @@ pub(super) struct Copies {
     len: u8,
     /// A bit for each of `ids`: asked for again since its cache looked at it.
     again: u8,
-    /// A bit for each of `ids`: not answered yet since it was put there.
+    /// A bit for each of `ids`: not answered yet, and so not in its cache's queue.
     reading: u8,
     ids: [u16; WIDTH],
 }
@@ -69,7 +67,6 @@ impl CacheModel {
             parameters,
             objects: Objects::new(parameters.objects),
             caches: Vec::new(),
-            mean_bytes: 10_000.0,
         }
     }
 
@@ -78,8 +75,8 @@ impl CacheModel {
         self.objects.get(object).copied().unwrap_or_default()
     }
 
-    /// The backend was asked for the object and has it now.
-    pub(super) fn placed(&mut self, object: u64, id: BackendId, backends: usize) {
+    /// The backend was asked for the object: it has it, or will have.
+    pub(super) fn placed(&mut self, object: u64, id: BackendId) {
         let copies = self.objects.touch_or_insert(object);
         if let Some(at) = copies.position(id) {
             copies.again |= 1 << at;
@@ -89,33 +86,50 @@ impl CacheModel {
             copies.remove(0);
         }
         copies.push(id);
-        let bytes = match copies.bytes {
-            0 => self.mean_bytes as u32,
-            known => known,
-        };
-        if self.caches.len() <= id.index() {
-            self.caches.resize_with(id.index() + 1, Cache::default);
+    }
+
+    /// Now the size is known, and others have to make room. Whether the backend had to
+    /// read it: as it says, else as the model has it; none if the object is forgotten.
+    pub(super) fn finished(&mut self, finished: &Finished) -> Option<bool> {
+        let (object, id) = (finished.request.object, finished.backend);
+        let bytes = finished.bytes.clamp(1, u32::MAX.into()) as u32;
+        let copies = self.objects.get_mut(object)?;
+        copies.bytes = bytes;
+        let at = copies.position(id)?;
+        let reading = copies.reading & 1 << at != 0;
+        if reading {
+            copies.reading &= !(1 << at);
+            self.keep(id, Item { object, bytes });
         }
-        let cache = &mut self.caches[id.index()];
-        cache.queue.push_back(Item { object, bytes });
-        cache.bytes += u64::from(bytes);
-        let items_max = (2 * self.parameters.objects / backends.max(1)).max(16);
-        while cache.bytes > self.parameters.memory_mib << 20 || cache.queue.len() > items_max {
-            cache.forget_one(id, &mut self.objects);
+        Some(finished.hit.map_or(reading, |hit| !hit))
+    }
+
+    /// The answer will not come: what was not there before is not there now.
+    pub(super) fn lost(&mut self, object: u64, id: BackendId) {
+        let Some(copies) = self.objects.get_mut(object) else {
+            return;
+        };
+        if let Some(at) = copies.position(id)
+            && copies.reading & 1 << at != 0
+        {
+            copies.remove(at);
+            if copies.len == 0 {
+                self.objects.remove(object);
+            }
         }
     }
 
-    /// Learns the object's size. Whether the backend had to read it: as it says, else
-    /// as the model has it; none if the object is forgotten.
-    pub(super) fn finished(&mut self, finished: &Finished) -> Option<bool> {
-        let bytes = finished.bytes.clamp(1, u32::MAX.into()) as u32;
-        self.mean_bytes += (f64::from(bytes) - self.mean_bytes) / 256.0;
-        let copies = self.objects.get_mut(finished.request.object)?;
-        copies.bytes = bytes;
-        let at = copies.position(finished.backend)?;
-        let reading = copies.reading & 1 << at != 0;
-        copies.reading &= !(1 << at);
-        Some(finished.hit.map_or(reading, |hit| !hit))
+    fn keep(&mut self, id: BackendId, item: Item) {
+        if self.caches.len() <= id.index() {
+            self.caches.resize_with(id.index() + 1, Cache::default);
+        }
+        let items_max = (2 * self.parameters.objects / self.caches.len()).max(16);
+        let cache = &mut self.caches[id.index()];
+        cache.bytes += u64::from(item.bytes);
+        cache.queue.push_back(item);
+        while cache.bytes > self.parameters.memory_mib << 20 || cache.queue.len() > items_max {
+            cache.forget_one(id, &mut self.objects);
+        }
     }
 
     pub(super) fn memory(&self) -> Memory {

@@ -40,14 +40,18 @@ impl Policy for CachePrediction {
         &mut self,
         _now: Duration,
         request: &Request,
-        backends: &Backends,
+        _backends: &Backends,
         chosen: BackendId,
     ) {
-        (self.model).placed(request.object, chosen, backends.all().len());
+        self.model.placed(request.object, chosen);
     }
 
     fn finished(&mut self, _now: Duration, finished: &Finished) {
         self.model.finished(finished);
+    }
+
+    fn lost(&mut self, _now: Duration, request: &Request, backend: BackendId) {
+        self.model.lost(request.object, backend);
     }
 
     fn memory(&self) -> Memory {

@@ -37,7 +37,7 @@ impl Policy for Cahrd {
     ) -> Option<BackendId> {
         if request.class.is_dynamic() {
             self.dynamic
-                .next(backends, dynamic_load(&self.files, request))
+                .next(backends, dynamic_load(&self.files, request, backends))
         } else {
             self.files.choose(now, request, backends)
         }
@@ -45,7 +45,11 @@ impl Policy for Cahrd {
 
     fn placed(&mut self, now: Duration, request: &Request, backends: &Backends, chosen: BackendId) {
         if request.class.is_dynamic() {
-            (self.dynamic).took(backends, chosen, dynamic_load(&self.files, request));
+            (self.dynamic).took(
+                backends,
+                chosen,
+                dynamic_load(&self.files, request, backends),
+            );
             self.files.dynamic_placed(request);
         } else {
             self.files.placed(now, request, backends, chosen);
@@ -65,6 +69,10 @@ impl Policy for Cahrd {
     }
 }
 
-fn dynamic_load(files: &XlardR, request: &Request) -> impl Fn(&Candidate) -> u64 {
-    |c| load::cost(c) + files.handoff(request, c)
+fn dynamic_load(
+    files: &XlardR,
+    request: &Request,
+    backends: &Backends,
+) -> impl Fn(&Candidate) -> u64 {
+    |c| load::cost_with(c, files.handoff(request, c), backends)
 }

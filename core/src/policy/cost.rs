@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
+use super::scale::{PACKET_US, packets};
 use super::{BackendId, Kind, Request};
+use crate::config::Costs;
 
 /// A request that has its whole answer.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -36,6 +38,7 @@ impl Finished {
 /// Estimates by kind, 8 KiB in all.
 #[derive(Clone, Debug)]
 pub struct CostModel {
+    costs: Costs,
     kinds: Vec<Mean>,
     /// Of all kinds together: for one that is new.
     all: Mean,
@@ -49,17 +52,26 @@ struct Mean {
 
 impl Default for CostModel {
     fn default() -> Self {
-        CostModel {
-            kinds: vec![Mean::default(); Kind::COUNT],
-            all: Mean::default(),
-        }
+        CostModel::new(Costs::default())
     }
 }
 
 impl CostModel {
+    /// That knows nothing yet.
+    pub fn new(costs: Costs) -> Self {
+        CostModel {
+            costs,
+            kinds: vec![Mean::default(); Kind::COUNT],
+            all: Mean::default(),
+        }
+    }
+
     /// Microseconds of service that the request will need, at least 1; 1 ms before
     /// anything has been measured.
     pub fn estimate(&self, request: &Request) -> u32 {
+        if let Costs::Fixed(by_class) = self.costs {
+            return (f64::from(by_class[request.class as usize]) * PACKET_US) as u32;
+        }
         let own = self.kinds[request.kind.0 as usize];
         let known = if own.count > 0 { own } else { self.all };
         if known.count == 0 {
@@ -70,17 +82,12 @@ impl CostModel {
 
     /// Takes in what a request has cost.
     pub fn learn(&mut self, finished: &Finished) {
-        let us = finished.service_us() as f32;
+        let us = match self.costs {
+            Costs::Learnt => finished.service_us(),
+            Costs::Packets | Costs::Fixed(_) => packets(finished.bytes) * PACKET_US,
+        } as f32;
         self.kinds[finished.request.kind.0 as usize].add(us);
         self.all.add(us);
-    }
-
-    /// The mean cost of a request, in microseconds.
-    pub fn mean(&self) -> u32 {
-        if self.all.count == 0 {
-            return UNKNOWN_US;
-        }
-        self.all.us.max(1.0) as u32
     }
 }
 

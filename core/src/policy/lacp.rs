@@ -22,7 +22,7 @@ use std::time::Duration;
 use super::cache_model::{CacheModel, CacheParameters};
 use super::cache_prediction::predicted;
 use super::lard::least_loaded;
-use super::{BackendId, Backends, Candidate, Finished, Memory, Policy, Request, hrw, load};
+use super::{BackendId, Backends, Finished, Memory, Policy, Request, hrw, load};
 use crate::config::PolicyKind;
 
 /// LACP's parameters. Thresholds are unfinished requests of a backend of mean weight;
@@ -67,26 +67,27 @@ impl Lacp {
         }
     }
 
-    /// T_low and T_high, in thousandths of a request.
-    fn thresholds(&self, backends: &Backends) -> (u64, u64) {
-        let n = backends.open().len().max(1) as f64;
-        let sum: u64 = backends.open().iter().map(load::requests).sum();
-        let mean = sum as f64 / n;
-        let t_low = (self.parameters.t_low).map_or(mean + mean.sqrt() + 1.0, f64::from);
-        let t_high = (self.parameters.t_high).map_or_else(
+    /// What chance brings with an even share.
+    fn t_low(&self, backends: &Backends) -> f64 {
+        self.parameters.t_low.map_or_else(
             || {
-                let per_weight = |c: &Candidate| load::requests(c) as f64 / f64::from(c.weight);
-                let least = backends
-                    .open()
-                    .iter()
-                    .map(per_weight)
-                    .fold(f64::MAX, f64::min);
-                let mean_weight = backends.weight_total() as f64 / n;
-                (least * mean_weight + self.gap()).max(t_low + 1.0)
+                let sum: u64 = backends.open().iter().map(load::requests).sum();
+                let mean = sum as f64 / backends.open().len().max(1) as f64;
+                mean + mean.sqrt() + 1.0
             },
             f64::from,
-        );
-        ((t_low * 1000.0) as u64, (t_high * 1000.0) as u64)
+        )
+    }
+
+    /// The least load, and what a miss is worth; above T_low.
+    fn t_high(&self, t_low: f64, backends: &Backends) -> f64 {
+        self.parameters.t_high.map_or_else(
+            || {
+                let least = load::lowest(backends, load::requests);
+                (least + self.gap()).max(t_low + 1.0)
+            },
+            f64::from,
+        )
     }
 
     /// g: how many requests' service a miss costs more than a hit.
@@ -112,14 +113,22 @@ impl Policy for Lacp {
         backends: &Backends,
     ) -> Option<BackendId> {
         let own = hrw::winner(request.object, backends.open())?;
-        let (t_low, t_high) = self.thresholds(backends);
-        let stands =
-            |threshold| load::compare(1000 * load::requests(own), own, threshold, backends);
+        let stands = |threshold: f64| {
+            // In thousandths, since thresholds have fractions.
+            let threshold = (1000.0 * threshold) as u64;
+            load::compare(1000 * load::requests(own), own, threshold, backends)
+        };
+        let t_low = self.t_low(backends);
+        let below = stands(t_low) != Ordering::Greater;
+        // By the rule T_high is above T_low, and need not be known.
+        if below && self.parameters.t_high.is_none() {
+            return Some(own.id);
+        }
         // T_low = T_high = 0 is least connections, in the paper's table.
-        if stands(t_high) != Ordering::Less {
+        if stands(self.t_high(t_low, backends)) != Ordering::Less {
             return least_loaded(request, backends);
         }
-        if stands(t_low) != Ordering::Greater {
+        if below {
             return Some(own.id);
         }
         predicted(&self.model, request, backends)
@@ -129,10 +138,10 @@ impl Policy for Lacp {
         &mut self,
         _now: Duration,
         request: &Request,
-        backends: &Backends,
+        _backends: &Backends,
         chosen: BackendId,
     ) {
-        (self.model).placed(request.object, chosen, backends.all().len());
+        self.model.placed(request.object, chosen);
     }
 
     fn finished(&mut self, _now: Duration, finished: &Finished) {
@@ -142,6 +151,10 @@ impl Policy for Lacp {
             Some(false) => self.hits.add(us),
             None => {}
         }
+    }
+
+    fn lost(&mut self, _now: Duration, request: &Request, backend: BackendId) {
+        self.model.lost(request.object, backend);
     }
 
     fn memory(&self) -> Memory {

@@ -36,6 +36,16 @@ pub(super) fn least<'a>(
     hrw::winner(object, candidates.filter(equal))
 }
 
+/// The least load that an open backend has for its weight, as it would be for one of
+/// mean weight.
+pub(super) fn lowest(backends: &Backends, load: impl Fn(&Candidate) -> u64) -> f64 {
+    let lower = |a, b| if order(b, a, &load).is_lt() { b } else { a };
+    backends.open().iter().reduce(lower).map_or(0.0, |c| {
+        let mean = backends.weight_total() as f64 / backends.open().len() as f64;
+        load(c) as f64 * mean / f64::from(c.weight)
+    })
+}
+
 /// The candidate with the most load for its weight; the first of equals.
 pub(super) fn most<'a>(
     candidates: impl Iterator<Item = &'a Candidate>,
@@ -62,8 +72,17 @@ pub(super) fn requests(c: &Candidate) -> u64 {
 
 /// Estimated microseconds of unfinished requests.
 pub(super) fn cost(c: &Candidate) -> u64 {
-    // A year. Sums and products with weights stay within 64 bits.
-    c.cost_us.min(1 << 45)
+    c.cost_us.min(LONG_US)
+}
+
+/// Twelve days: more makes no difference, and products with two weights stay within 64
+/// bits.
+const LONG_US: u64 = 1 << 40;
+
+/// Unfinished microseconds, and so many more of a backend of mean weight; all of it
+/// times the mean weight, rounded, which is the same for all.
+pub(super) fn cost_with(c: &Candidate, more_us: u64, backends: &Backends) -> u64 {
+    cost(c) * backends.mean_weight() + more_us.min(LONG_US) * u64::from(c.weight)
 }
 
 /// Where the candidate's load stands to a threshold that is meant for a backend of

@@ -13,10 +13,14 @@ pub(super) struct Scale {
     packets: f64,
 }
 
-/// The payload of a packet on Ethernet, in bytes.
-const PACKET_BYTES: u64 = 1460;
-/// Of the LARD paper's servers: 40 µs for 512 bytes (ASPLOS 1998, §3.1).
-const PACKET_US: f64 = 114.0;
+/// Packets of an answer, at least one, filled as on Ethernet.
+pub(super) fn packets(bytes: u64) -> f64 {
+    bytes.div_ceil(1460).max(1) as f64
+}
+
+/// What a packet costs the LARD paper's servers: 40 µs for 512 bytes (ASPLOS 1998,
+/// §3.1).
+pub(super) const PACKET_US: f64 = 114.0;
 const REMEMBERED: f64 = 1024.0;
 
 impl Scale {
@@ -27,8 +31,7 @@ impl Scale {
 
     pub(super) fn finished(&mut self, finished: &Finished) {
         self.finished = (self.finished + 1.0).min(REMEMBERED);
-        let packets = finished.bytes.div_ceil(PACKET_BYTES).max(1) as f64;
-        self.packets += (packets - self.packets) / self.finished;
+        self.packets += (packets(finished.bytes) - self.packets) / self.finished;
         let cost_us = f64::from(finished.request.cost_us.max(1));
         self.finished_us += (cost_us - self.finished_us) / self.finished;
     }

@@ -3,7 +3,11 @@
 
 mod even;
 mod hrw;
+mod locality;
+mod promises;
 mod requests;
+mod spread;
+mod sticky;
 
 use std::collections::HashMap;
 

@@ -8,8 +8,10 @@
 //! load_C = total_load + request                      to find who has most, or little
 //! ```
 //! handoff is 0 for the backend that has the connection, disk for one in the set.
+//! The paper compares these as they are. Where weights differ, total_load is taken for
+//! its weight and the rest as it costs a backend of mean weight, so that weights are
+//! shares of the load.
 
-use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::scale::Scale;
@@ -81,7 +83,7 @@ impl XlardR {
         }
     }
 
-    /// Lines 7 and 8 of figure 14, with the backend's weight for its share of `t_high`.
+    /// Lines 7 and 8 of figure 14, with `t_high` for the weight.
     fn overloaded(
         &self,
         n: &Candidate,
@@ -90,11 +92,9 @@ impl XlardR {
         backends: &Backends,
     ) -> bool {
         let high = (f64::from(self.parameters.t_high) * self.scale.request_us()) as u64;
-        load::compare(load_a, n, high, backends) == Ordering::Greater
-            && backends
-                .open()
-                .iter()
-                .any(|l| load::compare(load_c(request, l), l, high / 2, backends) == Ordering::Less)
+        let below = |load: u64, c: &Candidate, limit: u64| load < limit * u64::from(c.weight);
+        let idle = |l: &Candidate| below(load_c(request, l, backends), l, high / 2);
+        !below(load_a, n, high + 1) && backends.open().iter().any(idle)
     }
 
     fn least_load_b(
@@ -106,9 +106,15 @@ impl XlardR {
         let disk = u64::from(self.parameters.disk_cost) * request_cost(request);
         let load_b = |c: &Candidate| {
             let read = if set.contains(c.id) { 0 } else { disk };
-            load_c(request, c) + self.handoff(request, c) + read
+            let more = request_cost(request) + self.handoff(request, c) + read;
+            load::cost_with(c, more, backends)
         };
         load::least(request.object, backends.open().iter(), load_b).map(|p| p.id)
+    }
+
+    fn load_a(&self, request: &Request, c: &Candidate, backends: &Backends) -> u64 {
+        let more = request_cost(request) + self.handoff(request, c);
+        load::cost_with(c, more, backends)
     }
 }
 
@@ -124,7 +130,7 @@ impl Policy for XlardR {
         backends: &Backends,
     ) -> Option<BackendId> {
         let set = self.sets.get(request.object);
-        let load_a = |c: &Candidate| load_c(request, c) + self.handoff(request, c);
+        let load_a = |c: &Candidate| self.load_a(request, c, backends);
         match load::least(request.object, set.open(backends), load_a) {
             Some(n) if !self.overloaded(n, load_a(n), request, backends) => Some(n.id),
             _ => self.least_load_b(request, &set, backends),
@@ -134,9 +140,8 @@ impl Policy for XlardR {
     fn placed(&mut self, now: Duration, request: &Request, backends: &Backends, chosen: BackendId) {
         self.scale.placed(request);
         let k = self.parameters.k;
-        (self.sets).placed(now, request.object, backends, chosen, k, |c| {
-            load_c(request, c)
-        });
+        let load_c = |c: &Candidate| load_c(request, c, backends);
+        (self.sets).placed(now, request.object, backends, chosen, k, load_c);
     }
 
     fn finished(&mut self, _now: Duration, finished: &Finished) {
@@ -152,8 +157,8 @@ impl Policy for XlardR {
     }
 }
 
-fn load_c(request: &Request, c: &Candidate) -> u64 {
-    load::cost(c) + request_cost(request)
+fn load_c(request: &Request, c: &Candidate, backends: &Backends) -> u64 {
+    load::cost_with(c, request_cost(request), backends)
 }
 
 /// A cost that nobody knows counts as one, so that requests are counted at least.

@@ -29,6 +29,9 @@ const CONDITIONS: &[(&str, &str, bool)] = &[
     ("path_prefix = '/img/'", "GET /img HTTP/1.1", false),
     ("path_prefix = '/'", "GET /x HTTP/1.1", true),
     ("path_prefix = '/'", "OPTIONS * HTTP/1.1", false),
+    ("path_suffix = '.php'", "GET /a.php?x HTTP/1.1", true),
+    ("path_suffix = '.php'", "GET /a.PHP HTTP/1.1", false),
+    ("path_suffix = '.php'", "GET /a?x.php HTTP/1.1", false),
     ("method = 'GET'", "GET / HTTP/1.1", true),
     ("method = 'GET'", "get / HTTP/1.1", false),
     ("header = { name = 'X-A' }", "GET / HTTP/1.1|x-a:", true),
@@ -105,6 +108,21 @@ fn the_first_rule_that_matches_decides() {
         }
     );
     assert_eq!(routed.pool(), Some(1));
+}
+
+#[test]
+fn a_rule_may_say_what_its_requests_need() {
+    let service = service(&["path = '/a'\nclass = 'cpu-bound'", "path = '/b'"], true);
+    let class = |request| {
+        let bytes = head(request);
+        let Inspection::Http(head) = inspect(&bytes, 4096) else {
+            panic!()
+        };
+        route(&service, &Asked::Http(&head)).class(&service)
+    };
+    assert_eq!(class("GET /a HTTP/1.1"), Some(Class::CpuBound));
+    assert_eq!(class("GET /b HTTP/1.1"), None);
+    assert_eq!(class("GET /c HTTP/1.1"), None);
 }
 
 #[test]
