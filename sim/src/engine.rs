@@ -553,13 +553,7 @@ impl<'a> Engine<'a> {
         let placement = &mut self.placements[dispatcher];
         if self.decides == Decides::Requests || ask.then == Then::Close {
             state.open = false;
-            placement.finished(
-                self.now,
-                &state.request,
-                &state.placed,
-                state.bytes,
-                state.hit,
-            );
+            placement.finished(self.now, &state.request, &state.placed, state.bytes);
         }
         let admitted = placement.admitted();
         if self.tally.begins_to_count() {

@@ -16,7 +16,6 @@ mod outcome;
 pub mod paper;
 pub mod picture;
 mod station;
-
 pub mod tournament;
 pub mod trace;
 pub mod workload;

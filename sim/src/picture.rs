@@ -145,3 +145,35 @@ fn text(body: &mut String, (x, y): (f64, f64), anchor: &str, weight: &str, words
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-weight=\"{weight}\">{words}</text>"
     );
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Entrant, Hardware, Run, Span, workload::Zipf};
+    use trapeze_core::config::PolicyKind;
+
+    fn outcome(backends: usize, name: &str) -> Outcome {
+        Run {
+            hardware: &Hardware::lard98().with_backends(backends),
+            workload: &Zipf::new(10, 1.0, 1 << 20, 1).named("a < b & c"),
+            entrant: &Entrant::of(PolicyKind::RoundRobin).named(name),
+            span: Span::requests(100),
+            seed: 1,
+        }
+        .go()
+    }
+
+    #[test]
+    fn one_number_of_backends_makes_bars_and_several_make_lines() {
+        let bars = throughput(&[outcome(2, "p"), outcome(2, "q")]);
+        assert_eq!(bars.matches("<rect").count(), 1 + 2);
+        let lines = throughput(&[
+            outcome(1, "p"),
+            outcome(1, "q"),
+            outcome(2, "p"),
+            outcome(2, "q"),
+        ]);
+        assert_eq!(lines.matches("<polyline").count(), 2);
+        assert!(bars.contains("a &lt; b &amp; c") && bars.ends_with("</svg>\n"));
+    }
+}

@@ -119,3 +119,36 @@ pub fn standings(entrants: &[Entrant], outcomes: &[Outcome]) -> Vec<Standing> {
     standings.sort_by(|a, b| b.worst.total_cmp(&a.worst));
     standings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trapeze_core::config::PolicyKind;
+
+    #[test]
+    fn shares_are_of_the_best_and_the_least_bad_comes_first() {
+        let entrants = [PolicyKind::RoundRobin, PolicyKind::Hrw].map(Entrant::of);
+        let rounds = Round::synthetic(2, 1);
+        let round = &rounds[0];
+        let mut outcomes: Vec<Outcome> = (entrants.iter())
+            .map(|entrant| {
+                Run {
+                    span: Span::requests(200),
+                    ..round.run(entrant, 1)
+                }
+                .go()
+            })
+            .collect();
+        outcomes[0].requests_per_second = 50.0;
+        outcomes[1].requests_per_second = 200.0;
+        let mut second = outcomes.clone();
+        second[0].requests_per_second = 100.0;
+        second[1].requests_per_second = 90.0;
+        outcomes.extend(second);
+        let standings = standings(&entrants, &outcomes);
+        assert_eq!(standings[0].policy, "hrw");
+        assert_eq!(standings[0].of_best, [1.0, 0.9]);
+        assert_eq!((standings[0].worst, standings[1].worst), (0.9, 0.25));
+        assert!((standings[1].mean - 0.5).abs() < 1e-12);
+    }
+}

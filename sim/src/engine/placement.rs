@@ -106,14 +106,7 @@ impl Placement {
         })
     }
 
-    pub(super) fn finished(
-        &mut self,
-        now_ns: u64,
-        request: &Request,
-        placed: &Placed,
-        bytes: u64,
-        hit: bool,
-    ) {
+    pub(super) fn finished(&mut self, now_ns: u64, request: &Request, placed: &Placed, bytes: u64) {
         self.unfinished -= 1;
         let load = self.change(now_ns, placed.backend, |load| {
             load.outstanding -= 1;
@@ -130,7 +123,6 @@ impl Placement {
             // A dispatcher cannot see it.
             hit: None,
         };
-        let _ = hit;
         self.costs.learn(&finished);
         self.policy
             .finished(Duration::from_nanos(now_ns), &finished);
