@@ -211,11 +211,12 @@ fn mixes() -> Experiment {
                     .all(|name| gain(name, share) <= gain("cahrd", share) + 1.0)
             });
             rows.push(
-                Row::new("cahrd", "+13.3 to +36.7 %, the best", percent(of("cahrd"))).holding(best),
+                Row::new("cahrd", "+13.3 to +36.7 %, the best", percent(of("cahrd")))
+                    .holding(best && of("cahrd").0 > 0.0),
             );
             rows.push(
                 Row::new("xlard-r", "+2.8 to +24.2 %", percent(of("xlard-r")))
-                    .holding(of("xlard-r").1 > 0.0),
+                    .holding(of("xlard-r").0 > 0.0),
             );
             rows.push(
                 Row::new(
@@ -224,9 +225,10 @@ fn mixes() -> Experiment {
                     percent(of("lard-r")),
                 )
                 .holding(
-                    SHARES_DYNAMIC
-                        .iter()
-                        .all(|&share| gain("lard-r", share) <= gain("xlard-r", share) + 2.0),
+                    of("lard-r").0 > 0.0
+                        && SHARES_DYNAMIC
+                            .iter()
+                            .all(|&share| gain("lard-r", share) <= gain("xlard-r", share) + 2.0),
                 ),
             );
             let crossing = (SHARES_DYNAMIC.iter())
