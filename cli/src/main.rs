@@ -13,6 +13,7 @@ mod nodes;
 mod output;
 mod pinned;
 mod reload;
+mod sim;
 mod status;
 mod table;
 
@@ -44,6 +45,7 @@ enum Command {
     Check(check::Args),
     Doctor(doctor::Args),
     Lab(trapeze_lab::Args),
+    Sim(sim::Args),
 }
 
 /// How to run a daemon
@@ -96,6 +98,7 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => trapeze_lab::run(args),
+        Command::Sim(args) => sim::run(&args).map(done),
     };
     result.unwrap_or_else(|error| output::failed(&error))
 }
