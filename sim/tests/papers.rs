@@ -95,9 +95,10 @@ fn xlard_r_gains_58_to_156_per_cent_and_lard_r_is_between() {
             (58.0..=156.5).contains(&gain),
             "{backends} backends: {gain:.0} %"
         );
-        // They differ by less than a run's chance.
+        // In the model they are equal: over six seeds xLARD/R was at -0.4 to +1.1 % of
+        // LARD/R in full runs. Short ones scatter a little more.
         assert!(
-            lard_r > wlc && lard_r <= xlard_r * 1.01,
+            lard_r > wlc && lard_r <= xlard_r * 1.02,
             "{wlc:.0} {lard_r:.0} {xlard_r:.0}"
         );
     }
