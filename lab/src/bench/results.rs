@@ -5,9 +5,10 @@
 use serde::Serialize;
 
 use super::case::{Bars, Case, Target};
-use super::cpu::Usage;
 use super::environment::Environment;
-use super::load::Outcome;
+use crate::cpu::Usage;
+use crate::figures::{Ratio, median};
+use crate::load::Outcome;
 
 /// All of a bench.
 #[derive(Clone, Debug, Serialize)]
@@ -112,17 +113,6 @@ pub struct Comparison {
     pub best_proxy: Option<Target>,
 }
 
-/// A ratio of two runs of one round.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Ratio {
-    /// Over the rounds.
-    pub median: f64,
-    /// Of all rounds.
-    pub min: f64,
-    /// Of all rounds.
-    pub max: f64,
-}
-
 impl CaseResults {
     /// Of nothing yet.
     pub fn new(case: Case, targets: &[Target]) -> Self {
@@ -216,34 +206,6 @@ impl Run {
     /// The share of `cores` that programs outside of the lab used, 0 to 1.
     pub fn others_share(&self, cores: usize) -> f64 {
         self.usage.others_cpu_us as f64 / (self.outcome.duration_us as f64 * cores as f64)
-    }
-}
-
-impl Ratio {
-    /// Of the rounds' ratios, those left out that divide by nothing.
-    fn of(mut ratios: Vec<f64>) -> Option<Self> {
-        ratios.retain(|ratio| ratio.is_finite());
-        Some(Ratio {
-            min: ratios.iter().copied().reduce(f64::min)?,
-            max: ratios.iter().copied().reduce(f64::max)?,
-            median: median(ratios)?,
-        })
-    }
-
-    /// Whether it reaches the bar; none without one.
-    pub fn meets(self, bar: Option<f64>) -> Option<bool> {
-        bar.map(|bar| self.median >= bar)
-    }
-}
-
-/// The middle value, or the mean of the two middle ones.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
 }
 

@@ -1,6 +1,7 @@
 use super::super::case::{Mode, Size};
-use super::super::load::Errors;
 use super::*;
+use crate::load::Errors;
+use crate::machine::Machine;
 
 const ALL: [Target; 4] = [
     Target::Direct,
@@ -48,12 +49,7 @@ pub fn case(name: &str, mode: Mode, rates: [&[u64]; 4]) -> CaseResults {
 pub fn results() -> Results {
     Results {
         environment: Environment {
-            kernel: "6.18.0".into(),
-            cpu: "A & B <CPU>".into(),
-            cores: 2,
-            trapeze: "0.1.0".into(),
-            optimised: true,
-            wrk: "4.1.0".into(),
+            machine: Machine::example(),
             haproxy: Some("2.6.12".into()),
             nginx: "1.22.1".into(),
         },
@@ -87,14 +83,6 @@ pub fn results() -> Results {
         ],
         failures: Vec::new(),
     }
-}
-
-#[test]
-fn the_median_is_the_middle() {
-    assert_eq!(median(vec![]), None);
-    assert_eq!(median(vec![3.0]), Some(3.0));
-    assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
-    assert_eq!(median(vec![4.0, 1.0, 2.0, 9.0]), Some(3.0));
 }
 
 #[test]

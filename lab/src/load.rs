@@ -25,6 +25,8 @@ pub struct Load {
     pub close: bool,
     /// For how long, in wrk's unit.
     pub seconds: u32,
+    /// What the script's `init` is given.
+    pub arguments: Vec<String>,
 }
 
 /// What came of it.
@@ -74,13 +76,14 @@ pub struct Client {
 }
 
 impl Client {
-    /// Prepares `host`, with a script in `directory`.
+    /// Prepares `host`, with a script in `directory`. `requests` is the part of it that
+    /// makes requests, in Lua; without it they are all for the load's URL.
     ///
     /// # Errors
     /// wrk is not installed, or the script cannot be written.
-    pub fn new(host: HostHandle, directory: &Path) -> Result<Self> {
+    pub fn new(host: HostHandle, directory: &Path, requests: &str) -> Result<Self> {
         let script = directory.join("wrk.lua");
-        std::fs::write(&script, SCRIPT)
+        std::fs::write(&script, format!("{requests}{SCRIPT}"))
             .with_context(|| format!("cannot write {}", script.display()))?;
         Ok(Client {
             host,
@@ -106,7 +109,11 @@ impl Client {
             command.args(["--header", "Connection: close"]);
         }
         let begun_before = self.connections_begun()?;
-        let output = command.arg(&load.url).output().context("cannot run wrk")?;
+        command.arg(&load.url);
+        if !load.arguments.is_empty() {
+            command.arg("--").args(&load.arguments);
+        }
+        let output = command.output().context("cannot run wrk")?;
         let said = String::from_utf8_lossy(&output.stdout);
         ensure!(
             output.status.success(),
