@@ -11,6 +11,8 @@ use crate::bench::{Size, Target};
 use crate::link::settings::{self, LinkSettings, Rate};
 use crate::options::{Options, ServerKind};
 use crate::role::Process;
+use crate::servers::origin::OriginSettings;
+use crate::servers::origin::settings::parse_bytes;
 
 /// The lab that commands are about unless told otherwise.
 pub const DEFAULT_NAME: &str = "lab";
@@ -72,6 +74,9 @@ pub enum Command {
     /// The process that emulates a link
     #[command(hide = true)]
     Relay(Relay),
+    /// The process that is an origin server
+    #[command(hide = true)]
+    Origin(Origin),
 }
 
 /// `lab up`.
@@ -89,6 +94,9 @@ pub struct Up {
     /// What runs on backends
     #[arg(long, value_enum, default_value = "nginx")]
     pub server: ServerKind,
+    /// What an origin server remembers, and what a miss costs
+    #[command(flatten)]
+    pub memory: OriginMemory,
     /// How backends are chosen [default: round-robin]
     #[arg(long, conflicts_with = "config", value_parser = policy())]
     pub policy: Option<PolicyKind>,
@@ -198,6 +206,37 @@ pub struct Relay {
     pub settings: String,
 }
 
+/// `lab origin`.
+#[derive(Debug, Parser)]
+pub struct Origin {
+    /// What to say in X-Backend
+    #[arg(long)]
+    pub host: String,
+    /// Where to listen
+    #[arg(long, required = true)]
+    pub port: Vec<u16>,
+    /// What it remembers, and what a miss costs.
+    #[command(flatten)]
+    pub memory: OriginMemory,
+    /// Where to write a line for each request
+    #[arg(long)]
+    pub log: Option<PathBuf>,
+}
+
+/// An origin server's memory and disk. What is not given is the default.
+#[derive(Debug, clap::Args)]
+pub struct OriginMemory {
+    /// The origin server's memory for objects, such as 32mib [default: 8mib]
+    #[arg(long, value_parser = parse_bytes)]
+    pub cache: Option<u64>,
+    /// How long a read from the origin server's disk takes at least, such as 5ms [default: 5ms]
+    #[arg(long, value_parser = settings::parse_time)]
+    pub miss: Option<Duration>,
+    /// Bytes a second of the origin server's disk, such as 20mb [default: 20mb]
+    #[arg(long, value_parser = parse_bytes)]
+    pub miss_rate: Option<u64>,
+}
+
 /// The policies, by the names that the configuration has for them.
 fn policy() -> impl TypedValueParser<Value = PolicyKind> {
     PossibleValuesParser::new(PolicyKind::ALL.map(PolicyKind::name)).map(|name| {
@@ -215,6 +254,7 @@ impl Up {
             dispatchers: self.dispatchers,
             backends: self.backends,
             server: self.server,
+            origin: self.memory.settings(),
             policy: self.policy,
             root: self.root,
             tls: self.tls,
@@ -222,6 +262,18 @@ impl Up {
             access_log: self.access_log,
             daemons: !self.no_daemons,
             program: None,
+        }
+    }
+}
+
+impl OriginMemory {
+    /// As the library takes them.
+    pub fn settings(&self) -> OriginSettings {
+        let default = OriginSettings::default();
+        OriginSettings {
+            cache_bytes: self.cache.unwrap_or(default.cache_bytes),
+            miss: self.miss.unwrap_or(default.miss),
+            miss_bytes_per_s: self.miss_rate.unwrap_or(default.miss_bytes_per_s),
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::bench;
 use crate::demo;
 use crate::lab::Lab;
 use crate::link::relay;
+use crate::servers::origin;
 
 /// Does what the command line says.
 ///
@@ -50,6 +51,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Demo if name == "lab" => demo::run("demo")?,
         Command::Demo => demo::run(&name)?,
         Command::Bench(settings) => return bench::run(&name, &settings),
+        Command::Origin(settings) => origin::run(settings)?,
         Command::Relay(Relay {
             host_side,
             network_side,
