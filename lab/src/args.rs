@@ -71,6 +71,8 @@ pub enum Command {
     Demo,
     /// Compare Trapeze with one server asked directly and with proxies, in a lab of its own
     Bench(Bench),
+    /// Compare policies on real connections: origin servers with small caches, in a lab of its own
+    Compare(Compare),
     /// The process that emulates a link
     #[command(hide = true)]
     Relay(Relay),
@@ -189,6 +191,50 @@ pub struct Bench {
     pub backends: u8,
 }
 
+/// `lab compare`. Its lab is called after the process, unless it is named.
+#[derive(Debug, Parser)]
+pub struct Compare {
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Where to write tables, JSON and a picture
+    #[arg(long, default_value = "target/compare")]
+    pub out: PathBuf,
+    /// What to compare, with the first
+    #[arg(
+        long,
+        value_delimiter = ',',
+        required = false,
+        default_value = "least-connections,hrw,lard-r,xlard-r",
+        value_parser = policy()
+    )]
+    pub policies: Vec<PolicyKind>,
+    /// Hosts that serve
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u8).range(1..=60))]
+    pub backends: u8,
+    /// How often each policy has its turn, beginning with empty caches
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Seconds of a turn that fill caches and do not count
+    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=3600))]
+    pub warm_up: u32,
+    /// Seconds of a turn that count
+    #[arg(long, default_value_t = 6, value_parser = value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Requests at a time
+    #[arg(long, default_value_t = 128, value_parser = value_parser!(u16).range(1..=4000))]
+    pub connections: u16,
+    /// Bytes of all objects, in caches of one server
+    #[arg(long, default_value_t = 6.0, value_parser = positive)]
+    pub catalogue: f64,
+    /// How uneven popularity is: the n-th object is asked for in proportion to n^-ZIPF
+    #[arg(long, default_value_t = 0.8, value_parser = positive)]
+    pub zipf: f64,
+    /// What a server remembers, and what a miss costs
+    #[command(flatten)]
+    pub memory: OriginMemory,
+}
+
 /// `lab relay`.
 #[derive(Debug, Parser)]
 pub struct Relay {
@@ -235,6 +281,14 @@ pub struct OriginMemory {
     /// Bytes a second of the origin server's disk, such as 20mb [default: 20mb]
     #[arg(long, value_parser = parse_bytes)]
     pub miss_rate: Option<u64>,
+}
+
+/// A number above zero, and not beyond what makes sense.
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && number <= 1000.0 => Ok(number),
+        _ => Err("a number above 0, up to 1000".into()),
+    }
 }
 
 /// The policies, by the names that the configuration has for them.

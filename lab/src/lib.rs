@@ -19,6 +19,7 @@ mod args;
 mod bench;
 mod cluster;
 mod command;
+mod compare;
 mod cpu;
 mod demo;
 pub mod documents;
