@@ -87,7 +87,6 @@ impl Comparison {
         let machine = Machine::ask()?;
         let origin = compare.memory.settings();
         let objects = objects::count((compare.catalogue * origin.cache_bytes as f64) as u64);
-        // One that every cache holds would tell nothing, and a table needs an entry.
         ensure!(objects > 0, "--catalogue is empty");
         eprintln!("making the lab {name}");
         let lab = LabGuard::up(&Options {
@@ -97,6 +96,8 @@ impl Comparison {
             origin: origin.clone(),
             ..Options::named(name)
         })?;
+        let client = Client::new(lab.host(CLIENT)?, RunDir::of(name).path(), REQUESTS)?;
+        client.reuse_ports()?;
         let results = |&kind: &PolicyKind| (kind, PolicyResults::new(kind.name()));
         Ok(Comparison {
             settings: Settings {
@@ -114,7 +115,7 @@ impl Comparison {
             policies: compare.policies.iter().map(results).collect(),
             failures: Vec::new(),
             runs_done: 0,
-            client: Client::new(lab.host(CLIENT)?, RunDir::of(name).path(), REQUESTS)?,
+            client,
             accounts: Accounts::of(name),
             signals,
             lab,

@@ -9,6 +9,8 @@ use crate::servers::origin::settings::mebibytes;
 /// The share of the machine from which on the processors, and not the disks, may have
 /// decided.
 const BUSY: f64 = 0.85;
+/// A share of the machine used by others from which on figures are doubtful.
+const NOISE: f64 = 0.1;
 
 /// A line for each policy.
 pub struct Table<'a>(pub &'a Results);
@@ -90,6 +92,16 @@ fn write_doubts(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
             )?;
         }
     }
+    let medians = || results.policies.iter().filter_map(|policy| policy.median);
+    let others = medians().map(|median| median.others_share);
+    let others = others.fold(0.0, f64::max);
+    if others > NOISE {
+        writeln!(
+            f,
+            "warning: other programs used up to {:.0}% of the machine",
+            others * 100.0
+        )?;
+    }
     if !results.machine.optimised {
         writeln!(f, "warning: this trapeze was built without --release")?;
     }
@@ -130,10 +142,12 @@ mod tests {
         results.machine.optimised = false;
         let median = results.policies[1].median.as_mut().unwrap();
         median.cpu_share = 0.9;
+        median.others_share = 0.35;
         results.policies[0].median = None;
         results.failures.push("lard-r, round 1: no answers".into());
         let table = Table(&results).to_string();
         assert!(table.contains("with lard-r the processors were busy"));
+        assert!(table.contains("up to 35% of the machine"));
         assert!(table.contains("without --release"));
         assert!(table.contains("FAILED: lard-r, round 1"));
     }

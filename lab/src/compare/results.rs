@@ -93,6 +93,8 @@ pub struct Figures {
     pub disk_share: f64,
     /// CPU time of the lab and the kernel, as a share of the machine's, 0 to 1.
     pub cpu_share: f64,
+    /// CPU time of programs outside of the lab, as a share of the machine's, 0 to 1.
+    pub others_share: f64,
 }
 
 impl Results {
@@ -154,8 +156,9 @@ impl Run {
         busy_us as f64 / disks / self.outcome.duration_us as f64
     }
 
-    fn cpu_share(&self, cores: usize) -> f64 {
-        self.usage.own_us() as f64 / (self.outcome.duration_us as f64 * cores as f64)
+    /// Of so many cores.
+    fn share(&self, cpu_us: u64, cores: usize) -> f64 {
+        cpu_us as f64 / (self.outcome.duration_us as f64 * cores as f64)
     }
 }
 
@@ -169,7 +172,8 @@ impl Figures {
             hit_ratio: over(&Run::hit_ratio)?,
             imbalance: over(&Run::imbalance)?,
             disk_share: over(&Run::disk_share)?,
-            cpu_share: over(&|run| run.cpu_share(cores))?,
+            cpu_share: over(&|run| run.share(run.usage.own_us(), cores))?,
+            others_share: over(&|run| run.share(run.usage.others_cpu_us, cores))?,
         })
     }
 }
@@ -244,6 +248,7 @@ pub mod tests {
         assert_eq!((wlc.hit_ratio, wlc.imbalance), (0.5, 1.0));
         assert_eq!((lard.hit_ratio, lard.imbalance), (0.9, 1.5));
         assert_eq!((lard.disk_share, lard.cpu_share), (0.9, 0.5));
+        assert_eq!(lard.others_share, 0.05);
         assert_eq!(results.policies[1].of_first.unwrap().median, 4.0);
         assert_eq!(results.policies[0].of_first.unwrap().median, 1.0);
     }
