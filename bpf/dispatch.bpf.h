@@ -42,8 +42,7 @@ static __always_inline int forward(context_t *ctx, const struct flow *flow, cons
 static __noinline int start_flow(context_t *ctx, const struct segment *segment, const struct service *service,
 				 const struct proof *proof)
 {
-	__u32 zero = 0;
-	struct workbench *bench = bpf_map_lookup_elem(&workbench, &zero);
+	struct workbench *bench = this_workbench();
 
 	if (bench && place(ctx, segment, proof, bench, service->id))
 		return forward(ctx, &bench->flow, segment);

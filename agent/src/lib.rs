@@ -1,8 +1,9 @@
 //! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
-//! host the VIPs without announcing them. Packets never come here, not even
+//! host the VIPs without announcing them, and looks how busy it is. Packets never come here, not even
 //! dispatchers' heartbeats; connections go on when this process is gone, and new
 //! ones come.
 
+mod feedback;
 mod prepare;
 
 pub use prepare::{is_enough, sysctls};
@@ -11,25 +12,28 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
 use trapeze_datapath::abi::{self, Server, ServerKey};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
+use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
-/// Signals wake us; nothing else does.
-const LONGEST_WAIT: Duration = Duration::from_secs(60);
+use feedback::Sampler;
+
+/// How often the host is looked at; signals are heard at once.
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
-    let config = read_config(&config_path)?;
-    let own = find_backend(&config, node_name)?.clone();
+    let config = file::read(&config_path)?;
+    let own = config.own_backend(node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
     let _lock = node.lock()?;
     node.register()
@@ -47,9 +51,10 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     })?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
+    let mut sampler = Sampler::new();
     loop {
-        match signals.wait(LONGEST_WAIT)? {
-            None => {}
+        match signals.wait(SAMPLE_INTERVAL)? {
+            None => maps.feedback.put(&0, &sampler.sample()?, Update::Any)?,
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host) {
                     Ok(()) => println!("reloaded {}", config_path.display()),
@@ -74,8 +79,8 @@ fn reload(
     maps: &AgentMaps,
     host: &mut Host,
 ) -> anyhow::Result<()> {
-    let config = read_config(path)?;
-    let own = find_backend(&config, &old.name)?.clone();
+    let config = file::read(path)?;
+    let own = config.own_backend(&old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
         bail!(
             "the cluster's name and this backend's address and interface are fixed while it runs: restart it"
@@ -118,22 +123,6 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
         }
     }
     Ok(())
-}
-
-fn read_config(path: &Path) -> anyhow::Result<Config> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
-    Config::parse(&text, &path.display().to_string()).map_err(|errors| anyhow!("{errors}"))
-}
-
-fn find_backend<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Backend> {
-    config.backend(name).ok_or_else(|| {
-        let names: Vec<&str> = config.backends.iter().map(|b| b.name.as_str()).collect();
-        anyhow!(
-            "no [[backend]] is named {name}; there are: {}",
-            names.join(", ")
-        )
-    })
 }
 
 fn v4(address: IpAddr) -> anyhow::Result<Ipv4Addr> {

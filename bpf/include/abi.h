@@ -47,7 +47,7 @@ struct meta {
 	__u8 version;
 	__u8 kind; /* enum meta_kind */
 	__u8 key_id;
-	__u8 reason; /* enum refusal, in REFUSED */
+	__u8 reason; /* enum refusal, in REFUSED; 1 in an ECHO_REPLY with feedback */
 	__be32 epoch;
 	__be32 start;
 	__be16 mss;
@@ -55,7 +55,7 @@ struct meta {
 	__u8 tcp_options; /* TCP_OPTION_* */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__be16 reserved;
-	__be32 value; /* REQUEST: our ISN; PROBE_ANSWER: the server's rcv_nxt */
+	__be32 value; /* REQUEST: our ISN; PROBE_ANSWER: the server's rcv_nxt; ECHO_REPLY: feedback */
 	__u8 tag[8];
 };
 
@@ -129,6 +129,29 @@ struct flow {
 	__u64 syn_seen_ns; /* a SYN of the same 4-tuple came by: look twice */
 	__u64 packets; /* client -> backend; what the daemon forwarded counts as one */
 	__u64 bytes;
+	__u64 object; /* what its first request asks for: the policy's */
+	__u64 acked_ns; /* CLOCK_MONOTONIC, when the client last acknowledged more; kept while `report` */
+	__u32 charge_us; /* what that request adds to its backend's cost until it is finished */
+	__u32 shared; /* how many the backend had when it was placed, this one included */
+	__u16 kind; /* the policy's */
+	__u8 class; /* the policy's */
+	__u8 report; /* 1: tell the daemon when that request is finished */
+	__u32 pad;
+};
+
+/* The first request of a flow is finished; sent to the daemon by the ring `reports`. */
+struct finished {
+	__u64 object;
+	__u64 bytes; /* of the answer, as acknowledged; modulo 2^32 */
+	__u64 elapsed_ns; /* from placing to the last byte's acknowledgement */
+	__u32 charge_us;
+	__u32 shared;
+	__u32 pool;
+	__u32 slot;
+	__u16 kind;
+	__u8 class;
+	__u8 lost; /* 1: the client gave up before it had a byte */
+	__u32 pad;
 };
 
 /* Where a backend is; value of the backends map (slot = index). */
@@ -148,6 +171,7 @@ struct backend {
 struct backend_load {
 	__s64 active;
 	__u64 total;
+	__s64 cost_us; /* of first requests that are not finished, as estimated */
 };
 
 /* The longest head that is placed in the data path, in bytes. */
@@ -241,6 +265,25 @@ struct setup {
 	__u32 pad;
 	__u64 created_ns;
 };
+
+/* Agent: how busy its host is; told to dispatchers with every heartbeat. */
+struct feedback {
+	__u64 sampled_ns; /* CLOCK_MONOTONIC: by the daemon */
+	__u32 cpu_permille;
+	__u32 memory_permille;
+};
+
+/* Agent: how many connections the listener had not accepted when it was last given one. */
+struct accept_queue {
+	__u64 seen_ns;
+	__u32 length;
+	__u32 pad;
+};
+
+/* As the value of an ECHO_REPLY, whose reason is 1 then: 10 bits, 10 bits, 12 bits. */
+#define FEEDBACK_CPU_SHIFT 22
+#define FEEDBACK_MEMORY_SHIFT 12
+#define FEEDBACK_QUEUE_MAX 4095
 
 /* Agent: the address on which a server listens, by its port. */
 struct server_key {

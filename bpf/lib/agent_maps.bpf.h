@@ -11,6 +11,20 @@ struct {
 	__type(value, struct setup);
 } setups SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct feedback);
+} feedback SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct accept_queue);
+} accept_queue SEC(".maps");
+
 /* Servers that do not listen on the VIP itself, by port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -44,6 +44,36 @@ struct {
 	__type(value, struct backend_load);
 } loads SEC(".maps");
 
+/* For the daemon, which looks at every heartbeat. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} reports SEC(".maps");
+
+/* A word may be read from any place of a head. */
+#define HEAD_ROOM (HEAD_MAX + 8)
+
+/* What does not fit the stack. */
+struct workbench {
+	__u8 head[HEAD_ROOM];
+	struct flow flow;
+	struct finished finished;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct workbench);
+} workbench SEC(".maps");
+
+static __always_inline struct workbench *this_workbench(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&workbench, &zero);
+}
+
 /* With port 0: is it the address of any service? */
 static __always_inline struct service *find_service(__be32 address, __be16 port)
 {

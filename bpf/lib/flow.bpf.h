@@ -74,6 +74,44 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 			    options.tsecr, &terms);
 }
 
+/*
+ * The flow's first request is finished, or given up: its backend has that much
+ * less to do, and the daemon learns what it took.
+ */
+static __noinline int finish_request(struct flow *flow)
+{
+	struct backend_load *load;
+	struct workbench *bench = this_workbench();
+	__u32 slot, charge;
+
+	if (!flow)
+		return 0;
+	slot = flow->backend;
+	charge = flow->charge_us;
+	flow->charge_us = 0;
+	load = bpf_map_lookup_elem(&loads, &slot);
+	if (load && charge)
+		__sync_fetch_and_add(&load->cost_us, -(__s64)charge);
+	if (!flow->report || !bench)
+		return 0;
+	flow->report = 0;
+	bench->finished = (struct finished){
+		.object = flow->object,
+		.bytes = flow->last_ack - flow->server_isn - 1,
+		.elapsed_ns = flow->acked_ns - flow->created_ns,
+		.charge_us = charge,
+		.shared = flow->shared,
+		.pool = flow->pool,
+		.slot = slot,
+		.kind = flow->kind,
+		.class = flow->class,
+		.lost = flow->last_ack == flow->server_isn + 1,
+	};
+	/* Full: the daemon is gone, or learns from the others. */
+	bpf_ringbuf_output(&reports, &bench->finished, sizeof(bench->finished), BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
 /* The client has closed, or aborted: its backend has one connection less. */
 static __always_inline void end_flow(struct flow *flow, __u32 state)
 {
@@ -87,6 +125,9 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 	load = bpf_map_lookup_elem(&loads, &slot);
 	if (load)
 		__sync_fetch_and_add(&load->active, -1);
+	/* Whoever says FIN behind a request waits for its answer. */
+	if (state == FLOW_RESET || flow->last_ack != flow->server_isn + 1)
+		finish_request(flow);
 }
 
 /* How far packets of a flow may lie from those before them, to be believed. */
@@ -119,8 +160,14 @@ static __always_inline void age_flow(struct flow *flow, const struct segment *se
 		return;
 	if ((__s32)(end - flow->last_seq) > 0)
 		flow->last_seq = end;
-	if ((__s32)(segment->ack - flow->last_ack) > 0)
+	if ((__s32)(segment->ack - flow->last_ack) > 0) {
 		flow->last_ack = segment->ack;
+		if (flow->report)
+			flow->acked_ns = bpf_ktime_get_ns();
+	}
+	/* Who asks again has had the first answer. */
+	if (flow->report && segment->payload && flow->last_ack != flow->server_isn + 1)
+		finish_request(flow);
 	if (segment->flags & TCP_FIN) {
 		if (flow->last_seq == end)
 			flow->last_seq = end + 1;

@@ -48,6 +48,17 @@ static __always_inline void listener_tuple(const struct segment *segment, const 
 		tuple->ipv4.daddr = mapped_ipv4(server->addr);
 }
 
+static __always_inline void note_queue(__u32 length)
+{
+	__u32 zero = 0;
+	struct accept_queue *known = bpf_map_lookup_elem(&accept_queue, &zero);
+
+	if (!known)
+		return;
+	known->length = length;
+	known->seen_ns = bpf_ktime_get_coarse_ns();
+}
+
 /*
  * The listener that shall take the connection, to be released by the caller;
  * or none, and why.
@@ -69,6 +80,7 @@ static __always_inline struct bpf_sock *find_listener(struct __sk_buff *skb, con
 	listener = bpf_skc_to_tcp_sock(found);
 	if (!listener)
 		goto release;
+	note_queue(listener->inet_conn.icsk_inet.sk.sk_ack_backlog);
 	/* include/net/sock.h, sk_acceptq_is_full() */
 	if (listener->inet_conn.icsk_inet.sk.sk_ack_backlog >
 	    listener->inet_conn.icsk_inet.sk.sk_max_ack_backlog) {

@@ -69,11 +69,39 @@ static __always_inline int answer_probe(struct __sk_buff *skb, const struct ethh
 	return send_reply(skb, ethernet, &outer, segment);
 }
 
+/* What the daemon sampled lasts this long, in case that it does not any more. */
+#define SAMPLE_LIFETIME_NS 2000000000ull
+/* Without a new connection for this long, the queue has been emptied. */
+#define QUEUE_LIFETIME_NS 500000000ull
+
+/* How busy this host is; 0: not known. */
+static __always_inline bool read_feedback(__u32 *packed)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	__u32 zero = 0, queue = 0;
+	struct feedback *known = bpf_map_lookup_elem(&feedback, &zero);
+	struct accept_queue *last = bpf_map_lookup_elem(&accept_queue, &zero);
+
+	/* The coarse clock may be behind that of the sample. */
+	if (!known || !known->sampled_ns || (__s64)(now - known->sampled_ns) > (__s64)SAMPLE_LIFETIME_NS)
+		return false;
+	if (last && now - last->seen_ns < QUEUE_LIFETIME_NS)
+		queue = last->length;
+	if (queue > FEEDBACK_QUEUE_MAX)
+		queue = FEEDBACK_QUEUE_MAX;
+	*packed = known->cpu_permille << FEEDBACK_CPU_SHIFT | known->memory_permille << FEEDBACK_MEMORY_SHIFT |
+		  queue;
+	return true;
+}
+
 static __always_inline int answer_echo(struct __sk_buff *skb, const struct ethhdr *ethernet,
 				       const struct encapsulation *received, const struct segment *segment)
 {
 	struct encapsulation outer = *received;
+	__u32 packed = 0;
 
 	outer.meta.kind = META_ECHO_REPLY;
+	outer.meta.reason = read_feedback(&packed);
+	outer.meta.value = bpf_htonl(packed);
 	return send_reply(skb, ethernet, &outer, segment);
 }

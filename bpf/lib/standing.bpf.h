@@ -10,9 +10,6 @@
  */
 #pragma once
 
-/* A word may be read from any place of the head. */
-#define HEAD_ROOM (HEAD_MAX + 8)
-
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -35,19 +32,6 @@ struct {
 	__type(key, __u32);
 	__type(value, struct turns);
 } turns SEC(".maps");
-
-/* What does not fit the stack. */
-struct workbench {
-	__u8 head[HEAD_ROOM];
-	struct flow flow;
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct workbench);
-} workbench SEC(".maps");
 
 /* Part of a head. */
 struct span {

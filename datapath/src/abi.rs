@@ -22,6 +22,12 @@ pub unsafe trait Pod: Copy {
     }
 }
 
+/// A value of these bytes, if they are as many.
+pub fn read<T: Pod>(bytes: &[u8]) -> Option<T> {
+    // SAFETY: as many bytes as T has, valid for every pattern, read unaligned.
+    (bytes.len() == size_of::<T>()).then(|| unsafe { bytes.as_ptr().cast::<T>().read_unaligned() })
+}
+
 macro_rules! pod {
     ($(#[$doc:meta])* struct $name:ident { $($field:ident: $type:ty,)* }) => {
         $(#[$doc])*
@@ -87,6 +93,29 @@ pod!(
         syn_seen_ns: u64,
         packets: u64,
         bytes: u64,
+        object: u64,
+        acked_ns: u64,
+        charge_us: u32,
+        shared: u32,
+        kind: u16,
+        class: u8,
+        report: u8,
+        pad: u32,
+    }
+);
+pod!(
+    struct Finished {
+        object: u64,
+        bytes: u64,
+        elapsed_ns: u64,
+        charge_us: u32,
+        shared: u32,
+        pool: u32,
+        slot: u32,
+        kind: u16,
+        class: u8,
+        lost: u8,
+        pad: u32,
     }
 );
 pod!(
@@ -105,6 +134,7 @@ pod!(
     struct BackendLoad {
         active: i64,
         total: u64,
+        cost_us: i64,
     }
 );
 pod!(
@@ -182,6 +212,13 @@ pod!(
         state: u32,
         pad: u32,
         created_ns: u64,
+    }
+);
+pod!(
+    struct Feedback {
+        sampled_ns: u64,
+        cpu_permille: u32,
+        memory_permille: u32,
     }
 );
 pod!(

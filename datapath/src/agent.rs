@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::abi::{Node, Server, ServerKey, SiphashKey};
+use crate::abi::{Feedback, Node, Server, ServerKey, SiphashKey};
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu};
 use crate::object::{self, LoadError};
@@ -17,6 +17,8 @@ pub struct AgentMaps {
     pub node: Map<u32, Node>,
     /// Servers that do not listen on the VIP, by port.
     pub servers: Map<ServerKey, Server>,
+    /// How busy the host is.
+    pub feedback: Map<u32, Feedback>,
     /// Tag keys by id.
     pub tag_keys: Map<u32, SiphashKey>,
     /// Drops by reason.
@@ -59,6 +61,7 @@ impl AgentMaps {
         Ok(Self {
             node: Map::from_pin(&pins.join("node"))?,
             servers: Map::from_pin(&pins.join("servers"))?,
+            feedback: Map::from_pin(&pins.join("feedback"))?,
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,

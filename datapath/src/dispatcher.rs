@@ -4,11 +4,12 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use trapeze_core::config::Attach;
 
 use crate::abi::{
-    self, Backend, BackendLoad, Decision, DecisionKey, Flow, FlowKey, Node, Pod, Service,
+    self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowKey, Node, Pod, Service,
     ServiceKey, SiphashKey, Standing, Turn, Turns,
 };
 use crate::attach::{Hook, attach};
@@ -120,7 +121,10 @@ pub struct Loads {
 struct LoadEntry {
     active: AtomicI64,
     total: AtomicU64,
+    cost_us: AtomicI64,
 }
+
+const _: () = assert!(size_of::<LoadEntry>() == size_of::<BackendLoad>());
 
 // SAFETY: shared memory that is only touched by atomics.
 unsafe impl Send for Loads {}
@@ -151,10 +155,24 @@ impl Loads {
         self.entry(slot).total.load(Ordering::Relaxed)
     }
 
-    /// One more.
-    pub fn opened(&self, slot: u32) {
-        self.entry(slot).active.fetch_add(1, Ordering::Relaxed);
-        self.entry(slot).total.fetch_add(1, Ordering::Relaxed);
+    /// What its unfinished requests are expected to cost, in microseconds of service.
+    pub fn cost_us(&self, slot: u32) -> u64 {
+        self.entry(slot).cost_us.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// One more, with a request that is expected to cost so much.
+    pub fn opened(&self, slot: u32, charge_us: u32) {
+        let entry = self.entry(slot);
+        entry.active.fetch_add(1, Ordering::Relaxed);
+        entry.total.fetch_add(1, Ordering::Relaxed);
+        entry.cost_us.fetch_add(charge_us.into(), Ordering::Relaxed);
+    }
+
+    /// A request that was charged so much is not its affair any more.
+    pub fn finished(&self, slot: u32, charge_us: u32) {
+        self.entry(slot)
+            .cost_us
+            .fetch_sub(charge_us.into(), Ordering::Relaxed);
     }
 
     /// One less.
@@ -166,6 +184,40 @@ impl Loads {
     pub fn reset(&self, slot: u32) {
         self.entry(slot).active.store(0, Ordering::Relaxed);
         self.entry(slot).total.store(0, Ordering::Relaxed);
+        self.entry(slot).cost_us.store(0, Ordering::Relaxed);
+    }
+}
+
+/// The first requests that flows have finished, as the data path tells of them.
+pub struct FinishedRequests {
+    ring: libbpf_rs::RingBuffer<'static>,
+    taken: Arc<Mutex<Vec<Finished>>>,
+}
+
+impl FinishedRequests {
+    /// Of the dispatcher that is pinned in that directory. One reader at a time.
+    pub fn open(pins: &Path) -> io::Result<Self> {
+        let map = libbpf_rs::MapHandle::from_pinned_path(pins.join("reports"))
+            .map_err(io::Error::other)?;
+        let taken = Arc::<Mutex<Vec<Finished>>>::default();
+        let mut builder = libbpf_rs::RingBufferBuilder::new();
+        let into = taken.clone();
+        let take = move |bytes: &[u8]| {
+            if let Some(finished) = abi::read(bytes) {
+                into.lock().expect("nobody panics with it").push(finished);
+            }
+            0
+        };
+        builder.add(&map, take).map_err(io::Error::other)?;
+        let ring = builder.build().map_err(io::Error::other)?;
+        Ok(Self { ring, taken })
+    }
+
+    /// All since the last call.
+    pub fn take(&self) -> io::Result<Vec<Finished>> {
+        self.ring.consume().map_err(io::Error::other)?;
+        let mut taken = self.taken.lock().expect("nobody panics with it");
+        Ok(std::mem::take(&mut taken))
     }
 }
 

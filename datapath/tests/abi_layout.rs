@@ -72,11 +72,13 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 17] = [
+    let mirrors: [Mirror; 19] = [
         abi::FlowKey::LAYOUT,
         abi::ServiceKey::LAYOUT,
         abi::Service::LAYOUT,
         abi::Flow::LAYOUT,
+        abi::Finished::LAYOUT,
+        abi::Feedback::LAYOUT,
         abi::Backend::LAYOUT,
         abi::BackendLoad::LAYOUT,
         abi::SiphashKey::LAYOUT,
@@ -303,7 +305,7 @@ fn the_option_is_the_same() {
         ),
         ("META_ICMP", Kind::Icmp, 0, 0),
         ("META_ECHO", Kind::Echo, 0, 0),
-        ("META_ECHO_REPLY", Kind::EchoReply, 0, 0),
+        ("META_ECHO_REPLY", Kind::EchoReply { feedback: None }, 0, 0),
     ];
     for (name, kind, reason, value) in kinds {
         let raw = meta(kind).encode(0x0f);

@@ -2,22 +2,21 @@
 //! pool's policy to a backend that is alive.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
-use trapeze_core::config::{Config, Dispatcher};
+use trapeze_core::config::{Config, Dispatcher, Pool};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
-use trapeze_core::policy::{
-    self, BackendId, Backends, Candidate, Policy, Request, Stands, Subject,
-};
+use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Stands};
 use trapeze_core::route::{Asked, route};
 use trapeze_core::wire::meta::Keys;
 
-use trapeze_datapath::abi::Turn;
+use trapeze_datapath::abi::{self, Turn};
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{Loads, SharedTurns};
 
 use crate::health::{Health, State};
+use crate::memory::{Memory, Placed};
 use crate::registry::{Registry, Wanted};
 
 /// A configuration in use.
@@ -27,7 +26,7 @@ pub struct Cluster {
     pub keys: Keys,
     /// Slot of each of the configuration's backends.
     pub slots: Vec<u32>,
-    pools: Vec<Mutex<Box<dyn Policy>>>,
+    pools: Vec<Memory>,
     turns: Arc<SharedTurns>,
 }
 
@@ -51,6 +50,8 @@ pub struct Choice {
     pub server_port: u16,
     /// The pool that it was chosen from.
     pub pool: usize,
+    /// What the pool's policy knows of the request.
+    pub placed: Placed,
 }
 
 impl Cluster {
@@ -60,6 +61,7 @@ impl Cluster {
         registry: &mut Registry,
         loads: &Loads,
         turns: Arc<SharedTurns>,
+        previous: Option<&Self>,
     ) -> anyhow::Result<Self> {
         let wanted: Vec<Wanted> = config
             .backends
@@ -73,7 +75,10 @@ impl Cluster {
         let pools = config
             .pools
             .iter()
-            .map(|p| Mutex::new(policy::build(&p.policy, 0)))
+            .map(|pool| {
+                let kept = previous.and_then(|previous| previous.memory_of(pool));
+                kept.unwrap_or_else(|| Memory::new(pool, policy::hash_name(&own.name)))
+            })
             .collect();
         let keys = Keys::new(&config.keys).expect("a checked configuration has a key");
         Ok(Self {
@@ -84,6 +89,14 @@ impl Cluster {
             turns,
             config,
         })
+    }
+
+    /// What an equal pool remembers.
+    fn memory_of(&self, wanted: &Pool) -> Option<Memory> {
+        let like = |p: &Pool| {
+            p.name == wanted.name && p.policy == wanted.policy && p.costs == wanted.costs
+        };
+        Some(self.pools[self.config.pools.iter().position(like)?].clone())
     }
 
     pub fn vips(&self) -> Vec<IpAddr> {
@@ -116,44 +129,70 @@ impl Cluster {
             Inspection::Tls(hello) => (Asked::Tls(hello), Refusals::TLS),
             Inspection::H2Preface => (Asked::H2Preface, Refusals::H2),
         };
-        let Some(pool) = route(service, &asked).pool() else {
+        let routed = route(service, &asked);
+        let Some(pool) = routed.pool() else {
             return Looked::Done(Decision::Refuse(refusal.nowhere, refusal.body));
         };
-        Looked::Done(
-            match self.choose(health, pool, &Subject::of(&asked, client)) {
-                Some(choice) => Decision::To(choice),
-                None => Decision::Refuse(refusal.nobody, refusal.body),
-            },
-        )
+        let request = self.request(pool, &asked, client, routed.class(service));
+        Looked::Done(match self.choose(health, pool, request) {
+            Some(choice) => Decision::To(choice),
+            None => Decision::Refuse(refusal.nobody, refusal.body),
+        })
+    }
+
+    /// What a client asked for, as the pool's policy sees it.
+    pub fn request(
+        &self,
+        pool: usize,
+        asked: &Asked<'_>,
+        client: SocketAddr,
+        class: Option<Class>,
+    ) -> Request {
+        let config = &self.config;
+        let id = |backend: usize| BackendId(self.slots[backend] as u16);
+        config.request(pool, asked, client, class, id)
     }
 
     /// The policy's choice among the pool's backends that are alive.
-    pub fn choose(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
+    pub fn choose(&self, health: &Health, pool: usize, request: Request) -> Option<Choice> {
         let backends = self.backends(health, pool)?;
-        if let Some(choice) = self.turn(pool, &backends, SharedTurns::take) {
+        if let Some(choice) = self.turn(pool, &request, &backends, SharedTurns::take) {
             return Some(choice);
         }
-        let mut policy = self.pools[pool].lock().expect("no policy panics");
-        let request = Request::of(subject, None);
-        let chosen = policy::place(&mut **policy, clock::monotonic(), &request, &backends)?;
-        self.choice(pool, chosen)
+        let (chosen, placed) = self.pools[pool].place(clock::monotonic(), request, &backends)?;
+        self.choice(pool, chosen, placed)
     }
 
     /// As [`Self::choose`], without a trace in the policy's state.
-    pub fn preview(&self, health: &Health, pool: usize, subject: &Subject<'_>) -> Option<Choice> {
+    pub fn preview(&self, health: &Health, pool: usize, request: Request) -> Option<Choice> {
         let backends = self.backends(health, pool)?;
-        if let Some(choice) = self.turn(pool, &backends, SharedTurns::peek) {
+        if let Some(choice) = self.turn(pool, &request, &backends, SharedTurns::peek) {
             return Some(choice);
         }
-        let mut policy = self.pools[pool].lock().expect("no policy panics");
-        let request = Request::of(subject, None);
-        let chosen = policy::preview(&mut **policy, clock::monotonic(), &request, &backends)?;
-        self.choice(pool, chosen)
+        let chosen = self.pools[pool].preview(clock::monotonic(), request, &backends)?;
+        self.choice(pool, chosen, Placed::unnoticed(request))
+    }
+
+    /// A flow's first request has ended.
+    pub fn finished(&self, health: &Health, told: &abi::Finished) {
+        if let Some(pool) = self.pools.get(told.pool as usize) {
+            pool.finished(clock::monotonic(), told, health.active(told.slot));
+        }
+    }
+
+    /// A request will not be answered where it was placed.
+    pub fn lost(&self, pool: usize, request: &Request, slot: u32) {
+        if let Some(pool) = self.pools.get(pool) {
+            pool.lost(clock::monotonic(), request, BackendId(slot as u16));
+        }
     }
 
     /// What of the pool's policy can stand.
     pub fn stands(&self, pool: usize) -> Stands {
-        self.pools[pool].lock().expect("no policy panics").stands()
+        match self.config.pools[pool].stickiness {
+            Some(_) => Stands::Not,
+            None => self.pools[pool].stands(),
+        }
     }
 
     /// The backend whose turn it is, in a pool that takes turns with the data path:
@@ -161,6 +200,7 @@ impl Cluster {
     fn turn(
         &self,
         pool: usize,
+        request: &Request,
         backends: &Backends,
         next: fn(&SharedTurns, usize) -> Option<Turn>,
     ) -> Option<Choice> {
@@ -169,11 +209,11 @@ impl Cluster {
         }
         let chosen = BackendId(u16::try_from(next(&self.turns, pool)?.slot).ok()?);
         backends.get_open(chosen)?;
-        self.choice(pool, chosen)
+        self.choice(pool, chosen, Placed::unnoticed(*request))
     }
 
     /// The pool's member with that slot, as a choice.
-    pub fn choice(&self, pool: usize, chosen: BackendId) -> Option<Choice> {
+    pub fn choice(&self, pool: usize, chosen: BackendId, placed: Placed) -> Option<Choice> {
         let members = &self.config.pools[pool].members;
         let member = (members.iter()).find(|m| self.slots[m.backend] == u32::from(chosen.0))?;
         let backend = &self.config.backends[member.backend];
@@ -182,6 +222,7 @@ impl Cluster {
             address: backend.address,
             server_port: member.server.or(backend.server).map_or(0, |s| s.port()),
             pool,
+            placed,
         })
     }
 
@@ -194,6 +235,8 @@ impl Cluster {
                 .filter(|(_, slot)| takes(health.state(*slot)));
             Backends::new(alive.map(|(member, slot)| Candidate {
                 outstanding: u32::try_from(health.active(slot)).unwrap_or(u32::MAX),
+                cost_us: health.loads().cost_us(slot),
+                feedback: health.feedback(slot),
                 ..Candidate::new(
                     // There are at most BACKENDS_MAX slots.
                     BackendId(slot as u16),
@@ -250,6 +293,7 @@ const RECORD_OVERFLOW: Answer = Answer::TlsAlert(22);
 fn answer_to(bad: &BadHead) -> Answer {
     match bad {
         BadHead::Malformed(_) => Answer::BadRequest,
+        BadHead::Version(_) => Answer::VersionNotSupported,
         BadHead::TooLarge => Answer::HeadTooLarge,
         BadHead::TlsMalformed(_) => Answer::DECODE_ERROR,
         BadHead::TlsTooLarge => RECORD_OVERFLOW,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
-use trapeze_core::policy::Subject;
+use trapeze_core::policy::{self, BackendId};
 
 use crate::Shared;
 use crate::cluster::Cluster;
@@ -219,11 +219,12 @@ impl View for Live<'_> {
         )
     }
 
-    fn choose(&self, pool: usize, subject: &Subject<'_>) -> Option<usize> {
-        let choice = self.cluster.preview(self.health, pool, subject)?;
-        self.cluster
-            .slots
-            .iter()
-            .position(|&slot| slot == choice.slot)
+    fn id(&self, backend: usize) -> BackendId {
+        BackendId(self.cluster.slots[backend] as u16)
+    }
+
+    fn choose(&self, pool: usize, request: policy::Request) -> Option<BackendId> {
+        let choice = self.cluster.preview(self.health, pool, request)?;
+        Some(BackendId(choice.slot as u16))
     }
 }

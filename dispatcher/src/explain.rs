@@ -8,7 +8,7 @@ use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::{Config, Member, Service};
 use trapeze_core::head::{self, ClientHello, Inspection};
-use trapeze_core::policy::{self, BackendId, Backends, Candidate, Request, Subject};
+use trapeze_core::policy::{self, BackendId, Backends, Candidate, Request};
 use trapeze_core::route::{self, Asked};
 
 /// A request or connection that nobody has made yet.
@@ -48,9 +48,11 @@ pub(crate) trait View {
     /// A sentence's part about a pool's member.
     fn describe(&self, member: &Member) -> String;
 
-    /// The backend that the pool's policy would choose now: index into
-    /// [`Config::backends`].
-    fn choose(&self, pool: usize, subject: &Subject<'_>) -> Option<usize>;
+    /// The number by which policies know the backend of that index.
+    fn id(&self, backend: usize) -> BackendId;
+
+    /// The backend that the pool's policy would choose now.
+    fn choose(&self, pool: usize, request: Request) -> Option<BackendId>;
 }
 
 /// By a configuration alone: all backends up, none with a connection.
@@ -92,7 +94,15 @@ fn explain_asked(
     let index = explanation.routed.pool();
     let pool = index.map(|index| &config.pools[index]);
     let backend = index
-        .and_then(|index| view.choose(index, &Subject::of(asked, question.client)))
+        .and_then(|index| {
+            let class = explanation.routed.class(service);
+            let id = |backend| view.id(backend);
+            view.choose(
+                index,
+                config.request(index, asked, question.client, class, id),
+            )
+        })
+        .and_then(|chosen| (0..config.backends.len()).find(|&b| view.id(b) == chosen))
         .map(|backend| config.backends[backend].name.clone());
     for member in pool.iter().flat_map(|pool| &pool.members) {
         because.push(view.describe(member));
@@ -154,16 +164,18 @@ impl View for AllUp<'_> {
         format!("{name}: taken to be up, weight {}", member.weight)
     }
 
-    fn choose(&self, pool: usize, subject: &Subject<'_>) -> Option<usize> {
+    fn id(&self, backend: usize) -> BackendId {
+        BackendId(backend as u16)
+    }
+
+    fn choose(&self, pool: usize, request: Request) -> Option<BackendId> {
         let pool = &self.0.pools[pool];
         let backends = Backends::new(pool.members.iter().map(|member| {
             let name = &self.0.backends[member.backend].name;
             Candidate::new(BackendId(member.backend as u16), name, member.weight)
         }));
         let mut policy = policy::build(&pool.policy, 0);
-        let request = Request::of(subject, None);
-        let chosen = policy::preview(&mut *policy, Duration::ZERO, &request, &backends)?;
-        Some(chosen.index())
+        policy::preview(&mut *policy, Duration::ZERO, &request, &backends)
     }
 }
 
@@ -201,9 +213,9 @@ mod tests {
     #[test]
     fn a_server_name_is_compared_in_any_case() {
         let explained = ask("10.77.0.100:443", None, Some("IMG.example")).unwrap();
-        assert_eq!(explained.pool.as_deref(), Some("images"));
+        assert_eq!(explained.pool.as_deref(), Some("images-tls"));
         let explained = ask("10.77.0.100:443", None, None).unwrap();
-        assert_eq!(explained.pool.as_deref(), Some("web"));
+        assert_eq!(explained.pool.as_deref(), Some("web-tls"));
     }
 
     #[test]

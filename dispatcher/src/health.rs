@@ -1,10 +1,11 @@
 //! Which backends can be given work: whose data path answers our heartbeats,
 //! and has not refused lately.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use trapeze_core::policy::Feedback;
 use trapeze_core::wire::meta::Refusal;
 use trapeze_datapath::abi::BACKENDS_MAX;
 use trapeze_datapath::clock;
@@ -16,6 +17,9 @@ const MISSED: u32 = 3;
 const NO_LISTENER_PAUSE: Duration = Duration::from_secs(1);
 /// Nor to one whose server accepts too slowly.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(100);
+
+/// What an agent said is worth something for this long, however rare heartbeats are.
+const FEEDBACK_LIFETIME: Duration = Duration::from_secs(10);
 
 /// What is known of each slot. Times are milliseconds of CLOCK_MONOTONIC.
 pub struct Health {
@@ -32,6 +36,8 @@ struct Slot {
     beat: AtomicU64,
     no_server_until_ms: AtomicU64,
     busy_until_ms: AtomicU64,
+    /// What its agent said with its latest answer, and when.
+    feedback: Mutex<Option<(u64, Feedback)>>,
 }
 
 /// A backend's state, as shown to people.
@@ -86,6 +92,21 @@ impl Health {
             .store(u64::from(beat) | 1 << 32, Ordering::Relaxed);
         entry.heard_ms.store(now_ms(), Ordering::Relaxed);
         true
+    }
+
+    /// What came with an answer.
+    pub fn said(&self, slot: u32, feedback: Option<Feedback>) {
+        let mut entry = self.slots[slot as usize].feedback.lock();
+        let entry = entry.as_mut().expect("no thread panics with it");
+        **entry = feedback.map(|feedback| (now_ms(), feedback));
+    }
+
+    /// How busy its agent found its host lately.
+    pub fn feedback(&self, slot: u32) -> Option<Feedback> {
+        let entry = self.slots[slot as usize].feedback.lock();
+        let (when_ms, feedback) = (*entry.expect("no thread panics with it"))?;
+        (now_ms().saturating_sub(when_ms) < FEEDBACK_LIFETIME.as_millis() as u64)
+            .then_some(feedback)
     }
 
     pub fn refused(&self, slot: u32, why: Refusal) {

@@ -1,6 +1,7 @@
-//! Heartbeats: every backend is asked, every interval, whether it is there. Its
+//! What is done at every heartbeat. Every backend is asked whether it is there. Its
 //! data path answers (bpf/lib/reply.bpf.h), so a backend is alive as long as it
-//! can take connections, whether its agent's daemon runs or not.
+//! can take connections, whether its agent's daemon runs or not. Decisions are
+//! renewed, and policies hear of the requests that have finished.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,6 +17,7 @@ use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{Backend, GENEVE_PORT};
 use trapeze_datapath::clock;
+use trapeze_datapath::dispatcher::FinishedRequests;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
@@ -33,16 +35,19 @@ pub struct Pulse {
     shared: Arc<Shared>,
     socket: UdpSocket,
     own: Ipv4Addr,
+    finished: FinishedRequests,
 }
 
 impl Pulse {
     pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
         let own = v4(own.address)?;
         let socket = UdpSocket::bind(SocketAddrV4::new(own, 0), 0, 1)?;
+        let finished = FinishedRequests::open(&shared.node.pins())?;
         Ok(Self {
             shared,
             socket,
             own,
+            finished,
         })
     }
 
@@ -70,6 +75,9 @@ impl Pulse {
             self.socket.send(&beats);
             self.tell_the_data_path(&cluster, &mut silent)?;
             self.shared.renew_decisions()?;
+            for told in self.finished.take()? {
+                cluster.finished(&self.shared.health, &told);
+            }
             due = (due + interval).max(Instant::now());
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }

@@ -6,14 +6,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::intake::Isns;
+use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{self, Binding, Keys, Kind, Meta};
-use trapeze_datapath::abi::{self, Flow, FlowState, Pod};
+use trapeze_datapath::abi::{self, Finished, Flow, FlowState, Pod};
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{DispatcherMaps, Loads};
 use trapeze_datapath::map::Update;
 
 use crate::cluster::Choice;
+use crate::memory::request_of;
 
 /// The flow table.
 pub struct Records {
@@ -48,6 +50,8 @@ pub struct Record {
     pub state: FlowState,
     /// The option for its packets, tag included.
     pub option: meta::Raw,
+    /// Its first request, as its pool's policy saw it.
+    pub request: Request,
 }
 
 impl Records {
@@ -88,6 +92,7 @@ impl Records {
                     if old.state == FlowState::Established {
                         self.loads.closed(old.slot);
                     }
+                    self.loads.finished(old.slot, old.request.cost_us);
                     epoch = later(epoch, Some(old.epoch));
                     flow = to.flow(epoch);
                 }
@@ -95,7 +100,8 @@ impl Records {
             }
             Err(e) => return Err(e),
         }
-        self.loads.opened(to.choice.slot);
+        let charge_us = to.choice.placed.charge_us;
+        self.loads.opened(to.choice.slot, charge_us);
         Ok(Record::read(&flow).expect("a record just made"))
     }
 
@@ -117,10 +123,11 @@ impl Records {
     /// Lets the data path bring a connection's packets here.
     pub fn read_on(&self, key: &FlowKey, isns: Isns, handshake: Handshake) -> io::Result<()> {
         let map_key = abi::FlowKey::from(*key);
-        if let Some(old) = self.get(key)?
-            && old.state == FlowState::Established
-        {
-            self.loads.closed(old.slot);
+        if let Some(old) = self.get(key)? {
+            if old.state == FlowState::Established {
+                self.loads.closed(old.slot);
+            }
+            self.loads.finished(old.slot, old.request.cost_us);
         }
         self.maps
             .flows
@@ -153,12 +160,30 @@ impl Records {
         Ok(())
     }
 
-    /// Deletes a record whose time has come.
-    pub fn expire(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<()> {
-        if self.maps.flows.delete(key)? && flow.state == FlowState::Established as u32 {
+    /// Deletes a record whose time has come. What its first request came to, if
+    /// nobody has been told yet.
+    pub fn expire(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<Option<Finished>> {
+        if !self.maps.flows.delete(key)? {
+            return Ok(None);
+        }
+        if flow.state == FlowState::Established as u32 {
             self.loads.closed(flow.backend);
         }
-        Ok(())
+        self.loads.finished(flow.backend, flow.charge_us);
+        let bytes = flow.last_ack.wrapping_sub(flow.server_isn).wrapping_sub(1);
+        Ok((flow.report != 0).then(|| Finished {
+            object: flow.object,
+            bytes: bytes.into(),
+            elapsed_ns: flow.acked_ns.saturating_sub(flow.created_ns),
+            charge_us: flow.charge_us,
+            shared: flow.shared,
+            pool: flow.pool,
+            slot: flow.backend,
+            kind: flow.kind,
+            class: flow.class,
+            lost: (bytes == 0).into(),
+            pad: 0,
+        }))
     }
 }
 
@@ -174,6 +199,7 @@ impl Record {
             epoch: u32::from_be_bytes([flow.meta[4], flow.meta[5], flow.meta[6], flow.meta[7]]),
             state: FlowState::from_raw(flow.state)?,
             option: flow.meta,
+            request: request_of(flow.object, flow.kind, flow.class, flow.charge_us),
         })
     }
 }
@@ -187,6 +213,7 @@ impl Assignment<'_> {
         };
         let binding = Binding::of_flow(self.choice.address, self.key.client, self.key.vip);
         let binding = binding.expect("configuration and data path are IPv4");
+        let placed = &self.choice.placed;
         Flow {
             meta: meta.seal(self.keys, &binding),
             backend: self.choice.slot,
@@ -194,6 +221,12 @@ impl Assignment<'_> {
             state: FlowState::Established as u32,
             packets: 1,
             bytes: self.held as u64,
+            object: placed.request.object,
+            kind: placed.request.kind.number(),
+            class: placed.request.class as u8,
+            charge_us: placed.charge_us,
+            shared: placed.shared,
+            report: placed.report.into(),
             last_seq: (self.isns.client + 1 + self.held as u32).raw(),
             ..new_flow(self.isns, self.handshake)
         }

@@ -22,6 +22,7 @@ use trapeze_datapath::map::Update;
 
 use crate::cluster::{Choice, Cluster};
 use crate::health::Health;
+use crate::memory::Placed;
 
 /// Heartbeats without this daemon after which nothing stands any more.
 const LEASE_BEATS: u32 = 5;
@@ -170,7 +171,7 @@ fn order(cluster: &Cluster, pool: usize, backends: &Backends) -> Vec<Turn> {
     let request = Request::new(0, Class::Static);
     (0..length)
         .filter_map(|_| policy::place(&mut *policy, Duration::ZERO, &request, backends))
-        .filter_map(|chosen| cluster.choice(pool, chosen))
+        .filter_map(|chosen| cluster.choice(pool, chosen, Placed::unnoticed(request)))
         .map(|choice| Turn {
             slot: choice.slot,
             server_port: choice.server_port.to_be_bytes(),

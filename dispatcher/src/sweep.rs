@@ -68,7 +68,9 @@ pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
                             if flow.state == FlowState::Established as u32 {
                                 farewell.say(&shared.maps, key, flow)?;
                             }
-                            shared.records.expire(key, flow)?;
+                            if let Some(told) = shared.records.expire(key, flow)? {
+                                cluster.finished(&shared.health, &told);
+                            }
                         }
                     }
                 }

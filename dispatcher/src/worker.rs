@@ -12,7 +12,7 @@ use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
 use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
-use trapeze_core::policy::Subject;
+use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
 use trapeze_core::wire::meta::{Binding, Kind, Meta, Refusal};
@@ -198,7 +198,9 @@ impl State {
                     self.intake.on_probe_answer(&arrived.key, received);
                 }
             }
-            Kind::EchoReply => self.on_echo_reply(packet.meta.epoch, packet.inner),
+            Kind::EchoReply { feedback } => {
+                self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);
+            }
             Kind::Forward | Kind::Probe | Kind::Icmp | Kind::Echo => self.count("rejected"),
         }
     }
@@ -346,6 +348,7 @@ impl State {
 
     fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
         let (cluster, health) = (&self.cluster, &self.shared.health);
+        cluster.lost(record.pool, &record.request, record.slot);
         let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
         let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
         if let Looked::Done(decision) =
@@ -355,14 +358,13 @@ impl State {
         }
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
-        let subject = Subject::unknown(arrived.key.client);
-        match cluster.choose(health, record.pool, &subject) {
+        match cluster.choose(health, record.pool, record.request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }
     }
 
-    fn on_echo_reply(&mut self, beat: u32, inner: &[u8]) {
+    fn on_echo_reply(&mut self, beat: u32, inner: &[u8], feedback: Option<Feedback>) {
         let Ok(packet) = ipv4::Packet::parse(inner) else {
             return self.count("malformed");
         };
@@ -371,8 +373,10 @@ impl State {
         let backends = &self.cluster.config.backends;
         match backends.iter().position(|b| b.address == source) {
             Some(index) => {
-                if !self.shared.health.heard(self.cluster.slots[index], beat) {
-                    self.count("old-echo-replies");
+                let slot = self.cluster.slots[index];
+                match self.shared.health.heard(slot, beat) {
+                    true => self.shared.health.said(slot, feedback),
+                    false => self.count("old-echo-replies"),
                 }
             }
             None => self.count("strange-echo-replies"),

@@ -8,7 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 use trapeze_core::config::PolicyKind;
 
 use crate::bench::{Size, Target};
-use crate::link::settings::{self, LinkSettings, Rate};
+use crate::link::settings::{self, LinkSettings};
 use crate::options::{Options, ServerKind};
 use crate::role::Process;
 use crate::servers::origin::OriginSettings;
@@ -135,9 +135,9 @@ pub struct Link {
     /// The share of frames that vanish, such as 1%
     #[arg(long, value_parser = settings::parse_share)]
     pub loss: Option<f64>,
-    /// Bits a second, such as 10mbit
+    /// Bits a second, such as 10mbit; without it there is no limit
     #[arg(long, value_parser = settings::parse_rate)]
-    pub rate: Option<Rate>,
+    pub rate: Option<u64>,
     /// The share of frames that later ones overtake, such as 5%
     #[arg(long, value_parser = settings::parse_share)]
     pub reorder: Option<f64>,
@@ -165,10 +165,10 @@ pub struct Bench {
     #[arg(long, default_value = "target/bench")]
     pub out: PathBuf,
     /// How often each target has its turn in each case
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 9, value_parser = value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// How long a turn takes
-    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=3600))]
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
     /// The documents to ask for
     #[arg(long, value_delimiter = ',', default_value = "1k,10k,100k,1m,10m",
@@ -183,11 +183,11 @@ pub struct Bench {
         value_enum,
         value_delimiter = ',',
         required = false,
-        default_value = "direct,haproxy,nginx,trapeze"
+        default_value = "direct,haproxy,haproxy-splice,nginx,trapeze"
     )]
     pub targets: Vec<Target>,
-    /// Hosts that serve, behind all targets but direct
-    #[arg(long, default_value_t = 2, value_parser = value_parser!(u8).range(1..=60))]
+    /// Hosts that serve, behind all targets but direct, which asks the first
+    #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: u8,
 }
 
@@ -341,7 +341,7 @@ impl Link {
             loss: self.loss.unwrap_or_default(),
             duplicate: self.duplicate.unwrap_or_default(),
             reorder: self.reorder.unwrap_or_default(),
-            rate: self.rate.and_then(|Rate(rate)| rate),
+            rate: self.rate,
             limit: self.limit,
             seed: self.seed,
         }

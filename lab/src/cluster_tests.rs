@@ -19,7 +19,7 @@ fn the_generated_file_fits() {
     assert_eq!((cluster.dispatchers, cluster.backends), (1, 2));
     assert_eq!(cluster.service.to_string(), "10.77.0.100:80");
     assert_eq!(cluster.ports.plain, [80]);
-    assert_eq!(cluster.ports.tls, [443]);
+    assert_eq!(cluster.ports.tls, [443, 8443]);
     assert!(cluster.text.contains("name = \"lab-x\""));
     assert!(cluster.text.contains("policy = \"round-robin\""));
 }
@@ -48,7 +48,7 @@ fn the_example_fits_and_gets_the_labs_name() {
     let cluster = read(EXAMPLE, "own.toml", "x").unwrap();
     assert_eq!((cluster.dispatchers, cluster.backends), (1, 3));
     assert_eq!(cluster.ports.plain, [80, 8080, 8081]);
-    assert_eq!(cluster.ports.tls, [443]);
+    assert_eq!(cluster.ports.tls, [443, 8443]);
     let expected = EXAMPLE.replace("name = \"example\"", "name = \"lab-x\"");
     assert_eq!(cluster.text, expected);
 }

@@ -53,8 +53,8 @@ impl Policy for BoundedLoads {
         // What each unit of weight may have once this request is placed.
         let bound =
             self.parameters.c * (outstanding + 1) as f64 / backends.weight_total().max(1) as f64;
-        let has_room =
-            |load: u32, weight: u16| f64::from(load) < (bound * f64::from(weight)).ceil();
+        // A whole number is below another one's ceiling as soon as it is below that.
+        let has_room = |load: u32, weight: u16| f64::from(load) < bound * f64::from(weight);
         let with_room = backends
             .open()
             .iter()

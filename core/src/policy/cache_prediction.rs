@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::cache_model::{CacheModel, CacheParameters};
+use super::cache_model::{CacheModel, CacheParameters, Copies};
 use super::lard::least_loaded;
 use super::{BackendId, Backends, Finished, Memory, Policy, Request, load};
 use crate::config::PolicyKind;
@@ -33,7 +33,7 @@ impl Policy for CachePrediction {
         request: &Request,
         backends: &Backends,
     ) -> Option<BackendId> {
-        predicted(&self.model, request, backends)
+        least_with_copy(&self.model.copies(request.object), request, backends)
     }
 
     fn placed(
@@ -59,12 +59,11 @@ impl Policy for CachePrediction {
     }
 }
 
-pub(super) fn predicted(
-    model: &CacheModel,
+pub(super) fn least_with_copy(
+    copies: &Copies,
     request: &Request,
     backends: &Backends,
 ) -> Option<BackendId> {
-    let copies = model.copies(request.object);
     load::least(request.object, copies.open(backends), load::requests)
         .map(|c| c.id)
         .or_else(|| least_loaded(request, backends))

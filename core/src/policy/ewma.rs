@@ -1,10 +1,11 @@
-//! Peak EWMA, as Finagle has it (M. Kalmar and others, `PeakEwma.scala`): the backend
+//! Peak EWMA, as Finagle has it (`PeakEwma.scala`): the backend
 //! where a request would wait least, by a mean of measured latencies that forgets with
 //! time and believes the worse at once, times the requests that are there already.
 
+use std::cell::OnceCell;
 use std::time::Duration;
 
-use super::{BackendId, Backends, Finished, Policy, Request, hrw};
+use super::{BackendId, Backends, Candidate, Finished, Policy, Request, hrw};
 use crate::config::PolicyKind;
 
 /// Parameters of peak EWMA.
@@ -48,6 +49,30 @@ impl Ewma {
         self.latencies.get(id.index()).copied().unwrap_or_default()
     }
 
+    /// The mean of what is known, for one that is new.
+    fn usual(&self, backends: &Backends) -> f32 {
+        let (mut known, mut sum) = (0.0f32, 0.0f32);
+        for c in backends.open() {
+            let us = self.latency(c.id).us;
+            known += if us > 0.0 { 1.0 } else { 0.0 };
+            sum += us;
+        }
+        if known > 0.0 { sum / known } else { 1000.0 }
+    }
+
+    fn cost(&self, now: Duration, c: &Candidate, usual: impl FnOnce() -> f32) -> f32 {
+        let latency = self.latency(c.id);
+        let us = if latency.us == 0.0 {
+            usual()
+        } else if c.outstanding == 0 {
+            // One that was slow and gets nothing is tried again in time.
+            latency.us * self.decay(now, latency.at)
+        } else {
+            latency.us
+        };
+        us * (c.outstanding as f32 + 1.0) / f32::from(c.weight)
+    }
+
     /// What is left of a measurement: e^-x, by a series that is the same on every
     /// machine.
     fn decay(&self, now: Duration, then: Duration) -> f32 {
@@ -67,27 +92,23 @@ impl Policy for Ewma {
         request: &Request,
         backends: &Backends,
     ) -> Option<BackendId> {
-        let (mut known, mut sum) = (0.0f32, 0.0f32);
+        let usual = OnceCell::new();
+        let cost =
+            |c: &Candidate| self.cost(now, c, || *usual.get_or_init(|| self.usual(backends)));
+        let (mut least, mut holder, mut equals) = (f32::INFINITY, None, 0);
         for c in backends.open() {
-            let us = self.latency(c.id).us;
-            known += f32::from(u8::from(us > 0.0));
-            sum += us;
+            let own = cost(c);
+            if own < least {
+                (least, holder, equals) = (own, Some(c.id), 1);
+            } else if own == least {
+                equals += 1;
+            }
         }
-        // One that is new is taken to be as the others.
-        let usual = if known > 0.0 { sum / known } else { 1000.0 };
-        let cost = |c: &super::Candidate| {
-            let latency = self.latency(c.id);
-            let us = match latency.us {
-                0.0 => usual,
-                // One that was slow and gets nothing is tried again in time.
-                us if c.outstanding == 0 => us * self.decay(now, latency.at),
-                us => us,
-            };
-            us * (c.outstanding as f32 + 1.0) / f32::from(c.weight)
-        };
-        let least = backends.open().iter().map(cost).reduce(f32::min)?;
-        let equals = backends.open().iter().filter(|c| cost(c) <= least);
-        hrw::winner(request.object, equals).map(|c| c.id)
+        if equals == 1 {
+            return holder;
+        }
+        let equal = |c: &&Candidate| cost(c) == least;
+        hrw::winner(request.object, backends.open().iter().filter(equal)).map(|c| c.id)
     }
 
     fn finished(&mut self, now: Duration, finished: &Finished) {

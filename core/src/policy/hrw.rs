@@ -44,23 +44,31 @@ pub(super) fn winner<'a>(
     candidates: impl IntoIterator<Item = &'a Candidate>,
 ) -> Option<&'a Candidate> {
     let mut best: Option<(f64, &Candidate)> = None;
+    // Above the least cost so far, for a weight of 1, in units of 2^-32.
+    let mut limit = u64::MAX >> 9;
     for c in candidates {
         let draw = mix(key ^ c.name_hash);
+        // -ln(u) > 1 - u spares nearly all logarithms, and for most backends it is seen
+        // by the upper 32 bits alone.
+        if !draw >> 32 > limit * u64::from(c.weight) {
+            continue;
+        }
         // The upper 53 bits, in the middle of their interval: never 0, never 1.
         let u = ((draw >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
         let weight = f64::from(c.weight);
-        let Some((least, winner)) = best else {
-            best = Some((-ln(u) / weight, c));
-            continue;
-        };
-        // -ln(u) > 1 - u, which spares most of the logarithms.
-        if 1.0 - u > least * weight {
+        // One term more of the same series.
+        let v = 1.0 - u;
+        if best.is_some_and(|(least, _)| v + v * v / 2.0 > least * weight) {
             continue;
         }
         let cost = -ln(u) / weight;
         // Hashes of names decide the draws that are alike, whatever the order.
-        if cost < least || cost == least && c.name_hash < winner.name_hash {
+        let wins = |(least, winner): (f64, &Candidate)| {
+            cost < least || cost == least && c.name_hash < winner.name_hash
+        };
+        if best.is_none_or(wins) {
             best = Some((cost, c));
+            limit = (cost * (1u64 << 32) as f64) as u64 + 2;
         }
     }
     best.map(|(_, c)| c)
@@ -81,11 +89,22 @@ fn ln(u: f64) -> f64 {
     let s = (mantissa - 1.0) / (mantissa + 1.0);
     let s2 = s * s;
     let mut sum = 0.0;
-    for odd in (1..=15).rev().step_by(2) {
-        sum = sum * s2 + 1.0 / f64::from(odd);
+    for term in SERIES {
+        sum = sum * s2 + term;
     }
     2.0 * s * sum + f64::from(exponent) * std::f64::consts::LN_2
 }
+
+const SERIES: [f64; 8] = [
+    1.0 / 15.0,
+    1.0 / 13.0,
+    1.0 / 11.0,
+    1.0 / 9.0,
+    1.0 / 7.0,
+    1.0 / 5.0,
+    1.0 / 3.0,
+    1.0,
+];
 
 #[cfg(test)]
 mod tests {

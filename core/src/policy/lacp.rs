@@ -20,7 +20,7 @@ use std::cmp::Ordering;
 use std::time::Duration;
 
 use super::cache_model::{CacheModel, CacheParameters};
-use super::cache_prediction::predicted;
+use super::cache_prediction::least_with_copy;
 use super::lard::least_loaded;
 use super::{BackendId, Backends, Finished, Memory, Policy, Request, hrw, load};
 use crate::config::PolicyKind;
@@ -112,6 +112,8 @@ impl Policy for Lacp {
         request: &Request,
         backends: &Backends,
     ) -> Option<BackendId> {
+        // First, so that the processor fetches it while the hashes are computed.
+        let copies = self.model.copies(request.object);
         let own = hrw::winner(request.object, backends.open())?;
         let stands = |threshold: f64| {
             // In thousandths, since thresholds have fractions.
@@ -131,7 +133,7 @@ impl Policy for Lacp {
         if below {
             return Some(own.id);
         }
-        predicted(&self.model, request, backends)
+        least_with_copy(&copies, request, backends)
     }
 
     fn placed(

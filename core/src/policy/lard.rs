@@ -22,7 +22,7 @@ pub struct LardParameters {
     pub objects: usize,
 }
 
-/// The paper's values (§2.4).
+/// The paper's values.
 impl Default for LardParameters {
     fn default() -> Self {
         LardParameters {
@@ -46,7 +46,7 @@ impl LardParameters {
             && (backends.open().iter()).any(|c| at(c, self.t_low) == Ordering::Less)
     }
 
-    /// S, the most requests that make sense in all (§2.4).
+    /// S, the paper's limit on requests in all.
     pub(super) fn admits(&self, backends: &Backends) -> Option<u64> {
         let others = backends.open().len().checked_sub(1)? as u64;
         Some(others * u64::from(self.t_high) + u64::from(self.t_low) - 1)

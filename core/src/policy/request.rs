@@ -194,6 +194,11 @@ impl Kind {
         Kind(number % Self::COUNT as u16)
     }
 
+    /// Its number, below [`Kind::COUNT`].
+    pub fn number(self) -> u16 {
+        self.0
+    }
+
     fn of(subject: &Subject<'_>, class: Class) -> Self {
         let mut hasher = Hasher::default();
         hasher.write(&[class as u8]);

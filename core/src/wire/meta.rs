@@ -9,6 +9,7 @@
 use super::ipv4;
 use crate::config::ClusterKey;
 use crate::flow::{Handshake, WindowScales};
+use crate::policy::Feedback;
 use crate::seq::{ClientSeq, ServerSeq};
 use crate::siphash::siphash24;
 use std::fmt;
@@ -64,7 +65,11 @@ pub enum Kind {
     /// Dispatcher to backend: are you there?
     Echo,
     /// Backend to dispatcher: its data path is.
-    EchoReply,
+    EchoReply {
+        /// How busy its host is, if its daemon has said so lately. Queues of more
+        /// than 4095 are told as 4095.
+        feedback: Option<Feedback>,
+    },
     /// A dispatcher's data path to its daemon: a request that the client sends
     /// again, not having heard a word, and whose backend has fallen silent.
     Unheard {
@@ -163,7 +168,10 @@ impl Kind {
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
             Self::Icmp => (6, 0, 0),
             Self::Echo => (7, 0, 0),
-            Self::EchoReply => (8, 0, 0),
+            Self::EchoReply { feedback: None } => (8, 0, 0),
+            Self::EchoReply {
+                feedback: Some(feedback),
+            } => (8, 1, pack(feedback)),
             Self::Unheard { server_isn } => (9, 0, server_isn.raw()),
         }
     }
@@ -186,12 +194,29 @@ impl Kind {
             }),
             6 => Self::Icmp,
             7 => Self::Echo,
-            8 => Self::EchoReply,
+            8 => Self::EchoReply {
+                feedback: (raw[3] == 1).then(|| unpack(value)),
+            },
             9 => Self::Unheard {
                 server_isn: ServerSeq::new(value),
             },
             other => return Err(MetaError::Kind(other)),
         })
+    }
+}
+
+/// 10 bits, 10 bits, 12 bits.
+fn pack(feedback: Feedback) -> u32 {
+    u32::from(feedback.cpu_permille.min(1000)) << 22
+        | u32::from(feedback.memory_permille.min(1000)) << 12
+        | u32::from(feedback.accept_queue.min(4095))
+}
+
+fn unpack(value: u32) -> Feedback {
+    Feedback {
+        cpu_permille: (value >> 22) as u16,
+        memory_permille: (value >> 12 & 0x3ff) as u16,
+        accept_queue: (value & 0xfff) as u16,
     }
 }
 

@@ -4,9 +4,11 @@
 
 use std::net::Ipv4Addr;
 
+use trapeze_core::policy;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta, Refusal};
-use trapeze_datapath::abi::SiphashKey;
+use trapeze_datapath::abi::{self, SiphashKey};
+use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
 use crate::backend::*;
@@ -108,7 +110,11 @@ fn what_is_for_a_daemon_passes_untouched() {
             meta(Kind::Request { server_isn }, 0, START),
             &request,
         ),
-        ("an echo's answer", meta(Kind::EchoReply, 5, 0), &echo()),
+        (
+            "an echo's answer",
+            meta(Kind::EchoReply { feedback: None }, 5, 0),
+            &echo(),
+        ),
     ] {
         let frame = sealed(&meta, inner);
         agent.expect(what, &frame, &Outcome::untouched(&frame));
@@ -299,11 +305,42 @@ fn keys_change_without_a_pause() {
 }
 
 #[test]
+fn an_echos_answer_tells_how_busy_the_host_is_as_long_as_that_is_fresh() {
+    let agent = Agent::new();
+    let now = clock::monotonic().as_nanos() as u64;
+    let feedback = policy::Feedback {
+        accept_queue: 0,
+        cpu_permille: 999,
+        memory_permille: 512,
+    };
+    for (what, sampled_ns, feedback) in [
+        ("just now", now, Some(feedback)),
+        ("a second ago", now - 1_000_000_000, Some(feedback)),
+        ("too long ago", now - 3_000_000_000, None),
+        ("never", 0, None),
+    ] {
+        let sample = abi::Feedback {
+            sampled_ns,
+            cpu_permille: 999,
+            memory_permille: 512,
+        };
+        agent.maps.feedback.put(&0, &sample, Update::Any).unwrap();
+        let ask = meta(Kind::Echo, 9, 0);
+        let answer = Meta {
+            kind: Kind::EchoReply { feedback },
+            ..ask
+        };
+        let answer = Outcome::new(Verdict::SendBack, reply_to(&answer, &echo()), &[]);
+        agent.expect(what, &sealed(&ask, &echo()), &answer);
+    }
+}
+
+#[test]
 fn echoes_are_answered_by_the_program() {
     let agent = Agent::new();
     let answer = |meta: &Meta, inner: &[u8]| {
         let answer = Meta {
-            kind: Kind::EchoReply,
+            kind: Kind::EchoReply { feedback: None },
             ..*meta
         };
         let frame = reply_to(&answer, inner);

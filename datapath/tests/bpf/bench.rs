@@ -15,7 +15,7 @@ use trapeze_datapath::abi::{
     Service, ServiceKey, SiphashKey,
 };
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::object;
 
@@ -68,6 +68,7 @@ pub struct Bench {
     pub program: OwnedFd,
     pub maps: DispatcherMaps,
     pub proofs: Map<FlowKey, Proof>,
+    pub finished: FinishedRequests,
     _loaded: object::Loaded,
     _pins: Pins,
 }
@@ -97,6 +98,7 @@ impl Bench {
             hook,
             program: loaded.program("dispatch"),
             maps: DispatcherMaps::open(pins.path()).unwrap(),
+            finished: FinishedRequests::open(pins.path()).unwrap(),
             proofs: Map::from_pin(&loaded.pin("proofs")).unwrap(),
             _loaded: loaded,
             _pins: pins,
@@ -160,6 +162,7 @@ impl Bench {
         let load = BackendLoad {
             active: 10,
             total: 10,
+            cost_us: 7000,
         };
         self.maps.loads.put(&SLOT, &load, Update::Any).unwrap();
     }

@@ -41,14 +41,20 @@ fn what_is_proved_reaches_the_daemon() {
             "another dispatcher's request",
             to_us(Kind::Request { server_isn }, &inner),
         ),
-        ("an echo", to_us(Kind::EchoReply, &echo())),
+        (
+            "an echo",
+            to_us(Kind::EchoReply { feedback: None }, &echo()),
+        ),
         ("an ICMP error", {
             let error = icmp(NODE, *VIP.ip(), 3, 4, &inner[..28]);
             to_us(Kind::Icmp, &error)
         }),
         (
             "a bare IP header",
-            to_us(Kind::EchoReply, &ipv4(NODE, NODE, 59, b"")),
+            to_us(
+                Kind::EchoReply { feedback: None },
+                &ipv4(NODE, NODE, 59, b""),
+            ),
         ),
     ];
     for bench in Bench::both() {
@@ -70,7 +76,7 @@ fn what_is_forged_does_not() {
     let no_ports = option.chain(addresses);
     let whole: Vec<usize> = no_ports.clone().chain(ports.clone()).collect();
     let no_ports: Vec<usize> = no_ports.collect();
-    let echo = to_us(Kind::EchoReply, &echo());
+    let echo = to_us(Kind::EchoReply { feedback: None }, &echo());
     for bench in Bench::both() {
         for (what, frame, covered) in [
             ("a refusal", refused(), &whole),
@@ -88,7 +94,11 @@ fn what_is_forged_does_not() {
             let frame = with(echo.clone(), &[(at, 0x5a)]);
             bench.expect("no ports in it", &frame, &passed(&frame));
         }
-        let copy = sealed_for(BACKEND, &flow_meta(Kind::EchoReply), &request().packet());
+        let copy = sealed_for(
+            BACKEND,
+            &flow_meta(Kind::EchoReply { feedback: None }),
+            &request().packet(),
+        );
         let here = with(copy, &[(ETHERNET + 19, NODE.octets()[3])]);
         bench.expect("for another node", &here, &Outcome::drop("bad-tag"));
         let key = SiphashKey {
@@ -146,7 +156,7 @@ fn what_is_malformed_does_not() {
 fn what_else_is_sent_to_its_port_is_not_its_business() {
     let good = refused();
     let change = |at: usize, byte: u8| with(good.clone(), &[(at, byte)]);
-    let meta = flow_meta(Kind::EchoReply);
+    let meta = flow_meta(Kind::EchoReply { feedback: None });
     let to = |node: Ipv4Addr| sealed_for(node, &meta, &request().packet());
     let table = [
         ("another node's", to(BACKEND)),

@@ -22,6 +22,7 @@ mod bench;
 mod budget;
 mod cookie;
 mod cookies;
+mod finished;
 mod flows;
 mod guard;
 mod handshake;

@@ -5,7 +5,7 @@ use super::results::{CaseResults, Results};
 use crate::figures::{Ratio, grouped};
 use crate::svg::{ABOVE_BAR, GREY, HEADING, LEGEND, NAME, ON_BAR, SCALE, SMALL, Svg};
 
-const GROUP_WIDTH: f64 = 136.0;
+const GROUP_WIDTH: f64 = 168.0;
 const BAR_WIDTH: f64 = 34.0;
 const BAR_GAP: f64 = 4.0;
 const LEFT: f64 = 48.0;
@@ -19,16 +19,21 @@ const LEAST_GROUPS: usize = 4;
 /// The picture; none if direct was not measured, or nothing else.
 pub fn draw(results: &Results) -> Option<String> {
     let groups: Vec<&CaseResults> = results.cases.iter().filter(|case| is_shown(case)).collect();
-    let bars: Vec<Target> = [Target::Haproxy, Target::Nginx, Target::Trapeze]
-        .into_iter()
-        .filter(|&target| groups.iter().any(|case| of_direct(case, target).is_some()))
-        .collect();
+    let bars: Vec<Target> = [
+        Target::Haproxy,
+        Target::HaproxySplice,
+        Target::Nginx,
+        Target::Trapeze,
+    ]
+    .into_iter()
+    .filter(|&target| groups.iter().any(|case| of_direct(case, target).is_some()))
+    .collect();
     if bars.is_empty() {
         return None;
     }
     let highest = groups.iter().flat_map(|case| {
         let ratios = bars.iter().filter_map(|&target| of_direct(case, target));
-        ratios.map(|ratio| ratio.max)
+        ratios.map(|ratio| ratio.high)
     });
     let plot = Plot {
         width: groups.len().max(LEAST_GROUPS) as f64 * GROUP_WIDTH,
@@ -74,6 +79,7 @@ fn colour(target: Target) -> &'static str {
     match target {
         Target::Direct => GREY,
         Target::Haproxy => "#a598cc",
+        Target::HaproxySplice => "#7f9f6b",
         Target::Nginx => "#c99a3c",
         Target::Trapeze => "#2f8fd8",
     }
@@ -83,9 +89,9 @@ fn draw_heading(svg: &mut Svg, results: &Results, bars: &[Target]) {
     let (environment, settings) = (&results.environment, &results.settings);
     svg.text(LEFT, 22.0, HEADING, "Throughput, relative to direct");
     let conditions = format!(
-        "{} connections, {} backends, median and range of {} rounds; {} cores, Linux {}",
+        "{} connections, {}; median of {} rounds and its interval; {} cores, Linux {}",
         settings.connections,
-        settings.backends,
+        settings.servers(),
         settings.rounds,
         environment.machine.cores,
         environment.machine.kernel
@@ -95,7 +101,7 @@ fn draw_heading(svg: &mut Svg, results: &Results, bars: &[Target]) {
     for &target in bars {
         svg.rect(x, 53.0, 11.0, 11.0, colour(target));
         svg.text(x + 16.0, 63.0, LEGEND, target.title());
-        x += 92.0;
+        x += 36.0 + 7.0 * target.title().len() as f64;
     }
 }
 
@@ -122,7 +128,7 @@ fn draw_group(svg: &mut Svg, plot: &Plot, middle: f64, case: &CaseResults, bars:
             let (y, foot) = (plot.y(ratio.median), plot.y(0.0));
             svg.rect(x, y, BAR_WIDTH, foot - y, colour(target));
             let centre = x + BAR_WIDTH / 2.0;
-            let (low, high) = (plot.y(ratio.min), plot.y(ratio.max));
+            let (low, high) = (plot.y(ratio.low), plot.y(ratio.high));
             svg.line((centre, low), (centre, high), GREY, 0.9);
             let label = format!("{:.2}", ratio.median);
             // At the foot, where the range does not cross it.
@@ -157,8 +163,8 @@ mod tests {
     fn the_picture_is_well_formed_and_stays_inside_its_frame() {
         let svg = draw(&results()).unwrap();
         check_well_formed(&svg);
-        // Three groups of three bars, and the legend.
-        assert_eq!(svg.matches("<rect").count(), 12);
+        // Three groups of four bars, and the legend.
+        assert_eq!(svg.matches("<rect").count(), 16);
         assert!(svg.contains(">0.95</text>") && svg.contains(">direct: 50,000/s</text>"));
         for attribute in ["x", "y", "x1", "y1", "x2", "y2", "height"] {
             for value in svg.split(&format!(" {attribute}=\"")).skip(1) {
@@ -180,7 +186,10 @@ mod tests {
     #[test]
     fn there_is_no_picture_without_direct_or_without_others() {
         let mut results = results();
-        for rates in [[&[][..], &[9], &[8], &[7]], [&[9], &[], &[], &[]]] {
+        for rates in [
+            [&[][..], &[9], &[9], &[8], &[7]],
+            [&[9], &[], &[], &[], &[]],
+        ] {
             results.cases = vec![case("1k", Mode::KeepAlive, rates)];
             assert_eq!(draw(&results), None);
         }

@@ -36,6 +36,16 @@ pub struct Settings {
     pub backends: u8,
 }
 
+impl Settings {
+    /// Who serves, in words.
+    pub fn servers(&self) -> String {
+        match self.backends {
+            1 => "1 server behind all targets".to_owned(),
+            count => format!("{count} servers behind all targets but direct, which asks one"),
+        }
+    }
+}
+
 /// What was measured of a case.
 #[derive(Clone, Debug, Serialize)]
 pub struct CaseResults {
@@ -109,8 +119,10 @@ pub struct Comparison {
     pub of_direct: Option<Ratio>,
     /// Over the better proxy's.
     pub of_best_proxy: Option<Ratio>,
-    /// The proxy that is better over all rounds.
+    /// The proxy that is better over all rounds, of those that set bars.
     pub best_proxy: Option<Target>,
+    /// Over that of HAProxy with splicing.
+    pub of_splicing: Option<Ratio>,
 }
 
 impl CaseResults {
@@ -158,7 +170,7 @@ impl CaseResults {
         let best_proxy = self
             .targets
             .iter()
-            .filter(|of| of.target.is_proxy())
+            .filter(|of| of.target.sets_bars())
             .filter_map(|of| Some((of.target, median_of(of)?)))
             .max_by(|(_, a), (_, b)| a.total_cmp(b))
             .map(|(target, _)| target);
@@ -167,6 +179,7 @@ impl CaseResults {
             of_best_proxy: best_proxy
                 .and_then(|proxy| self.ratio_by(Target::Trapeze, proxy, figure)),
             best_proxy,
+            of_splicing: self.ratio_by(Target::Trapeze, Target::HaproxySplice, figure),
         }
     }
 

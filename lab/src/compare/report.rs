@@ -64,7 +64,7 @@ fn write_policy(f: &mut Formatter<'_>, results: &PolicyResults) -> fmt::Result {
         return writeln!(f, "{:<18}{:>8}", results.policy, "-");
     };
     let of_first = results.of_first.map_or_else(String::new, |ratio| {
-        format!("{:.2} ({:.2}..{:.2})", ratio.median, ratio.min, ratio.max)
+        format!("{:.2} ({:.2}..{:.2})", ratio.median, ratio.low, ratio.high)
     });
     writeln!(
         f,

@@ -15,7 +15,7 @@ fn may_move(kind: PolicyKind) -> Option<f64> {
         | PolicyKind::CachePrediction
         | PolicyKind::Lacp
         | PolicyKind::BoundedLoads => Some(0.0),
-        // NSDI 2016, §5.3: about as much for a table a hundred times the backends.
+        // A few entries change hands for a table a hundred times the backends.
         PolicyKind::Maglev => Some(0.05),
         // These do not look at objects.
         PolicyKind::RoundRobin

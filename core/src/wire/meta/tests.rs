@@ -72,7 +72,14 @@ fn every_kind_is_read_as_written() {
         Kind::Refused(Refusal::AcceptQueueFull),
         Kind::Icmp,
         Kind::Echo,
-        Kind::EchoReply,
+        Kind::EchoReply { feedback: None },
+        Kind::EchoReply {
+            feedback: Some(Feedback {
+                accept_queue: 4095,
+                cpu_permille: 1000,
+                memory_permille: 1,
+            }),
+        },
         Kind::Unheard {
             server_isn: ServerSeq::new(7),
         },
@@ -223,7 +230,7 @@ fn the_numbers_are_those_of_abi_h() {
         (Kind::Refused(Refusal::NoListener), "META_REFUSED"),
         (Kind::Icmp, "META_ICMP"),
         (Kind::Echo, "META_ECHO"),
-        (Kind::EchoReply, "META_ECHO_REPLY"),
+        (Kind::EchoReply { feedback: None }, "META_ECHO_REPLY"),
         (
             Kind::Unheard {
                 server_isn: ServerSeq::new(0),
