@@ -19,7 +19,7 @@ fn the_generated_file_fits() {
     assert_eq!((cluster.dispatchers, cluster.backends), (1, 2));
     assert_eq!(cluster.service.to_string(), "10.77.0.100:80");
     assert_eq!(cluster.ports.plain, [80]);
-    assert_eq!(cluster.ports.tls, [443, 8443]);
+    assert_eq!(cluster.ports.tls, [443]);
     assert!(cluster.text.contains("name = \"lab-x\""));
     assert!(cluster.text.contains("policy = \"round-robin\""));
 }
