@@ -34,7 +34,7 @@ struct flow_key {
  *  +-------------------------------+-------+-------+---------------+
  *  |              mss              |  snd  |  rcv  |  tcp options  |
  *  +-------------------------------+-------+-------+---------------+
- *  |          server port          |            reserved           |
+ *  |          server port          |            requests           |
  *  +-------------------------------+-------------------------------+
  *  |                             value                             |
  *  +---------------------------------------------------------------+
@@ -52,10 +52,10 @@ struct meta {
 	__be32 start;
 	__be16 mss;
 	__u8 window_scales; /* client's shift << 4 | ours; 0 without the option */
-	__u8 tcp_options; /* TCP_OPTION_* */
+	__u8 tcp_options; /* TCP_OPTION_*, CARE_* */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
-	__be16 reserved;
-	__be32 value; /* REQUEST: our ISN; PROBE_ANSWER: the server's rcv_nxt; ECHO_REPLY: feedback */
+	__be16 requests; /* that an owner has had, or answers that it has given; docs/protocol/handoff.md */
+	__be32 value; /* REQUEST: our ISN; PROBE_ANSWER: the server's rcv_nxt; ECHO_REPLY: feedback; ... */
 	__u8 tag[8];
 };
 
@@ -71,7 +71,29 @@ enum meta_kind {
 	META_ECHO = 7, /* dispatcher -> backend: are you there? */
 	META_ECHO_REPLY = 8, /* backend -> dispatcher: its data path is */
 	META_UNHEARD = 9, /* as REQUEST: a request again, whose backend has fallen silent */
+	/* docs/protocol/handoff.md */
+	META_HANDOFF = 10, /* dispatcher's data path -> owner: its request goes to another */
+	META_HELD = 11, /* owner -> dispatcher: not now, packet enclosed */
+	META_RELEASE = 12, /* dispatcher -> owner: give the flow up */
+	META_RELEASED = 13, /* owner -> dispatcher: given up */
+	META_DONE = 14, /* owner's daemon -> dispatcher: what held you up has changed */
+	META_VACATED = 15, /* owner -> dispatcher: the server has closed */
+	META_GC = 16, /* owner -> the one before it: an acknowledgement for your range */
+	META_RETIRED = 17, /* older owner -> the one after it: the client has had all of mine */
 };
+
+/* Why an owner does not give a flow up. */
+enum held {
+	HELD_ANSWERING = 1, /* unfinished, or nobody knows where the answer ends */
+	HELD_UNACKED = 2,
+	HELD_CLOSING = 3, /* the server closes behind it */
+	HELD_STRANGER = 4, /* no such connection here */
+};
+
+/* `reason` of a RELEASE and of a RELEASED. */
+#define RELEASE_HALF_PIPE 1
+#define RELEASED_DRAINED 1
+#define RELEASED_HALF_PIPE 2
 
 enum refusal {
 	REFUSAL_NONE = 0,
@@ -83,6 +105,10 @@ enum refusal {
 #define TCP_OPTION_SACK 2
 #define TCP_OPTION_TIMESTAMPS 4
 #define TCP_OPTION_ECN 8
+/* What a backend is to do about the answers, beside these. */
+#define CARE_FOLLOW 16 /* know where each ends */
+#define CARE_HEAD 32 /* the first request is a HEAD */
+#define CARE_OUTLIVE 64 /* a server's closing is not the client's, while nothing is owed */
 
 #define GENEVE_PORT 6081
 #define GENEVE_VNI 0x54505au /* "TPZ" */

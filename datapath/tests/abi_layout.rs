@@ -8,9 +8,10 @@ use std::path::Path;
 use libbpf_rs::HasSize;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Composite, CompositeMember, MemberAttr};
+use std::net::Ipv4Addr;
 use trapeze_core::flow::{Handshake, WindowScales};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_core::wire::meta::{self, Kind, Meta, Refusal};
+use trapeze_core::wire::meta::{self, Care, Held, Kind, Meta, Refusal};
 use trapeze_core::wire::{geneve, meta as wire_meta};
 use trapeze_datapath::abi::{self, FlowState};
 
@@ -271,6 +272,11 @@ fn the_option_is_the_same() {
             ecn: false,
         },
         server_port: 0x0d0e,
+        requests: 0x0f10,
+        care: Care {
+            follow: true,
+            ..Care::default()
+        },
     };
     let kinds = [
         ("META_FORWARD", Kind::Forward, 0, 0),
@@ -306,6 +312,47 @@ fn the_option_is_the_same() {
         ("META_ICMP", Kind::Icmp, 0, 0),
         ("META_ECHO", Kind::Echo, 0, 0),
         ("META_ECHO_REPLY", Kind::EchoReply { feedback: None }, 0, 0),
+        (
+            "META_HANDOFF",
+            Kind::Handoff {
+                next: Ipv4Addr::from_bits(99),
+            },
+            0,
+            99,
+        ),
+        (
+            "META_HELD",
+            Kind::Held(Held::Answering),
+            constant("HELD_ANSWERING"),
+            0,
+        ),
+        (
+            "META_HELD",
+            Kind::Held(Held::Unacknowledged {
+                end: ServerSeq::new(5),
+            }),
+            constant("HELD_UNACKED"),
+            5,
+        ),
+        (
+            "META_HELD",
+            Kind::Held(Held::Closing),
+            constant("HELD_CLOSING"),
+            0,
+        ),
+        (
+            "META_HELD",
+            Kind::Held(Held::Stranger),
+            constant("HELD_STRANGER"),
+            0,
+        ),
+        (
+            "META_RELEASE",
+            Kind::Release { half_pipe: true },
+            constant("RELEASE_HALF_PIPE"),
+            0,
+        ),
+        ("META_DONE", Kind::Done, 0, 0),
     ];
     for (name, kind, reason, value) in kinds {
         let raw = meta(kind).encode(0x0f);
@@ -320,10 +367,12 @@ fn the_option_is_the_same() {
             ("window_scales", 0xbc),
             (
                 "tcp_options",
-                constant("TCP_OPTION_WINDOW_SCALE") | constant("TCP_OPTION_SACK"),
+                constant("TCP_OPTION_WINDOW_SCALE")
+                    | constant("TCP_OPTION_SACK")
+                    | constant("CARE_FOLLOW"),
             ),
             ("server_port", 0x0d0e),
-            ("reserved", 0),
+            ("requests", 0x0f10),
             ("value", value),
             ("tag", 0),
         ];

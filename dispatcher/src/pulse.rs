@@ -13,7 +13,7 @@ use std::time::Instant;
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::Handshake;
 use trapeze_core::seq::ClientSeq;
-use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{Backend, GENEVE_PORT};
 use trapeze_datapath::clock;
@@ -117,6 +117,8 @@ impl Pulse {
             start: ClientSeq::new(0),
             handshake: Handshake::default(),
             server_port: 0,
+            requests: 0,
+            care: Care::default(),
         };
         let binding = Binding::of_packet(backend.into(), &inner).expect("an IPv4 packet");
         let mut datagram = Vec::new();

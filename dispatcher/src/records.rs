@@ -8,7 +8,7 @@ use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::intake::Isns;
 use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_core::wire::meta::{self, Binding, Keys, Kind, Meta};
+use trapeze_core::wire::meta::{self, Binding, Care, Keys, Kind, Meta};
 use trapeze_datapath::abi::{self, Finished, Flow, FlowState, Pod};
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{DispatcherMaps, Loads};
@@ -256,6 +256,8 @@ fn meta_of(isns: Isns, handshake: Handshake) -> Meta {
         start: isns.client + 1,
         handshake,
         server_port: 0,
+        requests: 0,
+        care: Care::default(),
     }
 }
 

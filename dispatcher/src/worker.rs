@@ -201,7 +201,7 @@ impl State {
             Kind::EchoReply { feedback } => {
                 self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);
             }
-            Kind::Forward | Kind::Probe | Kind::Icmp | Kind::Echo => self.count("rejected"),
+            _ => self.count("rejected"),
         }
     }
 

@@ -156,6 +156,8 @@ mod tests {
                 ..Handshake::default()
             },
             server_port: 0,
+            requests: 0,
+            care: meta::Care::default(),
         }
     }
 

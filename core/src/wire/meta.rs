@@ -13,7 +13,7 @@ use crate::policy::Feedback;
 use crate::seq::{ClientSeq, ServerSeq};
 use crate::siphash::siphash24;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// Bytes of the option without its header.
 pub const LEN: usize = 32;
@@ -39,6 +39,22 @@ pub struct Meta {
     pub handshake: Handshake,
     /// Where the server listens; 0: on the VIP's own port.
     pub server_port: u16,
+    /// Requests that an owner has been given, or answers that it has given, modulo
+    /// 2^16, in the kinds that speak of them.
+    pub requests: u16,
+    /// What a backend is to do about the answers.
+    pub care: Care,
+}
+
+/// What a backend is to do about the answers of a flow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Care {
+    /// Know where each of them ends.
+    pub follow: bool,
+    /// The request at `start` is a HEAD: its answer has no body.
+    pub head: bool,
+    /// The client's connection outlives a server that closes without owing one.
+    pub outlive: bool,
 }
 
 /// The kinds of encapsulated packets.
@@ -46,6 +62,11 @@ pub struct Meta {
 pub enum Kind {
     /// Dispatcher to backend: a packet of a flow.
     Forward,
+    /// The same, where the client has not had all from the owner before.
+    ForwardAfter {
+        /// That owner.
+        predecessor: Ipv4Addr,
+    },
     /// A dispatcher's data path to the owner's daemon: payload to be read.
     Request {
         /// The sequence number of our SYN-ACK: the cookie.
@@ -76,6 +97,61 @@ pub enum Kind {
         /// The sequence number of our SYN-ACK: the cookie.
         server_isn: ServerSeq,
     },
+    /// A dispatcher's data path to the owner: this request goes to another one, by
+    /// way of you (docs/protocol/handoff.md).
+    Handoff {
+        /// The next owner.
+        next: Ipv4Addr,
+    },
+    /// Owner to dispatcher: not now; the packet is enclosed.
+    Held(Held),
+    /// Dispatcher to owner: give the flow up.
+    Release {
+        /// Also where the client has not acknowledged the end of the answer.
+        half_pipe: bool,
+    },
+    /// Owner to dispatcher: given up.
+    Released {
+        /// Where the last answer ends.
+        end: ServerSeq,
+        /// Has the client acknowledged that? Else the sender is an older owner now.
+        drained: bool,
+        /// The owner's timestamp clock; 0 without.
+        clock: u32,
+    },
+    /// Owner's daemon to dispatcher: what held you up has changed.
+    Done,
+    /// Owner to dispatcher: the server has closed.
+    Vacated {
+        /// Where its last answer ended.
+        end: ServerSeq,
+    },
+    /// Owner to the one before it: an acknowledgement for your range.
+    Gc {
+        /// Where the sender's range starts.
+        end: ServerSeq,
+    },
+    /// Older owner to the one after it: the client has had all of mine.
+    Retired {
+        /// As in the GC that it answers.
+        end: ServerSeq,
+    },
+}
+
+/// Why an owner does not give a flow up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Held {
+    /// The answer is not finished, or nobody knows where it ends.
+    Answering,
+    /// It is, and the client has not acknowledged it.
+    Unacknowledged {
+        /// Where it ends.
+        end: ServerSeq,
+    },
+    /// The server closes the connection behind it.
+    Closing,
+    /// No such connection here.
+    Stranger,
 }
 
 /// Why a backend gave a connection back.
@@ -97,8 +173,8 @@ pub enum MetaError {
     #[error("unknown kind {0}: are all nodes up to date?")]
     Kind(u8),
     /// An unknown reason.
-    #[error("unknown refusal {0}: are all nodes up to date?")]
-    Refusal(u8),
+    #[error("unknown reason {0}: are all nodes up to date?")]
+    Reason(u8),
     /// A window shift above 14.
     #[error("a window shift above 14")]
     WindowScale,
@@ -135,8 +211,12 @@ impl Meta {
         raw[12..14].copy_from_slice(&self.handshake.mss.to_be_bytes());
         let scales = self.handshake.window_scales;
         raw[14] = scales.map_or(0, |scales| scales.client << 4 | scales.ours & 0xf);
-        raw[15] = option_bits(&self.handshake);
+        raw[15] = option_bits(&self.handshake) | self.care.bits();
+        if let Kind::Released { clock, .. } = self.kind {
+            raw[12..16].copy_from_slice(&clock.to_be_bytes());
+        }
         raw[16..18].copy_from_slice(&self.server_port.to_be_bytes());
+        raw[18..20].copy_from_slice(&self.requests.to_be_bytes());
         raw[20..24].copy_from_slice(&value.to_be_bytes());
         raw
     }
@@ -146,12 +226,25 @@ impl Meta {
         if raw[0] != VERSION {
             return Err(MetaError::Version(raw[0]));
         }
+        let kind = Kind::decode(raw)?;
+        // Its clock stands where others have the handshake.
+        let has_handshake = !matches!(kind, Kind::Released { .. });
         Ok(Self {
-            kind: Kind::decode(raw)?,
+            kind,
             epoch: u32_at(raw, 4),
             start: ClientSeq::new(u32_at(raw, 8)),
-            handshake: handshake(raw)?,
+            handshake: if has_handshake {
+                handshake(raw)?
+            } else {
+                Handshake::default()
+            },
             server_port: u16_at(raw, 16),
+            requests: u16_at(raw, 18),
+            care: if has_handshake {
+                Care::of(raw[15])
+            } else {
+                Care::default()
+            },
         })
     }
 }
@@ -161,6 +254,7 @@ impl Kind {
     fn encode(self) -> (u8, u8, u32) {
         match self {
             Self::Forward => (1, 0, 0),
+            Self::ForwardAfter { predecessor } => (1, 0, predecessor.to_bits()),
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
             Self::ProbeAnswer { received } => (4, 0, received.raw()),
@@ -173,13 +267,27 @@ impl Kind {
                 feedback: Some(feedback),
             } => (8, 1, pack(feedback)),
             Self::Unheard { server_isn } => (9, 0, server_isn.raw()),
+            Self::Handoff { next } => (10, 0, next.to_bits()),
+            Self::Held(Held::Answering) => (11, 1, 0),
+            Self::Held(Held::Unacknowledged { end }) => (11, 2, end.raw()),
+            Self::Held(Held::Closing) => (11, 3, 0),
+            Self::Held(Held::Stranger) => (11, 4, 0),
+            Self::Release { half_pipe } => (12, half_pipe.into(), 0),
+            Self::Released { end, drained, .. } => (13, if drained { 1 } else { 2 }, end.raw()),
+            Self::Done => (14, 0, 0),
+            Self::Vacated { end } => (15, 0, end.raw()),
+            Self::Gc { end } => (16, 0, end.raw()),
+            Self::Retired { end } => (17, 0, end.raw()),
         }
     }
 
     fn decode(raw: &Raw) -> Result<Self, MetaError> {
         let value = u32_at(raw, 20);
         Ok(match raw[1] {
-            1 => Self::Forward,
+            1 if value == 0 => Self::Forward,
+            1 => Self::ForwardAfter {
+                predecessor: Ipv4Addr::from_bits(value),
+            },
             2 => Self::Request {
                 server_isn: ServerSeq::new(value),
             },
@@ -190,7 +298,7 @@ impl Kind {
             5 => Self::Refused(match raw[3] {
                 1 => Refusal::NoListener,
                 2 => Refusal::AcceptQueueFull,
-                other => return Err(MetaError::Refusal(other)),
+                other => return Err(MetaError::Reason(other)),
             }),
             6 => Self::Icmp,
             7 => Self::Echo,
@@ -199,6 +307,40 @@ impl Kind {
             },
             9 => Self::Unheard {
                 server_isn: ServerSeq::new(value),
+            },
+            10 => Self::Handoff {
+                next: Ipv4Addr::from_bits(value),
+            },
+            11 => Self::Held(match raw[3] {
+                1 => Held::Answering,
+                2 => Held::Unacknowledged {
+                    end: ServerSeq::new(value),
+                },
+                3 => Held::Closing,
+                4 => Held::Stranger,
+                other => return Err(MetaError::Reason(other)),
+            }),
+            12 => Self::Release {
+                half_pipe: raw[3] == 1,
+            },
+            13 => Self::Released {
+                end: ServerSeq::new(value),
+                drained: match raw[3] {
+                    1 => true,
+                    2 => false,
+                    other => return Err(MetaError::Reason(other)),
+                },
+                clock: u32_at(raw, 12),
+            },
+            14 => Self::Done,
+            15 => Self::Vacated {
+                end: ServerSeq::new(value),
+            },
+            16 => Self::Gc {
+                end: ServerSeq::new(value),
+            },
+            17 => Self::Retired {
+                end: ServerSeq::new(value),
             },
             other => return Err(MetaError::Kind(other)),
         })
@@ -224,6 +366,25 @@ const WINDOW_SCALE: u8 = 1;
 const SACK: u8 = 2;
 const TIMESTAMPS: u8 = 4;
 const ECN: u8 = 8;
+
+const FOLLOW: u8 = 16;
+const HEAD: u8 = 32;
+const OUTLIVE: u8 = 64;
+
+impl Care {
+    fn bits(self) -> u8 {
+        let bit = |set: bool, bit: u8| if set { bit } else { 0 };
+        bit(self.follow, FOLLOW) | bit(self.head, HEAD) | bit(self.outlive, OUTLIVE)
+    }
+
+    fn of(bits: u8) -> Self {
+        Self {
+            follow: bits & FOLLOW != 0,
+            head: bits & HEAD != 0,
+            outlive: bits & OUTLIVE != 0,
+        }
+    }
+}
 
 fn option_bits(handshake: &Handshake) -> u8 {
     let bit = |set: bool, bit: u8| if set { bit } else { 0 };

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
 use trapeze_datapath::abi::{FlowKey, Pod, Setup};
 use trapeze_datapath::agent::{AgentMaps, attach_agent};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
@@ -166,6 +166,8 @@ pub fn meta(kind: Kind, epoch: u32, start: u32) -> Meta {
         start: ClientSeq::new(start),
         handshake: HANDSHAKE,
         server_port: 0,
+        requests: 0,
+        care: Care::default(),
     }
 }
 

@@ -9,7 +9,7 @@ use trapeze_core::config::ClusterKey;
 use trapeze_core::flow::{FlowKey as CoreKey, Handshake, WindowScales, addr_bytes};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta, Raw};
+use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, Flow, FlowKey, FlowState, Node, Pod, Proof,
     Service, ServiceKey, SiphashKey,
@@ -356,6 +356,8 @@ pub fn flow_meta(kind: Kind) -> Meta {
         start: ClientSeq::new(CLIENT_ISN) + 1,
         handshake: HANDSHAKE,
         server_port: 8080,
+        requests: 0,
+        care: Care::default(),
     }
 }
 
@@ -397,6 +399,8 @@ pub fn to_daemon_after(
         start: ClientSeq::new(client_isn) + 1,
         handshake,
         server_port: 0,
+        requests: 0,
+        care: Care::default(),
     };
     let binding = Binding::of_packet(NODE.into(), inner).unwrap();
     let mut payload = Vec::new();

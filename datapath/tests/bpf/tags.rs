@@ -8,7 +8,7 @@ use rand::{Rng, SeedableRng};
 use trapeze_core::flow::{Handshake, WindowScales};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Kind, Meta, Refusal};
+use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal};
 use trapeze_datapath::abi::{Flow, FlowState, Pod};
 use trapeze_datapath::map::{Update, fill_tag_keys};
 
@@ -85,6 +85,8 @@ fn what_the_dispatcher_seals_rust_opens() {
                 start: ClientSeq::new(isns[0]) + 1,
                 handshake,
                 server_port: 0,
+                requests: 0,
+                care: Care::default(),
             };
             let key = flow_key(tcp.source, tcp.dest);
             let flow = Flow {
@@ -119,6 +121,8 @@ fn what_rust_seals_the_agent_opens_and_the_other_way_round() {
             start: ClientSeq::new(tcp.seq),
             handshake: any_handshake(&mut random),
             server_port: random.random(),
+            requests: 0,
+            care: Care::default(),
         };
         let refused = Meta {
             kind: Kind::Refused(Refusal::NoListener),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::wire::Malformed;
-use crate::wire::meta::{Kind, Meta, Refusal};
+use crate::wire::meta::{Care, Kind, Meta, Refusal};
 
 /// A client's packet as it was sent, and what the data path says of it.
 fn sent(bench: &Bench, kind: Kind) -> (Meta, Vec<u8>) {
@@ -20,6 +20,8 @@ fn sent(bench: &Bench, kind: Kind) -> (Meta, Vec<u8>) {
         start,
         handshake: bench.handshake,
         server_port: 0,
+        requests: 0,
+        care: Care::default(),
     };
     (meta, segment.to_packet())
 }

@@ -28,6 +28,8 @@ fn meta(kind: Kind) -> Meta {
             ecn: false,
         },
         server_port: 8080,
+        requests: 0,
+        care: Care::default(),
     }
 }
 
@@ -40,17 +42,24 @@ fn binding() -> Binding {
 
 #[test]
 fn the_layout_is_that_of_abi_h() {
-    let raw = meta(Kind::Request {
-        server_isn: ServerSeq::new(0xb1b2_b3b4),
-    })
-    .encode(5);
+    let said = Meta {
+        requests: 0x0c0d,
+        care: Care {
+            head: true,
+            ..Care::default()
+        },
+        ..meta(Kind::Request {
+            server_isn: ServerSeq::new(0xb1b2_b3b4),
+        })
+    };
+    let raw = said.encode(5);
     #[rustfmt::skip]
     let expected = [
         1, 2, 5, 0,
         1, 2, 3, 4,
         0xa1, 0xa2, 0xa3, 0xa4,
-        0x05, 0x64, 0x79, 0x07,
-        0x1f, 0x90, 0, 0,
+        0x05, 0x64, 0x79, 0x27,
+        0x1f, 0x90, 0x0c, 0x0d,
         0xb1, 0xb2, 0xb3, 0xb4,
         0, 0, 0, 0, 0, 0, 0, 0,
     ];
@@ -83,9 +92,51 @@ fn every_kind_is_read_as_written() {
         Kind::Unheard {
             server_isn: ServerSeq::new(7),
         },
+        Kind::ForwardAfter {
+            predecessor: Ipv4Addr::new(10, 0, 0, 9),
+        },
+        Kind::Handoff {
+            next: Ipv4Addr::new(10, 0, 0, 10),
+        },
+        Kind::Held(Held::Answering),
+        Kind::Held(Held::Unacknowledged {
+            end: ServerSeq::new(8),
+        }),
+        Kind::Held(Held::Closing),
+        Kind::Held(Held::Stranger),
+        Kind::Release { half_pipe: true },
+        Kind::Release { half_pipe: false },
+        Kind::Done,
+        Kind::Vacated {
+            end: ServerSeq::new(9),
+        },
+        Kind::Gc {
+            end: ServerSeq::new(10),
+        },
+        Kind::Retired {
+            end: ServerSeq::new(11),
+        },
     ];
     for kind in kinds {
         assert_eq!(Meta::decode(&meta(kind).encode(0)), Ok(meta(kind)));
+    }
+}
+
+#[test]
+fn released_tells_a_clock_in_place_of_the_handshake() {
+    for drained in [true, false] {
+        let released = Meta {
+            handshake: Handshake::default(),
+            care: Care::default(),
+            ..meta(Kind::Released {
+                end: ServerSeq::new(12),
+                drained,
+                clock: 0xfedc_ba98,
+            })
+        };
+        let raw = released.encode(0);
+        assert_eq!(raw[12..16], [0xfe, 0xdc, 0xba, 0x98]);
+        assert_eq!(Meta::decode(&raw), Ok(released));
     }
 }
 
@@ -108,8 +159,8 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 10, MetaError::Kind(10)),
-        (3, 3, MetaError::Refusal(3)),
+        (1, 18, MetaError::Kind(18)),
+        (3, 3, MetaError::Reason(3)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
     ];
@@ -236,6 +287,41 @@ fn the_numbers_are_those_of_abi_h() {
                 server_isn: ServerSeq::new(0),
             },
             "META_UNHEARD",
+        ),
+        (
+            Kind::Handoff {
+                next: Ipv4Addr::UNSPECIFIED,
+            },
+            "META_HANDOFF",
+        ),
+        (Kind::Held(Held::Closing), "META_HELD"),
+        (Kind::Release { half_pipe: false }, "META_RELEASE"),
+        (
+            Kind::Released {
+                end: ServerSeq::new(0),
+                drained: true,
+                clock: 0,
+            },
+            "META_RELEASED",
+        ),
+        (Kind::Done, "META_DONE"),
+        (
+            Kind::Vacated {
+                end: ServerSeq::new(0),
+            },
+            "META_VACATED",
+        ),
+        (
+            Kind::Gc {
+                end: ServerSeq::new(0),
+            },
+            "META_GC",
+        ),
+        (
+            Kind::Retired {
+                end: ServerSeq::new(0),
+            },
+            "META_RETIRED",
         ),
     ];
     for (kind, name) in kinds {
