@@ -388,6 +388,7 @@ fn the_option_is_the_same() {
     let bits = |handshake| {
         let raw = Meta {
             handshake,
+            care: Care::default(),
             ..meta(Kind::Forward)
         };
         field(&raw.encode(0), "tcp_options")
