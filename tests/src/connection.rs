@@ -83,6 +83,14 @@ impl Connection {
         self
     }
 
+    /// Sends bytes.
+    ///
+    /// # Errors
+    /// The other side has closed, or takes nothing for too long.
+    pub fn try_send(&mut self, bytes: impl AsRef<[u8]>) -> io::Result<()> {
+        self.stream.write_all(bytes.as_ref())
+    }
+
     /// Sends bytes in pieces of `size`, with a pause after each.
     pub fn send_pieces(
         &mut self,

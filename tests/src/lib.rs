@@ -8,6 +8,7 @@ mod cluster;
 mod connection;
 mod content;
 mod counts;
+pub mod numbered;
 pub mod raw;
 pub mod site;
 
