@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand, value_parser};
 use trapeze_core::config::PolicyKind;
 
 use crate::bench::{Size, Target};
+use crate::handoff::Network;
 use crate::link::settings::{self, LinkSettings};
 use crate::options::{Options, ServerKind};
 use crate::role::Process;
@@ -73,6 +74,8 @@ pub enum Command {
     Bench(Bench),
     /// Compare policies on real connections: origin servers with small caches, in a lab of its own
     Compare(Compare),
+    /// Rerun the handoff experiments of SPLITSTACK02, in a lab of its own
+    Handoff(Handoff),
     /// The process that emulates a link
     #[command(hide = true)]
     Relay(Relay),
@@ -233,6 +236,35 @@ pub struct Compare {
     /// What a server remembers, and what a miss costs
     #[command(flatten)]
     pub memory: OriginMemory,
+}
+
+/// `lab handoff`. Its lab is called after the process, unless it is named.
+#[derive(Debug, Parser)]
+pub struct Handoff {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Where to write table and JSON
+    #[arg(long, default_value = "target/handoff")]
+    pub out: PathBuf,
+    /// What is between client and cluster
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        required = false,
+        default_value = "lan,wan16,wan100"
+    )]
+    pub networks: Vec<Network>,
+    /// How often each point has its turn
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// How long a turn takes
+    #[arg(long, default_value_t = 6, value_parser = value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Connections at a time [SPLITSTACK02 §V-A]
+    #[arg(long, default_value_t = 150, value_parser = value_parser!(u16).range(1..=4000))]
+    pub connections: u16,
 }
 
 /// `lab relay`.

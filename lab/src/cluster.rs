@@ -99,18 +99,25 @@ struct Node<'a> {
 fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
     let config = Config::parse(text, file)?;
     agree_with_network(&config).with_context(|| format!("{file} does not fit a lab"))?;
-    // Pins, and the daemons' own state, go by the cluster's name: two labs from
-    // one file must not share it.
-    let mut own = text.to_owned();
-    let named: Named = toml::from_str(text)?;
-    own.replace_range(named.cluster.name.span(), &format!("{:?}", cluster(lab)));
     Ok(Cluster {
-        text: own,
+        text: rename(text, lab)?,
         dispatchers: config.dispatchers.len() as u8,
         backends: config.backends.len() as u8,
         service: config.services[0].address,
         ports: ports(&config),
     })
+}
+
+/// A configuration with the name of the lab's own cluster. Pins, and the daemons' own
+/// state, go by that: two labs from one file must not share it.
+///
+/// # Errors
+/// It names no cluster.
+pub fn rename(text: &str, lab: &str) -> Result<String> {
+    let mut own = text.to_owned();
+    let named: Named = toml::from_str(text)?;
+    own.replace_range(named.cluster.name.span(), &format!("{:?}", cluster(lab)));
+    Ok(own)
 }
 
 fn agree_with_network(config: &Config) -> Result<()> {

@@ -9,6 +9,7 @@ use crate::args::{Args, Command, Relay};
 use crate::bench;
 use crate::compare;
 use crate::demo;
+use crate::handoff;
 use crate::lab::Lab;
 use crate::link::relay;
 use crate::servers::origin;
@@ -53,6 +54,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Demo => demo::run(&name)?,
         Command::Bench(settings) => return bench::run(&name, &settings),
         Command::Compare(settings) => return compare::run(&name, &settings),
+        Command::Handoff(settings) => return handoff::run(&name, &settings),
         Command::Origin(settings) => origin::run(settings)?,
         Command::Relay(Relay {
             host_side,

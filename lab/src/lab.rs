@@ -189,6 +189,20 @@ impl Lab {
         })
     }
 
+    /// Has dispatchers read another configuration, which must name the same nodes. No
+    /// connection is lost.
+    ///
+    /// # Errors
+    /// A dispatcher does not take it.
+    pub fn reconfigure(&self, text: &str) -> Result<()> {
+        self.change(|state| {
+            let config = state.dir().config();
+            std::fs::write(&config, cluster::rename(text, &state.name)?)
+                .with_context(|| format!("cannot write {}", config.display()))?;
+            reload_dispatchers(state)
+        })
+    }
+
     /// Has all origin servers forget what they have in memory, and count from zero.
     ///
     /// # Errors

@@ -24,6 +24,7 @@ mod cpu;
 mod demo;
 pub mod documents;
 mod figures;
+mod handoff;
 mod ip;
 mod lab;
 mod link;
