@@ -32,6 +32,7 @@ mod lengths;
 mod noise;
 mod outcome;
 mod packet;
+mod peer;
 mod rebuild;
 mod standing;
 mod tags;
