@@ -17,4 +17,5 @@ pub mod object;
 pub mod packet_socket;
 pub mod raw;
 pub mod signal;
+pub mod switch;
 pub mod udp;

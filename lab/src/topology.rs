@@ -1,5 +1,6 @@
 //! The lab's network: a bridge in a namespace of its own, and for each host a
-//! namespace whose `eth0` is plugged into it. What the daemons need beyond that
+//! namespace whose `eth0` is plugged into it. Frames between hosts take a short way
+//! past the bridge (bpf/lab_switch.bpf.c) where no link is emulated. What the daemons need beyond that
 //! (the VIP's address, ARP, sysctls) they set themselves, as on real hosts.
 
 use std::net::Ipv4Addr;
@@ -8,6 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use trapeze_datapath::netns;
+use trapeze_datapath::switch::Switch;
 
 use crate::ip;
 use crate::program;
@@ -42,7 +44,7 @@ pub fn make_hosts(state: &State, hosts: &[(&str, Ipv4Addr)]) -> Result<()> {
     let mut ports = Vec::new();
     for (host, address) in hosts {
         let namespace = state.namespace(host);
-        let mac = mac(*address);
+        let mac = mac(*address).map(|byte| format!("{byte:02x}")).join(":");
         namespaces.push(format!("netns add {namespace}"));
         links.push(format!(
             "link add {INTERFACE} netns {namespace} address {mac} \
@@ -62,7 +64,41 @@ pub fn make_hosts(state: &State, hosts: &[(&str, Ipv4Addr)]) -> Result<()> {
             ],
         )?;
     }
-    ip::batch(Some(&switch), &ports)
+    ip::batch(Some(&switch), &ports)?;
+    with_switch(state, |program| {
+        for (host, address) in hosts {
+            program.attach(host)?;
+            program.connect(mac(*address), host)?;
+        }
+        Ok(())
+    })
+}
+
+/// Has the switch hand a host its frames at once, and the host's to others: only
+/// if its port is the bridge's, with no link emulated in between.
+///
+/// # Errors
+/// The host, or its port, does not exist.
+pub fn connect(state: &State, host: &str) -> Result<()> {
+    let mac = mac(state.host(host)?.address);
+    with_switch(state, |program| program.connect(mac, host))
+}
+
+/// Leaves a host's frames to the bridge.
+///
+/// # Errors
+/// There is no such host.
+pub fn disconnect(state: &State, host: &str) -> Result<()> {
+    let mac = mac(state.host(host)?.address);
+    with_switch(state, |program| program.disconnect(mac))
+}
+
+fn with_switch(
+    state: &State,
+    work: impl FnOnce(&Switch) -> std::io::Result<()> + Send,
+) -> Result<()> {
+    netns::inside(&state.switch_path(), || work(&Switch::find(BRIDGE)?))
+        .context("cannot change the switch's table")
 }
 
 /// Removes a namespace and what is in it, if it is there.
@@ -81,6 +117,7 @@ pub fn remove(namespace: &str) -> Result<()> {
 /// # Errors
 /// What iproute2 refused.
 pub fn unplug(state: &State, host: &str) -> Result<()> {
+    disconnect(state, host)?;
     change_port(state, host, format!("link set {host} down"))
 }
 
@@ -157,7 +194,9 @@ fn make_switch(switch: &str) -> Result<()> {
             format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"),
             format!("link set {BRIDGE} up"),
         ],
-    )
+    )?;
+    netns::inside(&netns::path(switch), || Switch::make(BRIDGE))
+        .context("cannot load the switch's program")
 }
 
 /// Runs a command to its end.
