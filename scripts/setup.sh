@@ -34,6 +34,12 @@ TEST=(
     iputils-ping    # is that host there?
     tcpdump         # what is on the wire
     chromium        # a real browser
+    wget            # clients of several makes
+    siege
+    perl
+    nodejs
+    golang-go
+    python3-websockets
     xxd             # seeds of the fuzzers
 )
 # Load generators, and a proxy to compare with.

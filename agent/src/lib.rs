@@ -12,11 +12,12 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
 use trapeze_datapath::abi::{self, Server, ServerKey};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
+use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::node::{Node, Role};
@@ -31,8 +32,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
-    let config = read_config(&config_path)?;
-    let own = find_backend(&config, node_name)?.clone();
+    let config = file::read(&config_path)?;
+    let own = config.own_backend(node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
     let _lock = node.lock()?;
     node.register()
@@ -78,8 +79,8 @@ fn reload(
     maps: &AgentMaps,
     host: &mut Host,
 ) -> anyhow::Result<()> {
-    let config = read_config(path)?;
-    let own = find_backend(&config, &old.name)?.clone();
+    let config = file::read(path)?;
+    let own = config.own_backend(&old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
         bail!(
             "the cluster's name and this backend's address and interface are fixed while it runs: restart it"
@@ -122,22 +123,6 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
         }
     }
     Ok(())
-}
-
-fn read_config(path: &Path) -> anyhow::Result<Config> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
-    Config::parse(&text, &path.display().to_string()).map_err(|errors| anyhow!("{errors}"))
-}
-
-fn find_backend<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Backend> {
-    config.backend(name).ok_or_else(|| {
-        let names: Vec<&str> = config.backends.iter().map(|b| b.name.as_str()).collect();
-        anyhow!(
-            "no [[backend]] is named {name}; there are: {}",
-            names.join(", ")
-        )
-    })
 }
 
 fn v4(address: IpAddr) -> anyhow::Result<Ipv4Addr> {

@@ -34,6 +34,28 @@ pub fn bytes(bytes: u64) -> String {
     }
 }
 
+/// Bytes from `512`, `64k`, `32M`, `1.5G`: powers of 1024, as `docker` and `truncate`
+/// have them.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let digits = text.trim_end_matches(['B', 'b', 'i']);
+    let (number, unit) = match digits.chars().last() {
+        Some(unit) if unit.is_ascii_alphabetic() => (&digits[..digits.len() - 1], Some(unit)),
+        _ => (digits, None),
+    };
+    let shift = match unit.map(|u| u.to_ascii_lowercase()) {
+        None => 0,
+        Some('k') => 10,
+        Some('m') => 20,
+        Some('g') => 30,
+        Some('t') => 40,
+        Some(_) => return Err("write it as 512, 64k, 32M or 1.5G".to_owned()),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(number) if (0.0..1e9).contains(&number) => Ok((number * (1u64 << shift) as f64) as u64),
+        _ => Err("write it as 512, 64k, 32M or 1.5G".to_owned()),
+    }
+}
+
 /// `1 backend`, `2 backends`.
 pub fn count(count: usize, noun: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };
@@ -55,6 +77,23 @@ mod tests {
             (187_200_000, "2d04h"),
         ] {
             assert_eq!(time(Duration::from_millis(ms)), text);
+        }
+    }
+
+    #[test]
+    fn sizes_are_read_in_powers_of_1024() {
+        for (text, size) in [
+            ("0", 0),
+            ("512", 512),
+            ("64k", 65_536),
+            ("32M", 32 << 20),
+            ("32MiB", 32 << 20),
+            ("1.5G", 3 << 29),
+        ] {
+            assert_eq!(parse_bytes(text), Ok(size), "{text}");
+        }
+        for wrong in ["", "M", "x", "-1", "1X", "NaN", "1e30"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }
 

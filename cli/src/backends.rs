@@ -6,8 +6,7 @@ use serde::Serialize;
 use trapeze_datapath::node::Node;
 use trapeze_dispatcher::{BackendStatus, Request, ask};
 
-use crate::nodes::Select;
-use crate::output::Output;
+use crate::nodes::PerNode;
 use crate::pinned;
 use crate::table::{Column, Table, Tone};
 
@@ -18,9 +17,7 @@ use crate::table::{Column, Table, Tone};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    select: Select,
-    #[command(flatten)]
-    output: Output,
+    nodes: PerNode,
 }
 
 /// One node's view.
@@ -41,9 +38,7 @@ const NOT_KNOWN: &str = "?";
 
 /// Lists them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let nodes = args.select.dispatchers()?;
-    let reports: Vec<Report> = nodes.iter().map(look).collect::<anyhow::Result<_>>()?;
-    args.output.each(&reports)
+    args.nodes.report_dispatchers(look).map(drop)
 }
 
 fn look(node: &Node) -> anyhow::Result<Report> {

@@ -1,13 +1,14 @@
 //! `trapeze check`: is a configuration right? Asks no daemon, changes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trapeze_core::config::{Config, ConfigErrors};
+use trapeze_core::config::{Config, ConfigErrors, Rule, Service};
 
+use crate::file::FileError;
 use crate::output::Output;
 use crate::{amount, file};
 
@@ -56,8 +57,12 @@ struct Mistake {
 
 /// Checks it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let text = file::read(&args.config)?;
-    let report = Report::of(&text, &args.config.display().to_string());
+    let found = match file::read(&args.config) {
+        Ok(config) => Ok(config),
+        Err(FileError::Wrong(errors)) => Err(errors),
+        Err(error) => return Err(error.into()),
+    };
+    let report = Report::of(&found, &args.config.display().to_string());
     args.output.one(&report)?;
     Ok(match report.ok {
         true => ExitCode::SUCCESS,
@@ -66,15 +71,17 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Report {
-    fn of(text: &str, name: &str) -> Self {
-        let parsed = Config::parse(text, name);
+    fn of(found: &Result<Config, ConfigErrors>, name: &str) -> Self {
         Self {
             file: name.to_owned(),
-            ok: parsed.is_ok(),
-            summary: parsed.as_ref().ok().map(Summary::of),
-            remarks: parsed.as_ref().map(remarks).unwrap_or_default(),
-            errors: parsed.as_ref().err().map(mistakes).unwrap_or_default(),
-            text: parsed.err().map_or_else(String::new, |e| e.to_string()),
+            ok: found.is_ok(),
+            summary: found.as_ref().ok().map(Summary::of),
+            remarks: found.as_ref().map(remarks).unwrap_or_default(),
+            errors: found.as_ref().err().map(mistakes).unwrap_or_default(),
+            text: found
+                .as_ref()
+                .err()
+                .map_or_else(String::new, ToString::to_string),
         }
     }
 }
@@ -106,19 +113,61 @@ fn remarks(config: &Config) -> Vec<String> {
     let in_pools: BTreeSet<usize> = (config.pools.iter())
         .flat_map(|pool| pool.members.iter().map(|member| member.backend))
         .collect();
-    let used: BTreeSet<usize> = (config.services.iter())
-        .flat_map(|service| {
-            let by_rules = service.rules.iter().map(|rule| rule.pool);
-            by_rules.chain(service.default_pool)
-        })
-        .collect();
+    let used: BTreeSet<usize> = (config.services.iter()).flat_map(Service::pools).collect();
     let backends = (config.backends.iter().enumerate())
         .filter(|(index, _)| !in_pools.contains(index))
         .map(|(_, backend)| format!("backend {} is in no pool", backend.name));
     let pools = (config.pools.iter().enumerate())
         .filter(|(index, _)| !used.contains(index))
         .map(|(_, pool)| format!("pool {} is used by no service", pool.name));
-    backends.chain(pools).collect()
+    backends.chain(pools).chain(shared_ports(config)).collect()
+}
+
+/// The services that send to one port of a backend, by their names.
+#[derive(Default)]
+struct Senders<'c> {
+    tls: BTreeSet<&'c str>,
+    plain: BTreeSet<&'c str>,
+}
+
+/// Ports given by `server` to which one service sends TLS and another does not:
+/// hardly any server takes both.
+fn shared_ports(config: &Config) -> impl Iterator<Item = String> {
+    let mut senders: BTreeMap<(usize, u16), Senders> = BTreeMap::new();
+    for service in &config.services {
+        for member in service.pools().flat_map(|pool| &config.pools[pool].members) {
+            let server = member.server.or(config.backends[member.backend].server);
+            let Some(server) = server.filter(|_| member.weight > 0) else {
+                continue;
+            };
+            let at = senders.entry((member.backend, server.port())).or_default();
+            match is_for_tls(service) {
+                true => at.tls.insert(&service.name),
+                false => at.plain.insert(&service.name),
+            };
+        }
+    }
+    senders.retain(|_, at| !at.tls.is_empty() && !at.plain.is_empty());
+    senders
+        .into_iter()
+        .map(|((backend, port), Senders { tls, plain })| {
+            let list = |names: BTreeSet<&str>| Vec::from_iter(names).join(", ");
+            format!(
+                "port {port} of backend {} is for TLS ({}) and for plain HTTP ({}): give the \
+             backend a `server` of its own in the pool of one of them",
+                config.backends[backend].name,
+                list(tls),
+                list(plain)
+            )
+        })
+}
+
+/// By its port, or because its rules look at nothing but ClientHellos.
+fn is_for_tls(service: &Service) -> bool {
+    let asks_tls = |rule: &Rule| rule.sni.is_some() || rule.alpn.is_some();
+    let only_tls = !service.rules.is_empty() && service.rules.iter().all(asks_tls);
+    // 443, 8443 and the like, by custom.
+    service.address.port() % 1000 == 443 || only_tls
 }
 
 impl fmt::Display for Report {
@@ -152,17 +201,21 @@ mod tests {
 
     const FILE: &str = include_str!("../../examples/trapeze.toml");
 
+    fn report(text: &str) -> Report {
+        Report::of(&Config::parse(text, "t.toml"), "t.toml")
+    }
+
     #[test]
     fn a_right_file_is_summed_up() {
         assert_eq!(
-            Report::of(FILE, "t.toml").to_string(),
-            "ok: t.toml: cluster example, 1 dispatcher, 3 backends, 2 pools, 2 services, 3 rules\n"
+            report(FILE).to_string(),
+            "ok: t.toml: cluster example, 1 dispatcher, 3 backends, 4 pools, 2 services, 3 rules\n"
         );
     }
 
     #[test]
     fn mistakes_come_with_their_place() {
-        let report = Report::of(&FILE.replace("\"hrw\"", "\"hwr\""), "t.toml");
+        let report = report(&FILE.replacen("\"hrw\"", "\"hwr\"", 1));
         assert!(!report.ok);
         let place = format!(
             "t.toml:{}:{}:",
@@ -176,7 +229,22 @@ mod tests {
     #[test]
     fn what_nothing_uses_is_remarked() {
         let text = FILE.replace("pool = \"images\"", "pool = \"web\"");
-        let report = Report::of(&text, "t.toml");
-        assert_eq!(report.remarks, ["pool images is used by no service"]);
+        assert_eq!(report(&text).remarks, ["pool images is used by no service"]);
+    }
+
+    #[test]
+    fn a_server_that_is_to_take_tls_and_plain_http_is_remarked() {
+        let text = FILE.replace("pool = \"web-tls\"", "pool = \"web\"");
+        assert_eq!(
+            report(&text).remarks,
+            [
+                "pool web-tls is used by no service",
+                "port 8080 of backend b3 is for TLS (site-tls) and for plain HTTP (site): give \
+                 the backend a `server` of its own in the pool of one of them"
+            ]
+        );
+        // On another port, but with rules for ClientHellos only.
+        let other = text.replace("10.77.0.100:443", "10.77.0.100:4430");
+        assert_eq!(report(&other).remarks.len(), 2);
     }
 }

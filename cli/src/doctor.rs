@@ -15,6 +15,7 @@ use serde::Serialize;
 use trapeze_core::config::Config;
 use trapeze_datapath::node::{Node, Role};
 
+use crate::file::FileError;
 use crate::output::Output;
 use crate::table::{Column, Table, Tone};
 use crate::{amount, file};
@@ -131,7 +132,7 @@ fn find_patients(args: &Args) -> anyhow::Result<(Vec<Patient>, Vec<Section>)> {
             Some(name) => name.clone(),
             None => host_name()?,
         };
-        return Ok(match file::load(path) {
+        return Ok(match file::read(path) {
             Ok(config) => (vec![patient(config, &name, args.role, &nodes)?], vec![]),
             Err(error) => (vec![], vec![wrong_file("configuration", path, &error)]),
         });
@@ -142,7 +143,7 @@ fn find_patients(args: &Args) -> anyhow::Result<(Vec<Patient>, Vec<Section>)> {
     });
     let (mut patients, mut wrong) = (Vec::new(), Vec::new());
     for node in chosen {
-        match file::load(&node.config) {
+        match file::read(&node.config) {
             Ok(config) => patients.push(Patient {
                 name: node.name.clone(),
                 role: node.role,
@@ -198,7 +199,7 @@ fn patient(
     })
 }
 
-fn wrong_file(about: &str, path: &Path, error: &anyhow::Error) -> Section {
+fn wrong_file(about: &str, path: &Path, error: &FileError) -> Section {
     Section {
         about: about.to_owned(),
         checks: vec![Check::missing(

@@ -7,8 +7,7 @@ use serde::Serialize;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_dispatcher::{Request, Status, ask};
 
-use crate::nodes::Select;
-use crate::output::Output;
+use crate::nodes::PerNode;
 use crate::pinned::{self, Counter};
 use crate::table::{Column, Table, Tone};
 
@@ -22,9 +21,7 @@ pub struct Args {
     #[arg(long)]
     all: bool,
     #[command(flatten)]
-    select: Select,
-    #[command(flatten)]
-    output: Output,
+    nodes: PerNode,
 }
 
 /// One node's drops.
@@ -82,14 +79,12 @@ const BY_DAEMON: &[(&str, &str)] = &[
 
 /// Shows them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let nodes = args.select.nodes()?;
-    let mut reports: Vec<Report> = nodes.iter().map(look).collect::<anyhow::Result<_>>()?;
-    if !args.all {
-        for report in &mut reports {
-            report.drops.retain(|drop| drop.count > 0);
-        }
-    }
-    args.output.each(&reports)
+    let reports = args.nodes.report(|node| {
+        let mut report = look(node)?;
+        report.drops.retain(|drop| args.all || drop.count > 0);
+        Ok(report)
+    });
+    reports.map(drop)
 }
 
 fn look(node: &Node) -> anyhow::Result<Report> {

@@ -77,7 +77,7 @@ struct Target<'u> {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let explained = match &args.config {
         Some(path) => {
-            let config = file::load(path)?;
+            let config = file::read(path)?;
             let services: Vec<SocketAddr> = config.services.iter().map(|s| s.address).collect();
             explain_offline(&config, &args.question(&services)?)?
         }

@@ -1,32 +1,19 @@
 //! The cluster's configuration file, and what it expects of a host.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
-use anyhow::{Context, anyhow};
 use trapeze_core::config::Config;
+pub use trapeze_datapath::file::{FileError, read};
 
 /// Where it is unless said otherwise.
 pub const DEFAULT: &str = "/etc/trapeze/trapeze.toml";
-
-/// Reads and checks it; all its mistakes are in the error, with line and column.
-pub fn load(path: &Path) -> anyhow::Result<Config> {
-    Config::parse(&read(path)?, &path.display().to_string()).map_err(|errors| anyhow!("{errors}"))
-}
-
-/// Only reads it.
-pub fn read(path: &Path) -> anyhow::Result<String> {
-    std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the configuration {}", path.display()))
-}
 
 /// The ports on which servers have to listen on a backend: for each service
 /// whose pools it is in, the pool's own, or the backend's, or the service's.
 pub fn expected_ports(config: &Config, backend: &str) -> BTreeSet<u16> {
     let mut ports = BTreeSet::new();
     for service in &config.services {
-        let by_rules = service.rules.iter().map(|rule| rule.pool);
-        for pool in by_rules.chain(service.default_pool) {
+        for pool in service.pools() {
             let members = config.pools[pool].members.iter();
             for member in members.filter(|member| member.weight > 0) {
                 let configured = &config.backends[member.backend];
@@ -50,7 +37,7 @@ mod tests {
         let config = Config::parse(text, "trapeze.toml").unwrap();
         let ports = |backend| Vec::from_iter(expected_ports(&config, backend));
         assert_eq!(ports("b1"), [80, 443]);
-        assert_eq!(ports("b3"), [8080, 8081]);
+        assert_eq!(ports("b3"), [8080, 8081, 8443]);
         assert!(ports("b9").is_empty());
     }
 }

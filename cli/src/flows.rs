@@ -15,8 +15,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::node::Node;
 
 use crate::amount;
-use crate::nodes::Select;
-use crate::output::Output;
+use crate::nodes::PerNode;
 use crate::pinned::{self, Slot};
 use crate::table::{Column, Table};
 
@@ -40,9 +39,7 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 50)]
     limit: usize,
     #[command(flatten)]
-    select: Select,
-    #[command(flatten)]
-    output: Output,
+    nodes: PerNode,
 }
 
 /// A client, with or without its port.
@@ -93,12 +90,8 @@ struct Flow {
 
 /// Lists them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let nodes = args.select.dispatchers()?;
-    let reports: Vec<Report> = nodes
-        .iter()
-        .map(|node| look(node, args))
-        .collect::<anyhow::Result<_>>()?;
-    args.output.each(&reports)
+    let reports = args.nodes.report_dispatchers(|node| look(node, args));
+    reports.map(drop)
 }
 
 fn look(node: &Node, args: &Args) -> anyhow::Result<Report> {

@@ -13,6 +13,7 @@ mod nodes;
 mod output;
 mod pinned;
 mod reload;
+mod sim;
 mod status;
 mod table;
 
@@ -44,6 +45,7 @@ enum Command {
     Check(check::Args),
     Doctor(doctor::Args),
     Lab(trapeze_lab::Args),
+    Sim(sim::Args),
 }
 
 /// How to run a daemon
@@ -74,7 +76,11 @@ impl Daemon {
 }
 
 fn main() -> ExitCode {
-    let result = match Args::parse().command {
+    let args = match Args::try_parse() {
+        Ok(args) => args,
+        Err(error) => return output::misused(&error),
+    };
+    let result = match args.command {
         Command::Dispatch(daemon) => daemon
             .node()
             .and_then(|node| trapeze_dispatcher::run(daemon.config, &node))
@@ -92,11 +98,9 @@ fn main() -> ExitCode {
         Command::Check(args) => check::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => trapeze_lab::run(args),
+        Command::Sim(args) => sim::run(&args).map(done),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("trapeze: {error:#}");
-        ExitCode::FAILURE
-    })
+    result.unwrap_or_else(|error| output::failed(&error))
 }
 
 fn done((): ()) -> ExitCode {

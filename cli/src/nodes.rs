@@ -1,7 +1,49 @@
-//! Which of this host's nodes a command is about.
+//! Which of this host's nodes a command is about, and how it tells of each.
+
+use std::fmt::Display;
 
 use anyhow::{bail, ensure};
+use serde::Serialize;
 use trapeze_datapath::node::{Node, Role};
+
+use crate::output::Output;
+
+/// A report for each of this host's nodes
+#[derive(Clone, Debug, clap::Args)]
+pub struct PerNode {
+    #[command(flatten)]
+    select: Select,
+    #[command(flatten)]
+    output: Output,
+}
+
+impl PerNode {
+    /// Looks at each node, and prints what was found.
+    pub fn report<T: Serialize + Display>(
+        &self,
+        look: impl FnMut(&Node) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<T>> {
+        self.report_on(&self.select.nodes()?, look)
+    }
+
+    /// The same of dispatchers alone.
+    pub fn report_dispatchers<T: Serialize + Display>(
+        &self,
+        look: impl FnMut(&Node) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<T>> {
+        self.report_on(&self.select.dispatchers()?, look)
+    }
+
+    fn report_on<T: Serialize + Display>(
+        &self,
+        nodes: &[Node],
+        look: impl FnMut(&Node) -> anyhow::Result<T>,
+    ) -> anyhow::Result<Vec<T>> {
+        let reports: Vec<T> = nodes.iter().map(look).collect::<anyhow::Result<_>>()?;
+        self.output.each(&reports)?;
+        Ok(reports)
+    }
+}
 
 /// Which of this host's nodes
 #[derive(Clone, Debug, clap::Args)]
@@ -13,12 +55,12 @@ pub struct Select {
 
 impl Select {
     /// The nodes that are meant, at least one.
-    pub fn nodes(&self) -> anyhow::Result<Vec<Node>> {
+    fn nodes(&self) -> anyhow::Result<Vec<Node>> {
         choose(Node::local()?, self.node.as_deref())
     }
 
     /// The dispatchers among them, at least one.
-    pub fn dispatchers(&self) -> anyhow::Result<Vec<Node>> {
+    fn dispatchers(&self) -> anyhow::Result<Vec<Node>> {
         let mut nodes = self.nodes()?;
         let names = names(&nodes);
         nodes.retain(|node| node.role == Role::Dispatcher);

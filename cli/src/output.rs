@@ -1,8 +1,11 @@
 //! What a command prints: JSON for programs, or text for people, in colour on
-//! a terminal only.
+//! a terminal only. With `--json` the standard output is JSON whatever happens: what
+//! goes wrong is `{"error": "..."}` there, and text on standard error without it.
 
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, IsTerminal, Write};
+use std::process::ExitCode;
 
 use serde::Serialize;
 
@@ -32,6 +35,38 @@ impl Output {
     }
 }
 
+/// Says why a command could not do its work, and gives its exit status.
+pub fn failed(error: &anyhow::Error) -> ExitCode {
+    match asks_for_json(std::env::args_os()) {
+        true => print_error(&format!("{error:#}")),
+        false => eprintln!("trapeze: {error:#}"),
+    }
+    ExitCode::FAILURE
+}
+
+/// The same for a command line that is none, or asks for help.
+pub fn misused(error: &clap::Error) -> ExitCode {
+    match error.use_stderr() && asks_for_json(std::env::args_os()) {
+        true => print_error(error.render().to_string().trim_end()),
+        // Nobody reads it: nothing to be done.
+        false => drop(error.print()),
+    }
+    ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX))
+}
+
+/// Looks at the words alone: a command line that is wrong has no more.
+fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
+    // What follows is another program's.
+    let mut own = words.take_while(|word| word != "--");
+    own.any(|word| word == "--json")
+}
+
+fn print_error(message: &str) {
+    let error = serde_json::json!({ "error": message });
+    // As in `print`, and there is nowhere left to say so.
+    let _ = writeln!(io::stdout(), "{error:#}");
+}
+
 /// `{:#}` is with colour.
 fn text(report: &impl Display) -> String {
     let colour = io::stdout().is_terminal()
@@ -48,5 +83,19 @@ fn print(text: &str) -> anyhow::Result<()> {
         // `trapeze flows | head` has seen enough.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_our_own_words_ask_for_json() {
+        let asks = |line: &str| asks_for_json(line.split(' ').map(OsString::from));
+        assert!(asks("trapeze status --json"));
+        assert!(asks("trapeze status --json --nod"));
+        assert!(!asks("trapeze lab exec d1 -- trapeze status --json"));
+        assert!(!asks("trapeze flows"));
     }
 }

@@ -5,14 +5,13 @@ use std::fmt;
 use std::net::Ipv4Addr;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use trapeze_datapath::kill;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_dispatcher::{Request, ask};
 
-use crate::nodes::Select;
-use crate::output::Output;
+use crate::nodes::PerNode;
 use crate::{file, pinned};
 
 /// Have the daemons of this host read their configuration again
@@ -22,9 +21,7 @@ use crate::{file, pinned};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    select: Select,
-    #[command(flatten)]
-    output: Output,
+    nodes: PerNode,
 }
 
 /// What became of one node's reload.
@@ -40,9 +37,7 @@ struct Report {
 
 /// Reloads them.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let nodes = args.select.nodes()?;
-    let reports: Vec<Report> = nodes.iter().map(reload).collect();
-    args.output.each(&reports)?;
+    let reports = args.nodes.report(|node| Ok(reload(node)))?;
     Ok(match reports.iter().all(|report| report.reloaded) {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
@@ -71,10 +66,8 @@ fn reload_agent(node: &Node) -> anyhow::Result<()> {
         "its daemon does not run (it was process {}): start `trapeze agent`",
         node.pid
     );
-    let config = file::load(&node.config)?;
-    let Some(own) = config.backend(&node.name) else {
-        bail!("no [[backend]] is named {} any more", node.name);
-    };
+    let config = file::read(&node.config)?;
+    let own = config.own_backend(&node.name)?;
     let data_path = pinned::agent(node)?.node.get(&0)?;
     let address = data_path.map(|node| Ipv4Addr::from(node.address));
     ensure!(

@@ -13,8 +13,7 @@ use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_dispatcher::{BackendStatus, Request, ask};
 
-use crate::nodes::Select;
-use crate::output::Output;
+use crate::nodes::PerNode;
 use crate::pinned::{self, Counter};
 use crate::table::{Column, Table, Tone};
 use crate::{amount, drops, file};
@@ -25,9 +24,7 @@ use crate::{amount, drops, file};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    select: Select,
-    #[command(flatten)]
-    output: Output,
+    nodes: PerNode,
 }
 
 /// A node at this moment.
@@ -88,9 +85,7 @@ struct Flows {
 
 /// Shows them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    let nodes = args.select.nodes()?;
-    let reports: Vec<Report> = nodes.iter().map(look).collect::<anyhow::Result<_>>()?;
-    args.output.each(&reports)
+    args.nodes.report(look).map(drop)
 }
 
 fn look(node: &Node) -> anyhow::Result<Report> {
@@ -170,7 +165,7 @@ fn service_addresses(maps: &DispatcherMaps) -> anyhow::Result<Vec<String>> {
 }
 
 fn look_at_agent(node: &Node, problems: &mut Vec<String>) -> anyhow::Result<Part> {
-    let expected = match file::load(&node.config) {
+    let expected = match file::read(&node.config) {
         Ok(config) => Some(file::expected_ports(&config, &node.name)),
         Err(error) => {
             problems.push(format!("{error:#}"));

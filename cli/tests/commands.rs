@@ -291,5 +291,36 @@ fn options_that_do_not_exist_are_another_status() {
     ] {
         let output = Command::new(TRAPEZE).args(arguments).output().unwrap();
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(output.stdout.is_empty(), "{arguments:?}");
+    }
+}
+
+/// Programs that read JSON need not read anything else.
+#[test]
+fn with_json_errors_are_json_too() {
+    let nowhere = "/nonexistent/trapeze.toml";
+    for (arguments, status, message) in [
+        (&["check", "-c", nowhere][..], 1, nowhere),
+        (&["explain", "-c", nowhere, "/"], 1, nowhere),
+        (&["status", "--node", "nobody"], 1, "node"),
+        (&["flows"], 1, "node"),
+        (&["backends"], 1, "node"),
+        (&["drops"], 1, "node"),
+        (&["reload"], 1, "node"),
+        (&["lab", "--name", "nowhere", "status"], 1, "nowhere"),
+        (&["flows", "--state", "open"], 2, "--state"),
+        (&["explain", "--sni", "a"], 2, "--sni"),
+    ] {
+        let mut command = Command::new(TRAPEZE);
+        let output = command.args(arguments).arg("--json").output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}");
+        assert!(output.stderr.is_empty(), "{arguments:?}: {output:?}");
+        let said: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let error = said["error"].as_str().unwrap();
+        assert!(error.contains(message), "{arguments:?}: {error}");
+        let text = command.get_args().filter(|word| *word != "--json");
+        let output = Command::new(TRAPEZE).args(text).output().unwrap();
+        assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
     }
 }

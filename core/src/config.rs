@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::policy::{BackendId, Class, Request, Subject, binding};
 use crate::route::Asked;
 
-pub use errors::{ConfigError, ConfigErrors};
+pub use errors::{ConfigError, ConfigErrors, NotNamed};
 pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
 
 /// A whole cluster.
@@ -49,6 +49,29 @@ impl Config {
     /// syntax alone, because nothing after them can be trusted.
     pub fn parse(text: &str, file_name: &str) -> Result<Config, ConfigErrors> {
         parse::parse(text, file_name)
+    }
+
+    /// As [`Self::parse`], of what a file holds. The first byte that is not UTF-8,
+    /// which TOML has to be, is an error of syntax.
+    pub fn from_bytes(bytes: &[u8], file_name: &str) -> Result<Config, ConfigErrors> {
+        match str::from_utf8(bytes) {
+            Ok(text) => Self::parse(text, file_name),
+            Err(error) => Err(ConfigErrors::not_utf8(bytes, error, file_name)),
+        }
+    }
+
+    /// The dispatcher that a host takes itself for.
+    pub fn own_dispatcher(&self, name: &str) -> Result<&Dispatcher, NotNamed> {
+        let names = self.dispatchers.iter().map(|d| &d.name);
+        let own = self.dispatcher(name);
+        own.ok_or_else(|| NotNamed::new("dispatcher", name, names))
+    }
+
+    /// The backend that a host takes itself for.
+    pub fn own_backend(&self, name: &str) -> Result<&Backend, NotNamed> {
+        let names = self.backends.iter().map(|b| &b.name);
+        let own = self.backend(name);
+        own.ok_or_else(|| NotNamed::new("backend", name, names))
     }
 
     /// The dispatcher of that name.
@@ -182,6 +205,14 @@ pub struct Service {
     pub rules: Vec<Rule>,
     /// Index into [`Config::pools`] when no rule matches.
     pub default_pool: Option<usize>,
+}
+
+impl Service {
+    /// The pools that its rules and it itself name, perhaps more than once.
+    pub fn pools(&self) -> impl Iterator<Item = usize> {
+        let by_rules = self.rules.iter().map(|rule| rule.pool);
+        by_rules.chain(self.default_pool)
+    }
 }
 
 /// Conditions, all of which must hold, and the pool that they choose.

@@ -41,6 +41,9 @@ pub enum BadHead {
     /// Not HTTP/1, with the reason; answer 400.
     #[error("malformed request: {0}")]
     Malformed(&'static str),
+    /// HTTP of another major version than 1; answer 505 (RFC 9110 §15.6.6).
+    #[error("HTTP/{0} where HTTP/1.x is spoken")]
+    Version(char),
     /// No end of the head within the limit; answer 431 (RFC 6585 §5).
     #[error("request head too large")]
     TooLarge,

@@ -31,6 +31,7 @@ mod flow;
 mod goodbye;
 mod reading;
 mod retained;
+mod sack;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -165,14 +166,17 @@ impl Intake {
             return false;
         };
         let mss = usize::from(mss);
+        let mut ahead = Vec::new();
         let retained = match phase {
             Phase::Reading(reading) if reading.acked == 0 => {
-                let bytes = reading.assembly.contiguous();
-                let all = retained::segments(&connection, bytes, 0, reading.closed(), mss);
+                let all = retained::all_segments(&connection, &reading, mss);
                 self.send_to_backend(&connection, all);
                 return true;
             }
-            Phase::Reading(reading) => Retained::new(&reading, mss, now),
+            Phase::Reading(reading) => {
+                ahead = retained::segments_ahead(&connection, &reading, mss);
+                Retained::new(&reading, mss, now)
+            }
             Phase::Retained(mut retained) => {
                 retained.reassign(mss, now);
                 retained
@@ -180,6 +184,7 @@ impl Intake {
             Phase::Goodbye(_) => return false,
         };
         self.send_retained(&connection, &retained);
+        self.send_to_backend(&connection, ahead);
         self.table.put(Flow {
             connection,
             serial,
@@ -232,9 +237,13 @@ impl Intake {
         }
     }
 
-    /// Forgets a flow without a word to anybody.
+    /// Forgets a flow. An answer goes out; an acknowledgement that waits does not: a
+    /// client that has heard of bytes would not send them again along with the rest.
     pub fn forget(&mut self, key: &FlowKey) {
-        self.table.take(key);
+        let flow = self.table.take(key);
+        if flow.is_some_and(|flow| matches!(flow.phase, Phase::Reading(_))) {
+            self.actions.retain(|action| action.flow() != *key);
+        }
     }
 
     /// The stream so far of a flow whose head is complete: decided, or
@@ -245,6 +254,12 @@ impl Intake {
             Phase::Retained(retained) => Some(&retained.bytes),
             _ => None,
         }
+    }
+
+    /// Is this flow's head being read?
+    pub fn is_reading(&self, key: &FlowKey) -> bool {
+        let flow = self.table.get(key);
+        flow.is_some_and(|flow| matches!(flow.phase, Phase::Reading(_)))
     }
 
     /// When [`Self::on_timeout`] wants to be called.

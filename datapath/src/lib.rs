@@ -8,6 +8,7 @@ pub mod attach;
 pub mod clock;
 pub mod diag;
 pub mod dispatcher;
+pub mod file;
 pub mod host;
 pub mod kill;
 pub mod map;

@@ -293,6 +293,7 @@ const RECORD_OVERFLOW: Answer = Answer::TlsAlert(22);
 fn answer_to(bad: &BadHead) -> Answer {
     match bad {
         BadHead::Malformed(_) => Answer::BadRequest,
+        BadHead::Version(_) => Answer::VersionNotSupported,
         BadHead::TooLarge => Answer::HeadTooLarge,
         BadHead::TlsMalformed(_) => Answer::DECODE_ERROR,
         BadHead::TlsTooLarge => RECORD_OVERFLOW,

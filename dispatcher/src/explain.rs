@@ -213,9 +213,9 @@ mod tests {
     #[test]
     fn a_server_name_is_compared_in_any_case() {
         let explained = ask("10.77.0.100:443", None, Some("IMG.example")).unwrap();
-        assert_eq!(explained.pool.as_deref(), Some("images"));
+        assert_eq!(explained.pool.as_deref(), Some("images-tls"));
         let explained = ask("10.77.0.100:443", None, None).unwrap();
-        assert_eq!(explained.pool.as_deref(), Some("web"));
+        assert_eq!(explained.pool.as_deref(), Some("web-tls"));
     }
 
     #[test]

@@ -32,12 +32,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
-use anyhow::{Context, anyhow, bail};
-use trapeze_core::config::{Attach, Config, Dispatcher};
+use anyhow::{Context, bail};
+use trapeze_core::config::{Attach, Dispatcher};
 use trapeze_datapath::abi::{self, ENCAP_LEN, Service, ServiceKey};
 use trapeze_datapath::dispatcher::{
     DispatcherMaps, DispatcherOptions, Loads, attach_dispatcher, load_dispatcher,
 };
+use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::node::{Node, Role};
@@ -77,8 +78,8 @@ pub(crate) struct Shared {
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
-    let config = read_config(&config_path)?;
-    let own = find_dispatcher(&config, node_name)?.clone();
+    let config = file::read(&config_path)?;
+    let own = config.own_dispatcher(node_name)?.clone();
     let attach = usable_hook(&own)?;
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
     let _lock = node.lock()?;
@@ -176,8 +177,8 @@ impl Shared {
 
     /// Reads the configuration again; flows and their backends stay as they are.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
-        let config = read_config(&self.config_path)?;
-        let own = find_dispatcher(&config, &self.node.name)?.clone();
+        let config = file::read(&self.config_path)?;
+        let own = config.own_dispatcher(&self.node.name)?.clone();
         let old = self.cluster();
         if config.name != old.config.name
             || own.interface != self.interface
@@ -293,22 +294,6 @@ impl Shared {
         self.node.unregister()?;
         Ok(())
     }
-}
-
-fn read_config(path: &PathBuf) -> anyhow::Result<Config> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the configuration {}", path.display()))?;
-    Config::parse(&text, &path.display().to_string()).map_err(|errors| anyhow!("{errors}"))
-}
-
-fn find_dispatcher<'a>(config: &'a Config, name: &str) -> anyhow::Result<&'a Dispatcher> {
-    config.dispatcher(name).ok_or_else(|| {
-        let names: Vec<&str> = config.dispatchers.iter().map(|d| d.name.as_str()).collect();
-        anyhow!(
-            "no [[dispatcher]] is named {name}; there are: {}",
-            names.join(", ")
-        )
-    })
 }
 
 /// The hook that the configuration asks for, but for the one that cannot work: a

@@ -41,13 +41,41 @@ pub fn configure(options: &Options) -> Result<Cluster> {
             read(&text, "trapeze.toml", &options.name)
         }
         Some(path) => {
-            let text = std::fs::read_to_string(path)
-                .with_context(|| format!("cannot read {}", path.display()))?;
+            let bytes =
+                std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+            // With line and column, if it is no text.
+            Config::from_bytes(&bytes, &path.to_string_lossy())?;
+            let text = String::from_utf8(bytes)?;
             let cluster = read(&text, &path.to_string_lossy(), &options.name)?;
             agree(&cluster, options, path)?;
             Ok(cluster)
         }
     }
+}
+
+/// A configuration whose only pool has another policy, without parameters.
+///
+/// # Errors
+/// It has several pools, or its pool names no policy.
+pub fn with_policy(text: &str, policy: PolicyKind) -> Result<String> {
+    let Pools { pool } = toml::from_str(text)?;
+    let [Pool { policy: Some(old) }] = &pool[..] else {
+        bail!("it has {} pools, not one that names its policy", pool.len());
+    };
+    let mut own = text.to_owned();
+    own.replace_range(old.span(), &format!("{:?}", policy.name()));
+    Ok(own)
+}
+
+/// Where the file says the pools' policies.
+#[derive(Deserialize)]
+struct Pools {
+    pool: Vec<Pool>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    policy: Option<Spanned<toml::Value>>,
 }
 
 /// Where the file says the cluster's name.
@@ -180,21 +208,12 @@ fn agree(cluster: &Cluster, options: &Options, path: &Path) -> Result<()> {
 }
 
 fn generate(options: &Options) -> Result<String> {
-    let mut text = format!(
-        "# Made by `trapeze lab up --name {}`; yours to change.\n\
-         [cluster]\nname = {:?}\nkeys = [{{ id = 1, secret = \"{}\" }}]\n",
-        options.name,
-        cluster(&options.name),
-        random_key()?
-    );
     let backends = options.backends.unwrap_or(3);
-    for number in 1..=options.dispatchers.unwrap_or(1) {
-        write_node(&mut text, Role::Dispatcher, number)?;
-        writeln!(text, "attach = \"tc\"")?;
-    }
-    for number in 1..=backends {
-        write_node(&mut text, Role::Backend, number)?;
-    }
+    let mut text = format!(
+        "# Made by `trapeze lab up --name {}`; yours to change.\n{}",
+        options.name,
+        nodes(&options.name, options.dispatchers.unwrap_or(1), backends)?
+    );
     let members: Vec<String> = (1..=backends)
         .map(|number| format!("{:?}", Role::Backend.host(number)))
         .collect();
@@ -207,6 +226,27 @@ fn generate(options: &Options) -> Result<String> {
     write_service(&mut text, "web", 80)?;
     if options.tls {
         write_service(&mut text, "web-tls", 443)?;
+    }
+    Ok(text)
+}
+
+/// The beginning of a configuration: the cluster, with a key of its own, and nodes
+/// that are the lab's hosts.
+///
+/// # Errors
+/// The kernel gives no random numbers.
+pub fn nodes(lab: &str, dispatchers: u8, backends: u8) -> Result<String> {
+    let mut text = format!(
+        "[cluster]\nname = {:?}\nkeys = [{{ id = 1, secret = \"{}\" }}]\n",
+        cluster(lab),
+        random_key()?
+    );
+    for number in 1..=dispatchers {
+        write_node(&mut text, Role::Dispatcher, number)?;
+        writeln!(text, "attach = \"tc\"")?;
+    }
+    for number in 1..=backends {
+        write_node(&mut text, Role::Backend, number)?;
     }
     Ok(text)
 }

@@ -25,6 +25,16 @@ fn the_generated_file_fits() {
 }
 
 #[test]
+fn the_policy_of_the_only_pool_can_be_changed() {
+    let text = configure(&Options::named("x")).unwrap().text;
+    let changed = with_policy(&text, PolicyKind::Hrw).unwrap();
+    assert_eq!(changed, text.replace("\"round-robin\"", "\"hrw\""));
+    let table = text.replace("\"round-robin\"", "{ name = \"lard\", t_low = 9 }");
+    assert_eq!(with_policy(&table, PolicyKind::Hrw).unwrap(), changed);
+    assert!(with_policy(EXAMPLE, PolicyKind::Hrw).is_err());
+}
+
+#[test]
 fn every_lab_has_its_own_key() {
     let options = Options::named("x");
     assert_ne!(
@@ -38,7 +48,7 @@ fn the_example_fits_and_gets_the_labs_name() {
     let cluster = read(EXAMPLE, "own.toml", "x").unwrap();
     assert_eq!((cluster.dispatchers, cluster.backends), (1, 3));
     assert_eq!(cluster.ports.plain, [80, 8080, 8081]);
-    assert_eq!(cluster.ports.tls, [443]);
+    assert_eq!(cluster.ports.tls, [443, 8443]);
     let expected = EXAMPLE.replace("name = \"example\"", "name = \"lab-x\"");
     assert_eq!(cluster.text, expected);
 }

@@ -9,8 +9,10 @@ mod connection;
 mod content;
 mod counts;
 pub mod raw;
+pub mod site;
 
 pub use cluster::{Cluster, PATIENCE, until};
 pub use connection::{Connection, Response, VIP, VIP_TLS};
 pub use content::{Content, Dice, same};
 pub use counts::Counts;
+pub use site::ONE_BACKEND;

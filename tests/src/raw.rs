@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::ops::Range;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use trapeze_core::wire::segment::Segment;
@@ -66,6 +67,7 @@ pub struct RawClient {
     largest: usize,
     ended: Option<Flags>,
     acknowledged: u32,
+    sacked: Vec<Range<usize>>,
 }
 
 /// What a raw client announces, unshifted.
@@ -102,6 +104,7 @@ impl RawClient {
             largest: 0,
             ended: None,
             acknowledged: 0,
+            sacked: Vec::new(),
         };
         let syn = raw.segment(raw.isn, Flags::SYN, b"");
         raw.sender.send_segment(&syn).expect("the SYN is sent");
@@ -147,6 +150,11 @@ impl RawClient {
     /// How much of our stream has been acknowledged.
     pub fn acknowledged(&self) -> usize {
         self.acknowledged as usize
+    }
+
+    /// What the latest acknowledgement says has come beyond that (RFC 2018).
+    pub fn sacked(&self) -> &[Range<usize>] {
+        &self.sacked
     }
 
     /// The flags with which the other side ended it, once it has.
@@ -208,6 +216,7 @@ impl RawClient {
                         value: clock::monotonic().as_millis() as u32,
                         echo: self.latest_timestamp,
                     }),
+                    ..Options::default()
                 },
                 ..Header::default()
             },
@@ -273,6 +282,9 @@ impl RawClient {
         if acknowledged < 1 << 30 {
             self.acknowledged = self.acknowledged.max(acknowledged);
         }
+        let place = |seq: u32| seq.wrapping_sub(self.isn.wrapping_add(1)) as usize;
+        let blocks = header.options.sack.as_slice().iter();
+        self.sacked = blocks.map(|&(from, to)| place(from)..place(to)).collect();
         let next = self.server_isn.wrapping_add(1 + self.received.len() as u32);
         let known = next.wrapping_sub(header.seq) as usize;
         if known <= payload.len() {

@@ -3,10 +3,7 @@
 //! from the server alone.
 
 use trapeze_lab::ServerKind;
-use trapeze_tests::Cluster;
-
-const ONE_BACKEND: &str = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
-     [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+use trapeze_tests::{Cluster, ONE_BACKEND};
 
 const PYTHON: &str = r#"
 import http.client, sys, urllib.request, hashlib
@@ -68,6 +65,76 @@ my $http = HTTP::Tiny->new(timeout => 20, keep_alive => 1);
 for my $path ("/1k", "/10k", "/1m", "/none") {
   my $answer = $http->get("http://$ARGV[0]$path");
   print "$path $answer->{status} $answer->{reason} ", sha256_hex($answer->{content}), "\n";
+}
+"#;
+
+const GO: &str = r#"
+package main
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sort"
+	"strings"
+	"sync"
+	"time"
+)
+
+var client = http.Client{Timeout: 20 * time.Second, Transport: &http.Transport{
+	MaxConnsPerHost: 4, ExpectContinueTimeout: 5 * time.Second}}
+
+func ask(method, path string, body io.Reader, header ...string) string {
+	request, err := http.NewRequest(method, "http://"+os.Args[1]+path, body)
+	if err != nil {
+		panic(err)
+	}
+	for at := 0; at < len(header); at += 2 {
+		request.Header.Set(header[at], header[at+1])
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		panic(err)
+	}
+	defer answer.Body.Close()
+	hash := sha256.New()
+	length, err := io.Copy(hash, answer.Body)
+	if err != nil {
+		panic(err)
+	}
+	if method == "PUT" {
+		return fmt.Sprintln(method, path, answer.StatusCode/100)
+	}
+	return fmt.Sprintf("%s %s %s %s %d %x\n", method, path, answer.Proto, answer.Status, length, hash.Sum(nil))
+}
+
+func main() {
+	var said []string
+	var guard sync.Mutex
+	var all sync.WaitGroup
+	for round := 0; round < 20; round++ {
+		for _, path := range []string{"/1k", "/10k", "/100k", "/1m", "/none"} {
+			all.Add(1)
+			go func(path string) {
+				defer all.Done()
+				line := ask("GET", path, nil)
+				guard.Lock()
+				said = append(said, line)
+				guard.Unlock()
+			}(path)
+		}
+	}
+	all.Wait()
+	sort.Strings(said)
+	said = append(said, ask("HEAD", "/1m", nil))
+	said = append(said, ask("GET", "/1m", nil, "Range", "bytes=1000-1999"))
+	said = append(said, ask("PUT", "/upload/go", strings.NewReader(strings.Repeat("z", 300000))))
+	// Of unknown length: chunked. And after the server's leave.
+	said = append(said, ask("PUT", "/upload/go", io.MultiReader(strings.NewReader(strings.Repeat("y", 300000)))))
+	said = append(said, ask("PUT", "/upload/go", strings.NewReader("x"), "Expect", "100-continue"))
+	fmt.Print(strings.Join(said, ""))
 }
 "#;
 
@@ -179,6 +246,28 @@ fn tools_and_libraries_with_python() {
 }
 
 #[test]
+fn a_program_in_go_sees_what_it_sees_from_the_server_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let (source, program) = (
+        directory.path().join("client.go"),
+        directory.path().join("client"),
+    );
+    std::fs::write(&source, GO).unwrap();
+    let mut go = std::process::Command::new("go");
+    go.arg("build").arg("-o").args([&program, &source]);
+    let built = go.output().expect("go is not installed: make setup");
+    assert!(built.status.success(), "{built:?}");
+    for (test, server) in [
+        ("gonginx", ServerKind::Nginx),
+        ("goapache", ServerKind::Apache),
+    ] {
+        let cluster = Cluster::configured(test, 1, ONE_BACKEND, |options| options.server = server);
+        compare(&cluster, &[program.to_str().unwrap(), "SERVER"]);
+        assert!(cluster.agent("b1").of("rebuilt") >= 4);
+    }
+}
+
+#[test]
 fn load_generators_meet_no_error() {
     let cluster = Cluster::up("load");
     let url = "http://10.77.0.100/10k";
@@ -198,6 +287,17 @@ fn load_generators_meet_no_error() {
         !said.contains("Socket errors") && !said.contains("Non-2xx"),
         "{said}"
     );
+    for connection in ["close", "keep-alive"] {
+        // Otherwise the user's own settings count.
+        let settings = tempfile::NamedTempFile::new().unwrap();
+        let text = format!("connection = {connection}\nprotocol = HTTP/1.1\njson_output = true\n");
+        std::fs::write(&settings, text).unwrap();
+        let rc = format!("--rc={}", settings.path().display());
+        let said = cluster.run("c1", &["siege", &rc, "-b", "-q", "-c20", "-r100", url]);
+        let sums: serde_json::Value = serde_json::from_str(&said).expect("siege sums up");
+        assert_eq!(sums["transactions"], 2000, "{said}");
+        assert_eq!(sums["failed_transactions"], 0, "{said}");
+    }
     let close = ["wrk", "-t1", "-c32", "-d2s", "-H", "Connection: close", url];
     let said = cluster.run("c1", &close);
     assert!(

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trapeze_lab::{Process, ServerKind};
+use trapeze_tests::site::{pools, rule, service};
 use trapeze_tests::{Cluster, Connection, Content, same, until};
 
 /// Work that goes on while something happens to the cluster.
@@ -248,6 +249,76 @@ fn reloads_under_load_fail_no_request() {
             assert!(thread.join().unwrap() > 0);
         }
     });
+}
+
+/// Two rules change places, pools come and go under the same names, and each new
+/// connection goes where the file in force says.
+#[test]
+fn rules_that_swap_their_pools_twenty_times_fail_no_request() {
+    let rules = |one: &str, two: &str| {
+        pools(&[("web", "b3"), ("one", one), ("two", two)])
+            + &service(80)
+            + &rule("path = \"/1k\"", "one")
+            + &rule("path_prefix = \"/10k\"", "two")
+    };
+    let cluster = Cluster::configured("swap", 3, &rules("b1", "b2"), |_| {});
+    // The lab's own name for the cluster stays.
+    let config = cluster.config();
+    let (nodes, _) = config.split_once("[[pool]]").unwrap();
+    let stop = AtomicBool::new(false);
+    let load = Load {
+        cluster: &cluster,
+        stop: &stop,
+    };
+    let in_pieces = || {
+        let document = cluster.document("10k");
+        let mut rounds = 0;
+        while load.goes_on() {
+            let head = "GET /10k HTTP/1.1\r\nHost: site.example\r\n\r\n";
+            let mut client = Connection::open();
+            let response = client
+                .send_pieces(head, 11, Duration::from_millis(1))
+                .response();
+            response.ok();
+            same(&response.body, &document);
+            rounds += 1;
+        }
+        rounds
+    };
+    std::thread::scope(|scope| {
+        let threads = [
+            scope.spawn(|| cluster.on("c1", || load.connect())),
+            scope.spawn(|| cluster.on("c1", || load.connect())),
+            scope.spawn(|| cluster.on("c1", || load.keep_alive())),
+            scope.spawn(|| cluster.on("c1", || load.download("100k"))),
+            scope.spawn(|| cluster.on("c1", in_pieces)),
+        ];
+        for round in 0..20 {
+            let (one, two) = if round % 2 == 0 {
+                ("b2", "b1")
+            } else {
+                ("b1", "b2")
+            };
+            let said = cluster.reload(
+                "d1",
+                Process::Dispatch,
+                &(nodes.to_owned() + &rules(one, two)),
+            );
+            assert!(said.starts_with("reloaded"), "{said}");
+            cluster.on("c1", || {
+                for _ in 0..3 {
+                    assert_eq!(Connection::open().ask("/1k").ok(), one);
+                    assert_eq!(Connection::open().ask("/10k").ok(), two);
+                }
+            });
+        }
+        stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            assert!(thread.join().unwrap() > 20);
+        }
+    });
+    let d1 = cluster.dispatcher();
+    assert_eq!(d1.of("no-backend"), 0, "{d1:?}");
 }
 
 #[test]

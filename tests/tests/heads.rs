@@ -1,6 +1,7 @@
 //! The first request's head, in whatever pieces it comes.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::ops::Range;
 use std::time::Duration;
 
 use trapeze_core::wire::tcp::Flags;
@@ -115,6 +116,120 @@ fn segments_in_any_order_with_copies_and_overlaps_make_one_request() {
     });
     let agents = cluster.agents();
     assert_eq!(agents.of("rebuilt"), 30, "{agents:?}");
+}
+
+#[test]
+#[expect(clippy::single_range_in_vec_init, reason = "a list of one block")]
+fn what_comes_behind_a_gap_is_acknowledged_by_name() {
+    let cluster = Cluster::up("sack");
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let document = cluster.document("1k");
+    let head = HEAD.as_bytes();
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000), VIP);
+        let mut send = |pieces: &[Range<usize>], sacked: &[Range<usize>]| {
+            for piece in pieces {
+                raw.send(piece.start, &head[piece.clone()]);
+            }
+            raw.receive_until("it is acknowledged", |raw| raw.sacked() == sacked);
+            raw.acknowledged()
+        };
+        assert_eq!(send(&[0..10, 20..30], &[20..30]), 10);
+        assert_eq!(send(&[40..50], &[40..50, 20..30]), 10);
+        assert_eq!(send(&[30..40], &[20..50]), 10);
+        // Once more (RFC 2883).
+        assert_eq!(send(&[20..30], &[20..30, 20..50]), 10);
+        assert_eq!(send(&[10..20], &[]), 50);
+        // A byte of the body lies beyond a gap when the head is complete.
+        raw.send(head.len() + 10, b"beyond");
+        raw.send(50, &head[50..]);
+        raw.receive_until("the answer is whole", |raw| {
+            raw.received().ends_with(&document)
+        });
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 1);
+}
+
+/// Holes in heads of several segments are filled as fast as by any server: without
+/// blocks in our acknowledgements a client's TCP would wait for its timer each time.
+#[test]
+fn holes_in_heads_are_filled_without_a_time_out() {
+    let cluster = Cluster::with("holes", |options| options.server = ServerKind::Python);
+    let settings = LinkSettings {
+        loss: 0.05,
+        delay: Duration::from_millis(5),
+        ..LinkSettings::default()
+    };
+    cluster.link("c1", &settings).unwrap();
+    let document = cluster.document("1k");
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..25 {
+                        let mut client = Connection::open();
+                        let response = client.send(request_of(12_000)).response();
+                        same(&response.body, &document);
+                    }
+                });
+            }
+        });
+    });
+    let netstat = cluster.run("c1", &["cat", "/proc/net/netstat"]);
+    let mut lines = netstat.lines().filter_map(|l| l.strip_prefix("TcpExt: "));
+    let (names, values) = (lines.next().unwrap(), lines.next().unwrap());
+    let mut counters = names.split(' ').zip(values.split(' '));
+    let (_, recoveries) = counters
+        .find(|(name, _)| *name == "TCPSackRecovery")
+        .unwrap();
+    // One in twenty of 900 segments; the last of a head has none behind it.
+    assert!(recoveries.parse::<u32>().unwrap() >= 10, "{recoveries}");
+    assert_eq!(cluster.agents().of("not-rebuilt"), 0);
+}
+
+/// The daemon finds a copy of the first segment in its queue behind all of the head.
+#[test]
+fn a_first_segment_that_comes_again_late_does_not_take_the_connection_back() {
+    let cluster = Cluster::up("late");
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let document = cluster.document("1k");
+    let head = HEAD.as_bytes();
+    let status = cluster.status().unwrap();
+    let dispatch = status.host("d1").unwrap().processes[&Process::Dispatch];
+    let pid = dispatch.pid.unwrap().to_string();
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000), VIP);
+        cluster.run("d1", &["kill", "-STOP", &pid]);
+        raw.send(0, &head[..50]);
+        raw.send(50, &head[50..]);
+        raw.send(0, &head[..50]);
+        let come = || cluster.dispatcher().of("to-daemon");
+        for _ in 0..10 {
+            if come() >= 3 {
+                break;
+            }
+            // One was lost on the way: one copy more does no harm.
+            std::thread::sleep(Duration::from_millis(500));
+            raw.send(50, &head[50..]);
+            raw.send(0, &head[..50]);
+        }
+        assert!(come() >= 3, "{:?}", cluster.dispatcher());
+        cluster.run("d1", &["kill", "-CONT", &pid]);
+        for answers in 1..=2 {
+            raw.receive_until("the answer is whole", |raw| {
+                let got = raw.received().windows(document.len());
+                got.filter(|bytes| *bytes == document).count() == answers
+            });
+            if answers == 1 {
+                raw.send(head.len(), head);
+            }
+        }
+        assert_eq!(raw.acknowledged(), 2 * head.len());
+    });
+    assert_eq!(cluster.daemon().reading_flows, 0);
+    assert_eq!(cluster.agents().of("rebuilt"), 1);
 }
 
 /// Only the first segment shows the cookie; what comes right behind it, before

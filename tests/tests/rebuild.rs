@@ -6,10 +6,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use trapeze_lab::{LinkSettings, Process, ServerKind};
-use trapeze_tests::{Cluster, Connection, VIP, same, until};
-
-const ONE_BACKEND: &str = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
-     [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+use trapeze_tests::{Cluster, Connection, ONE_BACKEND, VIP, same, until};
 
 fn one_backend(test: &str) -> Cluster {
     Cluster::configured(test, 1, ONE_BACKEND, |_| {})

@@ -2,44 +2,22 @@
 
 use std::collections::BTreeMap;
 
+use trapeze_tests::site::{pools, rule, service};
 use trapeze_tests::{Cluster, Connection};
 
-const RULES: &str = r#"
-[[pool]]
-name = "web"
-backends = ["b1"]
-[[pool]]
-name = "images"
-backends = ["b2"]
-[[pool]]
-name = "api"
-backends = ["b3"]
-[[service]]
-name = "site"
-address = "10.77.0.100:80"
-pool = "web"
-[[service.rule]]
-host = "img.example"
-pool = "images"
-[[service.rule]]
-host = "*.img.example"
-pool = "images"
-[[service.rule]]
-path = "/exact"
-pool = "api"
-[[service.rule]]
-path_prefix = "/api"
-pool = "api"
-[[service.rule]]
-method = "DELETE"
-pool = "api"
-[[service.rule]]
-header = { name = "X-Canary", value = "yes" }
-pool = "images"
-[[service.rule]]
-header = { name = "X-Any" }
-pool = "api"
-"#;
+/// Each pool is one backend.
+fn rules() -> String {
+    let rules = [
+        rule(r#"host = "img.example""#, "images"),
+        rule(r#"host = "*.img.example""#, "images"),
+        rule(r#"path = "/exact""#, "api"),
+        rule(r#"path_prefix = "/api""#, "api"),
+        rule(r#"method = "DELETE""#, "api"),
+        rule(r#"header = { name = "X-Canary", value = "yes" }"#, "images"),
+        rule(r#"header = { name = "X-Any" }"#, "api"),
+    ];
+    pools(&[("web", "b1"), ("images", "b2"), ("api", "b3")]) + &service(80) + &rules.concat()
+}
 
 /// The backend that gets this request.
 fn backend(request: &str) -> String {
@@ -77,7 +55,7 @@ fn expected(shares: &[(&str, usize)]) -> BTreeMap<String, usize> {
 
 #[test]
 fn the_first_rule_that_matches_decides() {
-    let cluster = Cluster::configured("rules", 3, RULES, |_| {});
+    let cluster = Cluster::configured("rules", 3, &rules(), |_| {});
     cluster.on("c1", || {
         for (request, wanted) in [
             ("GET /1k HTTP/1.1\r\nHost: other\r\n\r\n", "b1"),
@@ -109,7 +87,7 @@ fn the_first_rule_that_matches_decides() {
 
 #[test]
 fn nowhere_to_go_is_404() {
-    let text = RULES.replacen("pool = \"web\"\n[[service.rule]]", "[[service.rule]]", 1);
+    let text = rules().replacen("pool = \"web\"\n[[service.rule]]", "[[service.rule]]", 1);
     let cluster = Cluster::configured("nowhere", 3, &text, |_| {});
     cluster.on("c1", || {
         let mut client = Connection::open();

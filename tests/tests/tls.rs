@@ -2,35 +2,19 @@
 
 use std::time::Duration;
 
+use trapeze_tests::site::{pools, rule, service};
 use trapeze_tests::{Cluster, Connection, VIP_TLS, same};
 
-const CONFIG: &str = r#"
-[[pool]]
-name = "web"
-backends = ["b1"]
-[[pool]]
-name = "images"
-backends = ["b2"]
-[[pool]]
-name = "h2"
-backends = ["b3"]
-[[service]]
-name = "site"
-address = "10.77.0.100:443"
-pool = "web"
-[[service.rule]]
-sni = "*.img.example"
-pool = "images"
-[[service.rule]]
-sni = "img.example"
-pool = "images"
-[[service.rule]]
-alpn = "h2"
-pool = "h2"
-[[service.rule]]
-host = "plain.example"
-pool = "images"
-"#;
+/// Each pool is one backend.
+fn rules() -> String {
+    let rules = [
+        rule(r#"sni = "*.img.example""#, "images"),
+        rule(r#"sni = "img.example""#, "images"),
+        rule(r#"alpn = "h2""#, "h2"),
+        rule(r#"host = "plain.example""#, "images"),
+    ];
+    pools(&[("web", "b1"), ("images", "b2"), ("h2", "b3")]) + &service(443) + &rules.concat()
+}
 
 /// Runs curl for a name that resolves to the VIP; its headers and body.
 fn curl(cluster: &Cluster, name: &str, path: &str, more: &[&str]) -> (String, Vec<u8>) {
@@ -60,7 +44,7 @@ fn curl(cluster: &Cluster, name: &str, path: &str, more: &[&str]) -> (String, Ve
 
 #[test]
 fn server_name_and_protocol_choose_the_pool() {
-    let cluster = Cluster::configured("tls", 3, CONFIG, |options| options.tls = true);
+    let cluster = Cluster::configured("tls", 3, &rules(), |options| options.tls = true);
     let document = cluster.document("1m");
     let http1 = &["--http1.1"][..];
     for (name, more, backend) in [
@@ -97,7 +81,7 @@ fn server_name_and_protocol_choose_the_pool() {
 
 #[test]
 fn a_hello_of_several_segments_is_put_together() {
-    let cluster = Cluster::configured("hello", 3, CONFIG, |options| options.tls = true);
+    let cluster = Cluster::configured("hello", 3, &rules(), |options| options.tls = true);
     // Many protocols make a hello of some segments; a small MTU makes more of them.
     let script = r#"
 import socket, ssl, sys
@@ -147,7 +131,7 @@ for size, count in ((0, 1), (600, 5), (60, 200), (250, 200)):
 
 #[test]
 fn one_service_takes_plain_requests_too() {
-    let cluster = Cluster::configured("plain", 3, CONFIG, |options| options.tls = true);
+    let cluster = Cluster::configured("plain", 3, &rules(), |options| options.tls = true);
     cluster.on("c1", || {
         // nginx says 400 to plain HTTP on a TLS port: a server's answer, so it was forwarded.
         for (host, backend) in [("plain.example", "b2"), ("other.example", "b1")] {

@@ -4,10 +4,7 @@ use std::io::{Read, Write};
 use std::time::Duration;
 
 use trapeze_lab::{LinkSettings, Process, ServerKind};
-use trapeze_tests::{Cluster, Connection, Content, same};
-
-const ONE_BACKEND: &str = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
-     [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+use trapeze_tests::{Cluster, Connection, Content, ONE_BACKEND, same};
 
 /// A server on b1 that makes `length` bytes when asked, or checks as many.
 fn serve(cluster: &Cluster, connections: usize) -> std::thread::JoinHandle<()> {
@@ -100,6 +97,38 @@ fn a_gibibyte_down_and_a_gibibyte_up_are_the_same_bytes() {
         d1.of("forwarded") > 10_000 && d1.of("to-daemon") < 10,
         "{d1:?}"
     );
+    assert_eq!(cluster.agent("b1").of("rebuilt"), 2);
+}
+
+/// Loss, copies and disorder both ways at the client's link, while a gibibyte goes
+/// down and another one up.
+#[test]
+fn faults_change_no_byte_of_a_gibibyte_down_and_one_up_at_once() {
+    let cluster = Cluster::configured("faultygib", 1, ONE_BACKEND, |_| {});
+    let server = serve(&cluster, 2);
+    let settings = LinkSettings {
+        loss: 0.01,
+        reorder: 0.01,
+        duplicate: 0.01,
+        ..LinkSettings::default()
+    };
+    cluster.link("c1", &settings).unwrap();
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            scope.spawn(|| download(1 << 30));
+            scope.spawn(|| upload(1 << 30));
+        });
+    });
+    server.join().unwrap();
+    // The faults were there, each way.
+    let status = cluster.status().unwrap();
+    let link = status.host("c1").unwrap().link.clone().unwrap();
+    for counters in [link.from_host.unwrap(), link.to_host.unwrap()] {
+        let all = [counters.lost, counters.duplicated, counters.reordered];
+        assert!(all.iter().all(|&count| count > 5000), "{counters:?}");
+    }
+    let d1 = cluster.dispatcher();
+    assert!(d1.of("to-daemon") < 50, "{d1:?}");
     assert_eq!(cluster.agent("b1").of("rebuilt"), 2);
 }
 

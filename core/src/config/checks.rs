@@ -1,5 +1,5 @@
 //! What must hold between parts of the file: names that are unique or resolve,
-//! addresses that do not collide and are of one family.
+//! addresses that do not collide and are of the family that is served.
 
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
@@ -20,8 +20,6 @@ pub(super) struct Checks<'s> {
     nodes: Vec<String>,
     /// Addresses of nodes, and which node has each.
     node_addresses: Vec<(IpAddr, String)>,
-    /// Whether the first address in the file is IPv4: all must be as it is.
-    ipv4: Option<bool>,
 }
 
 impl<'s> Checks<'s> {
@@ -30,7 +28,6 @@ impl<'s> Checks<'s> {
             source,
             nodes: Vec::new(),
             node_addresses: Vec::new(),
-            ipv4: None,
         }
     }
 
@@ -67,7 +64,7 @@ impl<'s> Checks<'s> {
     }
 
     /// A node that has the VIP as its own address would take its packets.
-    pub(super) fn vip(&mut self, vip: &Spanned<SocketAddr>) {
+    pub(super) fn vip(&self, vip: &Spanned<SocketAddr>) {
         let ip = vip.get_ref().ip();
         self.family(ip, vip.span());
         if let Some((_, node)) = self
@@ -82,7 +79,7 @@ impl<'s> Checks<'s> {
         }
     }
 
-    pub(super) fn server(&mut self, server: &Found<SocketAddr>) {
+    pub(super) fn server(&self, server: &Found<SocketAddr>) {
         // `[::]` and `0.0.0.0` both mean any address.
         if let Some(server) = server
             .as_ref()
@@ -92,20 +89,10 @@ impl<'s> Checks<'s> {
         }
     }
 
-    fn family(&mut self, ip: IpAddr, span: Range<usize>) {
-        let ipv4 = *self.ipv4.get_or_insert(ip.is_ipv4());
-        if ip.is_ipv4() != ipv4 {
-            let (one, other) = if ipv4 {
-                ("IPv4", "IPv6")
-            } else {
-                ("IPv6", "IPv4")
-            };
-            self.source.error(
-                span,
-                format!(
-                    "{ip} is {other} and the addresses before are {one}: a cluster has one family"
-                ),
-            );
+    fn family(&self, ip: IpAddr, span: Range<usize>) {
+        if ip.is_ipv6() {
+            let message = format!("{ip} is IPv6, which is not served yet: write an IPv4 address");
+            self.source.error(span, message);
         }
     }
 

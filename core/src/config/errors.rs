@@ -4,6 +4,7 @@
 
 use std::fmt;
 use std::ops::Range;
+use std::str::Utf8Error;
 
 /// Every mistake that was found, in the order of the text; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,6 +18,17 @@ impl ConfigErrors {
         debug_assert!(!errors.is_empty());
         errors.sort_by_key(|e| (e.line, e.column));
         ConfigErrors { errors }
+    }
+
+    pub(super) fn not_utf8(bytes: &[u8], error: Utf8Error, file: &str) -> Self {
+        let at = error.valid_up_to();
+        // Its replacement stands where the byte does.
+        let text = String::from_utf8_lossy(bytes);
+        let message = format!(
+            "the byte 0x{:02x} is not UTF-8, which TOML is written in: save the file as UTF-8",
+            bytes[at]
+        );
+        Self::new(vec![ConfigError::new(&text, file, at..at + 1, message)])
     }
 
     /// The mistakes, in the order of the text.
@@ -38,6 +50,26 @@ impl fmt::Display for ConfigErrors {
 }
 
 impl std::error::Error for ConfigErrors {}
+
+/// A host looks for itself in vain.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no [[{kind}]] is named {name}; there are: {}", names.join(", "))]
+pub struct NotNamed {
+    kind: &'static str,
+    name: String,
+    names: Vec<String>,
+}
+
+impl NotNamed {
+    pub(super) fn new<'n>(
+        kind: &'static str,
+        name: &str,
+        names: impl Iterator<Item = &'n String>,
+    ) -> Self {
+        let (name, names) = (name.to_owned(), names.cloned().collect());
+        NotNamed { kind, name, names }
+    }
+}
 
 /// One mistake.
 #[derive(Clone, Debug, PartialEq, Eq)]

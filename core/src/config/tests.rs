@@ -74,13 +74,13 @@ fn an_error_shows_its_line_with_a_caret() {
     let errors = parse(&text).unwrap_err();
     assert_eq!(
         errors.to_string(),
-        "trapeze.toml:46:8: there is no pool `imgaes`; did you mean `images`?\n    \
+        "trapeze.toml:55:8: there is no pool `imgaes`; did you mean `images`?\n    \
             |\n \
-         46 | pool = \"imgaes\"\n    \
+         55 | pool = \"imgaes\"\n    \
             |        ^^^^^^^^"
     );
     let error = errors.iter().next().unwrap();
-    assert_eq!((error.line, error.column), (46, 8));
+    assert_eq!((error.line, error.column), (55, 8));
 }
 
 #[test]
@@ -157,7 +157,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("address = \"10.77.0.11\"", "address = \"d1.example\"", "`address`: expected an IP address"),
     ("address = \"10.77.0.11\"", "address = \"0.0.0.0\"", "`address`: 0.0.0.0 is not the address of one host"),
     ("address = \"10.77.0.22\"", "address = \"10.77.0.21\"", "another backend has the address 10.77.0.21"),
-    ("address = \"10.77.0.23\"", "address = \"fd00::1\"", "fd00::1 is IPv6 and the addresses before are IPv4"),
+    ("address = \"10.77.0.23\"", "address = \"fd00::1\"", "fd00::1 is IPv6, which is not served yet: write an IPv4 address"),
     ("address = \"10.77.0.23\"", "address = \"::ffff:10.77.0.23\"", "`address`: ::ffff:10.77.0.23 is an IPv4 address: write 10.77.0.23"),
     ("10.77.0.100:443", "10.77.0.100:0", "`address`: port 0 cannot be served"),
     ("10.77.0.100:443", "10.77.0.100", "`address`: the port is missing: write \"10.77.0.100:80\""),
@@ -358,6 +358,35 @@ fn a_service_needs_a_pool_or_rules() {
             .contains("neither rules nor a pool"),
         "{errors}"
     );
+}
+
+#[test]
+fn what_is_not_utf8_is_placed() {
+    let at = EXAMPLE.find("\"eth0\"").unwrap() + 1;
+    let bytes = [
+        &EXAMPLE.as_bytes()[..at],
+        b"\xfcber",
+        &EXAMPLE.as_bytes()[at..],
+    ]
+    .concat();
+    let errors = Config::from_bytes(&bytes, "trapeze.toml").unwrap_err();
+    let said = errors.to_string();
+    let place = EXAMPLE[..at].lines().count();
+    let start = format!("trapeze.toml:{place}:14: the byte 0xfc is not UTF-8");
+    assert!(said.starts_with(&start), "{said}");
+    assert!(said.contains("interface = \"\u{fffd}ber"), "{said}");
+    assert!(Config::from_bytes(EXAMPLE.as_bytes(), "trapeze.toml").is_ok());
+}
+
+#[test]
+fn a_host_that_is_not_named_hears_who_is() {
+    let config = parse(EXAMPLE).unwrap();
+    assert_eq!(config.own_backend("b2").unwrap().name, "b2");
+    assert_eq!(config.own_dispatcher("d1").unwrap().name, "d1");
+    let said = config.own_backend("d1").unwrap_err().to_string();
+    assert_eq!(said, "no [[backend]] is named d1; there are: b1, b2, b3");
+    let said = config.own_dispatcher("b1").unwrap_err().to_string();
+    assert_eq!(said, "no [[dispatcher]] is named b1; there are: d1");
 }
 
 #[test]

@@ -70,21 +70,23 @@ pub(super) fn inspect<'a>(bytes: &'a [u8], scan: &mut Scan, limit: usize) -> Ins
     match find_end(bytes, scan) {
         Ok(Some(end)) => match scan.request_line {
             Some((from, to)) => parse(bytes, from..to, end),
-            None => malformed("no request line"),
+            None => Inspection::Bad(NO_REQUEST_LINE),
         },
         Ok(None) if bytes.len() < limit => Inspection::Incomplete,
         Ok(None) => Inspection::Bad(BadHead::TooLarge),
-        Err(why) => malformed(why),
+        Err(bad) => Inspection::Bad(bad),
     }
 }
 
-fn malformed<'a>(why: &'static str) -> Inspection<'a> {
-    Inspection::Bad(BadHead::Malformed(why))
-}
+const NO_METHOD: BadHead = BadHead::Malformed("no method at the start of the request line");
+const NO_TARGET: BadHead = BadHead::Malformed("no target in the request line");
+const NO_HTTP_1: BadHead = BadHead::Malformed("no HTTP/1.x request");
+const NO_REQUEST_LINE: BadHead = BadHead::Malformed("no request line");
+const TWO_HOSTS: BadHead = BadHead::Malformed("more than one Host");
 
 /// Line by line: empty ones may come before the request line (RFC 9112 §2.2),
 /// the first one after it ends the head. A line may end in a bare LF, there too.
-fn find_end(bytes: &[u8], scan: &mut Scan) -> Result<Option<usize>, &'static str> {
+fn find_end(bytes: &[u8], scan: &mut Scan) -> Result<Option<usize>, BadHead> {
     while let Some(lf) = find_lf(bytes, scan.scanned) {
         let line = without_cr(&bytes[scan.line..lf]);
         let (from, to) = (scan.line, scan.line + line.len());
@@ -110,7 +112,7 @@ fn find_end(bytes: &[u8], scan: &mut Scan) -> Result<Option<usize>, &'static str
 fn parse(bytes: &[u8], request_line: std::ops::Range<usize>, end: usize) -> Inspection<'_> {
     let line = match RequestLine::parse(&bytes[request_line.clone()]) {
         Ok(line) => line,
-        Err(why) => return malformed(why),
+        Err(bad) => return Inspection::Bad(bad),
     };
     let after_line = bytes[request_line.end..end]
         .iter()
@@ -118,7 +120,7 @@ fn parse(bytes: &[u8], request_line: std::ops::Range<usize>, end: usize) -> Insp
     let fields = &bytes[request_line.end + after_line.map_or(0, |at| at + 1)..end];
     let host_field = match host_field(fields) {
         Ok(field) => field,
-        Err(why) => return malformed(why),
+        Err(bad) => return Inspection::Bad(bad),
     };
     let Target {
         authority,
@@ -137,8 +139,6 @@ fn parse(bytes: &[u8], request_line: std::ops::Range<usize>, end: usize) -> Insp
     })
 }
 
-const NO_METHOD: &str = "no method at the start of the request line";
-
 struct RequestLine<'a> {
     method: &'a str,
     target: &'a [u8],
@@ -148,7 +148,7 @@ struct RequestLine<'a> {
 impl<'a> RequestLine<'a> {
     /// `method SP target SP HTTP/1.x` (RFC 9112 §3); as nginx, several spaces
     /// pass for one and the target may hold bytes beyond ASCII.
-    fn parse(line: &'a [u8]) -> Result<Self, &'static str> {
+    fn parse(line: &'a [u8]) -> Result<Self, BadHead> {
         let method_len = line.iter().take_while(|&&b| is_token_byte(b)).count();
         let (method, rest) = line.split_at(method_len);
         if method.is_empty() || rest.first().is_some_and(|&b| b != b' ') {
@@ -158,24 +158,33 @@ impl<'a> RequestLine<'a> {
         let target_len = rest.iter().take_while(|&&b| b > b' ' && b != 0x7f).count();
         let (target, rest) = rest.split_at(target_len);
         if target.is_empty() || rest.first().is_some_and(|&b| b != b' ') {
-            return Err("no target in the request line");
+            return Err(NO_TARGET);
         }
-        // HTTP/0.9 has no version, and no head either.
-        let version = trim_start(rest)
-            .strip_prefix(b"HTTP/1.")
-            .ok_or("no HTTP/1.x request")?;
-        let minor_version = match *version.trim_ascii_end() {
-            [digit @ b'0'..=b'9'] => digit - b'0',
-            // As nginx; no such version exists.
-            [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => (tens - b'0') * 10 + (ones - b'0'),
-            _ => return Err("no HTTP/1.x request"),
-        };
+        let minor_version = minor_version(trim_start(rest).trim_ascii_end())?;
         let method = str::from_utf8(method).map_err(|_| NO_METHOD)?;
         Ok(RequestLine {
             method,
             target,
             minor_version,
         })
+    }
+}
+
+/// `x` of `HTTP/1.x`. HTTP/0.9 has no version, and no head either.
+fn minor_version(version: &[u8]) -> Result<u8, BadHead> {
+    let (major, minor) = match version.strip_prefix(b"HTTP/") {
+        Some([major @ b'1'..=b'9', b'.', minor @ ..]) => (*major, minor),
+        _ => return Err(NO_HTTP_1),
+    };
+    let minor = match *minor {
+        [digit @ b'0'..=b'9'] => digit - b'0',
+        // As nginx; no such version exists.
+        [tens @ b'0'..=b'9', ones @ b'0'..=b'9'] => (tens - b'0') * 10 + (ones - b'0'),
+        _ => return Err(NO_HTTP_1),
+    };
+    match major {
+        b'1' => Ok(minor),
+        other => Err(BadHead::Version(other.into())),
     }
 }
 
@@ -231,10 +240,10 @@ fn after_scheme(target: &[u8]) -> Option<&[u8]> {
 
 /// The one Host field. Two of them could send a request to a server that reads
 /// the other one; every server has to refuse that (RFC 9112 §3.2).
-fn host_field(lines: &[u8]) -> Result<Option<&[u8]>, &'static str> {
+fn host_field(lines: &[u8]) -> Result<Option<&[u8]>, BadHead> {
     let mut hosts = fields(lines).filter(|(name, _)| name.eq_ignore_ascii_case(b"host"));
     match (hosts.next(), hosts.next()) {
-        (_, Some(_)) => Err("more than one Host"),
+        (_, Some(_)) => Err(TWO_HOSTS),
         (host, None) => Ok(host.map(|(_, value)| value)),
     }
 }

@@ -135,12 +135,13 @@ const MALFORMED: &[(&[u8], &str)] = &[
     (b"GET /\r\n", "no HTTP/1.x request"), // HTTP/0.9
     (b"GET\r\n", "no target"),
     (b"GET /\x01 HTTP/1.1\r\n", "no target"),
-    (b"GET / HTTP/2.0\r\n", "no HTTP/1.x request"),
+    (b"GET / HTTP/0.9\r\n", "no HTTP/1.x request"),
+    (b"GET / HTTP/2\r\n", "no HTTP/1.x request"),
+    (b"GET / HTTP/11.0\r\n", "no HTTP/1.x request"),
     (b"GET / HTTP/1.100\r\n", "no HTTP/1.x request"),
     (b"GET / HTTP/1.\r\n", "no HTTP/1.x request"),
     (b"GET / http/1.1\r\n", "no HTTP/1.x request"),
     (b"GET /a b HTTP/1.1\r\n", "no HTTP/1.x request"),
-    (b"PRI * HTTP/2.0\r\n\r\nXX", "no HTTP/1.x request"),
     (b"GET / HTTP/1.1\r\nHost: a\r\nhost: a\r\n\r\n", "more than one Host"),
 ];
 
@@ -153,6 +154,21 @@ fn what_no_server_takes_is_malformed() {
             }
             other => panic!("{bytes:?}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn another_major_version_is_not_malformed() {
+    let versions: [(&[u8], char); 4] = [
+        (b"GET / HTTP/2.0\r\n", '2'),
+        (b"GET / HTTP/3.0\r\n", '3'),
+        (b"GET / HTTP/9.11\r\n", '9'),
+        // What follows is not the preface's.
+        (b"PRI * HTTP/2.0\r\n\r\nXX", '2'),
+    ];
+    for (bytes, major) in versions {
+        let expected = Inspection::Bad(BadHead::Version(major));
+        assert_eq!(inspect(bytes, LIMIT), expected, "{bytes:?}");
     }
 }
 

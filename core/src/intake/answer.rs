@@ -15,6 +15,8 @@ pub enum Answer {
     ServiceUnavailable,
     /// 504: the backend that had it does not answer, and it must not run twice.
     GatewayTimeout,
+    /// 505: HTTP, but of another major version than 1.
+    VersionNotSupported,
     /// A fatal TLS alert of this description (RFC 8446 §6).
     TlsAlert(u8),
     /// Nothing but the close.
@@ -45,6 +47,7 @@ impl Answer {
             Self::HeadTooLarge => "431 Request Header Fields Too Large",
             Self::ServiceUnavailable => "503 Service Unavailable",
             Self::GatewayTimeout => "504 Gateway Timeout",
+            Self::VersionNotSupported => "505 HTTP Version Not Supported",
             // Record of type alert, version 1.2, level fatal.
             Self::TlsAlert(description) => return vec![21, 3, 3, 0, 2, 2, description],
             Self::Close => return Vec::new(),
@@ -76,6 +79,8 @@ mod tests {
             Answer::RequestTimeout,
             Answer::HeadTooLarge,
             Answer::ServiceUnavailable,
+            Answer::GatewayTimeout,
+            Answer::VersionNotSupported,
         ];
         for answer in answers {
             let bytes = answer.bytes(Body::Full);

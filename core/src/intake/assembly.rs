@@ -3,6 +3,7 @@
 //! stream's first byte.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Pieces that may wait beyond a gap.
 const MAX_PIECES: usize = 32;
@@ -53,10 +54,16 @@ impl Assembly {
         }
     }
 
-    /// Forgets what waits beyond gaps.
-    pub(super) fn drop_ahead(&mut self) {
-        self.ahead.clear();
-        self.ahead_bytes = 0;
+    /// What waits beyond gaps, and where.
+    pub(super) fn ahead(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.ahead.iter().map(|(&at, piece)| (at, &piece[..]))
+    }
+
+    /// The piece beyond a gap that has the byte at `place`.
+    pub(super) fn piece_around(&self, place: usize) -> Option<Range<usize>> {
+        let (&start, piece) = self.ahead.range(..=place).next_back()?;
+        let end = start + piece.len();
+        (place < end).then_some(start..end)
     }
 
     /// Adds `bytes` at `start`, where none is there yet.
@@ -155,6 +162,13 @@ mod tests {
         assert_eq!(
             (assembly.end(), assembly.bytes(), assembly.has_gap()),
             (8, 3, true)
+        );
+        let pieces: Vec<_> = assembly.ahead().collect();
+        assert_eq!(pieces, [(3, &b"de"[..]), (7, &b"h"[..])]);
+        let around = [2, 3, 4, 5, 7, 8].map(|place| assembly.piece_around(place));
+        assert_eq!(
+            around,
+            [None, Some(3..5), Some(3..5), None, Some(7..8), None]
         );
         assert_eq!(assembly.insert(2, b"cXXfgX"), Inserted::Ahead);
         assert_eq!(assembly.insert(0, b"ab"), Inserted::Grew);

@@ -185,6 +185,22 @@ pub enum Action {
     },
 }
 
+impl Action {
+    /// The flow that it is about.
+    pub(super) fn flow(&self) -> FlowKey {
+        match self {
+            Self::ToClient(segment) => FlowKey {
+                client: segment.destination,
+                vip: segment.source,
+            },
+            Self::ToBackend { key, .. }
+            | Self::Probe { key, .. }
+            | Self::Reading { key, .. }
+            | Self::Ended { key, .. } => *key,
+        }
+    }
+}
+
 /// Why a flow ended here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {

@@ -9,7 +9,7 @@ use super::retained::Retained;
 use crate::flow::{FlowKey, Handshake};
 use crate::seq::{ClientSeq, ServerSeq};
 use crate::wire::segment::Segment;
-use crate::wire::tcp::{Flags, Header, Options, Timestamps};
+use crate::wire::tcp::{Flags, Header, Options, SackBlocks, Timestamps};
 use std::time::Duration;
 
 /// A connection that is being read or answered here.
@@ -84,6 +84,15 @@ impl Connection {
     /// Our first byte.
     pub(super) fn our_start(&self) -> ServerSeq {
         self.isns.server + 1
+    }
+
+    /// How many SACK blocks a segment to the client may have.
+    pub(super) fn sack_room(&self) -> usize {
+        match (self.handshake.sack, self.peer.timestamps) {
+            (false, _) => 0,
+            (true, None) => SackBlocks::MOST,
+            (true, Some(_)) => SackBlocks::MOST_BESIDE_TIMESTAMPS,
+        }
     }
 
     /// Remembers what a packet says; `expected` is the next byte in order.

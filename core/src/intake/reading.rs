@@ -4,6 +4,7 @@
 use super::assembly::{Assembly, Inserted};
 use super::events::{Arrived, Ignored};
 use super::flow::Connection;
+use super::sack::Sack;
 use crate::head::Progress;
 use crate::seq::ClientSeq;
 use crate::wire::segment::Segment;
@@ -27,6 +28,8 @@ pub(super) struct Reading {
     pub(super) progress: Progress,
     /// Bytes at the beginning that we have acknowledged.
     pub(super) acked: usize,
+    /// What acknowledgements say beyond their number.
+    sack: Sack,
     /// Where the client's FIN stands.
     fin: Option<usize>,
     /// When bytes not yet acknowledged will be.
@@ -62,6 +65,7 @@ impl Reading {
             inspected: 0,
             progress: Progress::default(),
             acked: 0,
+            sack: Sack::default(),
             fin: None,
             ack_due: None,
             expires,
@@ -88,17 +92,22 @@ impl Reading {
         let payload = arrived.payload.get(early..).unwrap_or(&[]);
         let limit = self.fin.unwrap_or(capacity).saturating_sub(offset);
         let had_gap = self.assembly.has_gap();
-        let inserted = self
-            .assembly
-            .insert(offset, &payload[..payload.len().min(limit)]);
+        let bytes = &payload[..payload.len().min(limit)];
+        let place = offset..offset + bytes.len();
+        let inserted = self.assembly.insert(offset, bytes);
         let fin_is_new = arrived.is(Flags::FIN) && self.note_fin(offset + payload.len(), capacity);
 
         let in_gap = had_gap || self.assembly.has_gap();
-        let repeated = early > 0 || offset < self.acked;
+        let repeated = early > 0 || offset < self.acked || (in_gap && !bytes.is_empty());
+        match inserted {
+            Inserted::Ahead => self.sack.came(place),
+            Inserted::Nothing if repeated => self.sack.came_again(place),
+            _ => {}
+        }
         Ok(match inserted {
             Inserted::Grew | Inserted::Ahead if in_gap => Taken::News(Urgency::Now),
             Inserted::Grew | Inserted::Ahead => Taken::News(Urgency::Later),
-            Inserted::Scattered => Taken::Known(Urgency::Later, Ignored::Scattered),
+            Inserted::Scattered => Taken::Known(Urgency::Now, Ignored::Scattered),
             Inserted::Nothing if fin_is_new => Taken::News(Urgency::Later),
             Inserted::Nothing if repeated => Taken::Known(Urgency::Now, Ignored::Duplicate),
             Inserted::Nothing if arrived.payload.is_empty() => {
@@ -156,15 +165,23 @@ impl Reading {
         self.ack_due = None;
         self.acked = self.assembly.contiguous().len();
         let (seq, ack) = (connection.our_start(), self.received(connection));
-        connection.segment_to_client(seq, ack, Flags::default(), Vec::new(), edge)
+        let mut segment =
+            connection.segment_to_client(seq, ack, Flags::default(), Vec::new(), edge);
+        let start = connection.start();
+        for block in self
+            .sack
+            .take_blocks(&self.assembly, connection.sack_room())
+        {
+            let (from, to) = (start + block.start as u32, start + block.end as u32);
+            segment.header.options.sack.push(from.raw(), to.raw());
+        }
+        segment
     }
 
-    /// Complete: only the caller's decision is missing. What waits beyond a
-    /// gap was never acknowledged, so the client will send it again.
+    /// Complete: only the caller's decision is missing.
     pub(super) fn decide(&mut self) {
         self.decided = true;
         self.ack_due = None;
-        self.assembly.drop_ahead();
     }
 
     /// The next byte in order.

@@ -86,7 +86,8 @@ impl Retained {
 
     /// The bytes not yet confirmed, as segments.
     pub(super) fn segments(&self, connection: &Connection) -> Vec<Segment> {
-        segments(connection, &self.bytes, self.confirmed, self.fin, self.mss)
+        let bytes = &self.bytes[self.confirmed..];
+        segments(connection, self.confirmed, bytes, self.fin, self.mss)
     }
 
     /// The number behind all that has come, FIN included.
@@ -105,33 +106,57 @@ impl Retained {
     }
 }
 
-/// Cuts `bytes` from `from` on into segments for the backend: PSH on the last
-/// one, and FIN if the client's follows.
-pub(super) fn segments(
+/// What a reading holds, as segments for the backend. What waits beyond gaps goes
+/// along behind the rest and is forgotten: the client may not send again what a SACK
+/// has named, unless the server's own does not (RFC 2018 §8).
+pub(super) fn all_segments(connection: &Connection, reading: &Reading, mss: usize) -> Vec<Segment> {
+    let bytes = reading.assembly.contiguous();
+    let mut all = segments(connection, 0, bytes, reading.closed(), mss);
+    all.extend(segments_ahead(connection, reading, mss));
+    all
+}
+
+/// What waits beyond gaps, as segments.
+pub(super) fn segments_ahead(
     connection: &Connection,
+    reading: &Reading,
+    mss: usize,
+) -> Vec<Segment> {
+    let pieces = reading.assembly.ahead();
+    pieces
+        .flat_map(|(at, piece)| segments(connection, at, piece, false, mss))
+        .collect()
+}
+
+/// Cuts `bytes`, of which the first is at `start` in the stream, into segments for
+/// the backend: PSH on the last one, and FIN if the client's follows.
+///
+/// Only the one that starts the connection has timestamps. A retransmission of the
+/// client's may have overtaken it and started the connection with a later clock; the
+/// others would be refused by that one's (PAWS, RFC 7323 §5.3), for ever. Linux takes
+/// segments without (against RFC 7323 §3.2), and every backend is Linux.
+fn segments(
+    connection: &Connection,
+    start: usize,
     bytes: &[u8],
-    from: usize,
     fin: bool,
     mss: usize,
 ) -> Vec<Segment> {
     let mss = mss.max(1);
-    let mut segments = Vec::with_capacity((bytes.len() - from).div_ceil(mss));
-    let mut at = from;
-    while at < bytes.len() {
-        let end = bytes.len().min(at + mss);
-        let mut flags = Flags::default();
-        if end == bytes.len() {
-            flags |= Flags::PSH;
-            if fin {
-                flags |= Flags::FIN;
-            }
+    let last = bytes.len().saturating_sub(1) / mss;
+    let cut = bytes.chunks(mss).enumerate().map(|(number, piece)| {
+        let flags = match (number == last, fin) {
+            (false, _) => Flags::default(),
+            (true, false) => Flags::PSH,
+            (true, true) => Flags::PSH | Flags::FIN,
+        };
+        let at = start + number * mss;
+        let seq = connection.start() + at as u32;
+        let mut segment = connection.segment_to_backend(seq, flags, piece.to_vec());
+        if at > 0 {
+            segment.header.options.timestamps = None;
         }
-        segments.push(connection.segment_to_backend(
-            connection.start() + at as u32,
-            flags,
-            bytes[at..end].to_vec(),
-        ));
-        at = end;
-    }
-    segments
+        segment
+    });
+    cut.collect()
 }

@@ -1,10 +1,12 @@
 //! The intake in virtual time. Here is the bench on which one client's packets
-//! are laid; reading is in tables.rs, answering in goodbyes.rs, calls without
+//! are laid; reading is in tables.rs, what acknowledgements say of gaps in sack.rs,
+//! answering in goodbyes.rs, calls without
 //! sense or order in noise.rs, whole conversations in simulated.rs.
 
 mod arrived;
 mod goodbyes;
 mod noise;
+mod sack;
 mod simulated;
 mod tables;
 

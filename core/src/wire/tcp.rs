@@ -1,5 +1,5 @@
 //! TCP headers (RFC 9293 §3.1) with the options that a connection needs after
-//! and during its handshake. SACK blocks and unknown options are skipped.
+//! and during its handshake. Unknown options are skipped.
 
 use super::Malformed;
 use std::fmt;
@@ -85,6 +85,38 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+/// The blocks of the SACK option (RFC 2018 §3): runs of bytes that have come out of
+/// order, each from its first number up to the one behind its last, the newest
+/// first. As many as the options of a header have room for: four, three beside
+/// timestamps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct SackBlocks {
+    blocks: [(u32, u32); Self::MOST],
+    count: usize,
+}
+
+impl SackBlocks {
+    /// How many fit a header that has no other option.
+    pub const MOST: usize = 4;
+    /// How many fit beside timestamps.
+    pub const MOST_BESIDE_TIMESTAMPS: usize = 3;
+
+    /// Adds a block behind the others; false if there is no room.
+    pub fn push(&mut self, start: u32, end: u32) -> bool {
+        let Some(block) = self.blocks.get_mut(self.count) else {
+            return false;
+        };
+        *block = (start, end);
+        self.count += 1;
+        true
+    }
+
+    /// The blocks in their order.
+    pub fn as_slice(&self) -> &[(u32, u32)] {
+        &self.blocks[..self.count]
+    }
+}
+
 /// The options of a header that we know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Options {
@@ -96,6 +128,8 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
+    /// What has come out of order.
+    pub sack: SackBlocks,
 }
 
 /// A header's fields. Sequence numbers are raw: see [`crate::seq`].
@@ -162,6 +196,7 @@ impl Options {
     const MSS: u8 = 2;
     const WINDOW_SCALE: u8 = 3;
     const SACK_PERMITTED: u8 = 4;
+    const SACK: u8 = 5;
     const TIMESTAMPS: u8 = 8;
 
     fn parse(mut bytes: &[u8]) -> Result<Self, Malformed> {
@@ -181,6 +216,15 @@ impl Options {
                 (Self::MSS, &[a, b]) => options.mss = Some(u16::from_be_bytes([a, b])),
                 (Self::WINDOW_SCALE, &[shift]) => options.window_scale = Some(shift),
                 (Self::SACK_PERMITTED, &[]) => options.sack_permitted = true,
+                (Self::SACK, blocks) if blocks.len() % 8 == 0 => {
+                    options.sack = SackBlocks::default();
+                    for block in blocks.chunks_exact(8) {
+                        let number = |at: usize| {
+                            u32::from_be_bytes(std::array::from_fn(|byte| block[at + byte]))
+                        };
+                        options.sack.push(number(0), number(4));
+                    }
+                }
                 (Self::TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => {
                     options.timestamps = Some(Timestamps {
                         value: u32::from_be_bytes([a, b, c, d]),
@@ -212,6 +256,14 @@ impl Options {
         if let Some(shift) = self.window_scale {
             out.extend_from_slice(&[1, Self::WINDOW_SCALE, 3, shift]);
         }
+        let blocks = self.sack.as_slice();
+        if !blocks.is_empty() {
+            out.extend_from_slice(&[1, 1, Self::SACK, 2 + 8 * blocks.len() as u8]);
+            for (start, end) in blocks {
+                out.extend_from_slice(&start.to_be_bytes());
+                out.extend_from_slice(&end.to_be_bytes());
+            }
+        }
     }
 }
 
@@ -240,6 +292,20 @@ mod tests {
         }
     }
 
+    fn sack(blocks: usize) -> SackBlocks {
+        let mut sack = SackBlocks::default();
+        for block in 0..blocks as u32 {
+            assert!(sack.push((u32::MAX - 5).wrapping_add(block * 100), block * 100 + 50));
+        }
+        assert_eq!(sack.as_slice().len(), blocks);
+        sack
+    }
+
+    #[test]
+    fn more_blocks_than_a_header_can_have_are_refused() {
+        assert!(!sack(SackBlocks::MOST).push(1, 2));
+    }
+
     #[test]
     fn what_is_written_is_read() {
         let timestamps = Some(Timestamps {
@@ -257,12 +323,23 @@ mod tests {
                 window_scale: Some(9),
                 sack_permitted: true,
                 timestamps,
+                ..Options::default()
+            },
+            Options {
+                timestamps,
+                sack: sack(SackBlocks::MOST_BESIDE_TIMESTAMPS),
+                ..Options::default()
+            },
+            Options {
+                sack: sack(SackBlocks::MOST),
+                ..Options::default()
             },
         ];
         for options in table {
             let mut bytes = Vec::new();
             header(options).write(&mut bytes);
             assert_eq!(bytes.len() % 4, 0);
+            assert!(bytes.len() <= 60);
             bytes.extend_from_slice(b"GET /");
             assert_eq!(Header::parse(&bytes), Ok((header(options), &b"GET /"[..])));
         }
@@ -270,10 +347,11 @@ mod tests {
 
     #[test]
     fn odd_options_are_skipped_and_impossible_ones_refused() {
-        let table: [(&[u8], Result<Options, Malformed>); 6] = [
+        let table: [(&[u8], Result<Options, Malformed>); 7] = [
             (&[0, 2, 4, 0], Ok(Options::default())), // behind the end of the list
             (&[2, 3, 5, 1], Ok(Options::default())), // an MSS of one byte
             (&[254, 4, 9, 9], Ok(Options::default())),
+            (&[5, 9, 1, 2, 3, 4, 5, 6, 7], Ok(Options::default())), // half a block
             (&[1, 1, 1, 2], Err(Malformed::TcpOption)),
             (&[8, 10, 0, 0], Err(Malformed::TcpOption)),
             (&[254, 1, 0, 0], Err(Malformed::TcpOption)),

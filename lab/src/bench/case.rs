@@ -9,12 +9,15 @@ use crate::documents::DOCUMENTS;
 
 /// What requests are sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, ValueEnum)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum Target {
     /// A backend's own server, with nothing between.
     Direct,
     /// HAProxy on the dispatcher.
     Haproxy,
+    /// The same, its bodies moved by splice(2): an option that its manual
+    /// advises against using without extreme care.
+    HaproxySplice,
     /// nginx as a proxy on the dispatcher.
     Nginx,
     /// The service's address.
@@ -66,6 +69,7 @@ impl Target {
         match self {
             Target::Direct => "direct",
             Target::Haproxy => "haproxy",
+            Target::HaproxySplice => "haproxy-splice",
             Target::Nginx => "nginx",
             Target::Trapeze => "trapeze",
         }
@@ -76,6 +80,7 @@ impl Target {
         match self {
             Target::Direct => "direct",
             Target::Haproxy => "HAProxy",
+            Target::HaproxySplice => "HAProxy, splicing",
             Target::Nginx => "nginx",
             Target::Trapeze => "Trapeze",
         }
@@ -83,6 +88,19 @@ impl Target {
 
     /// Whether it relays every byte.
     pub fn is_proxy(self) -> bool {
+        matches!(
+            self,
+            Target::Haproxy | Target::HaproxySplice | Target::Nginx
+        )
+    }
+
+    /// Whether it is HAProxy, however it is set.
+    pub fn is_haproxy(self) -> bool {
+        matches!(self, Target::Haproxy | Target::HaproxySplice)
+    }
+
+    /// Whether bars are held against it (docs/decisions/0013).
+    pub fn sets_bars(self) -> bool {
         matches!(self, Target::Haproxy | Target::Nginx)
     }
 }

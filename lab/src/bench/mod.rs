@@ -6,9 +6,7 @@
 //! one machine, and client, dispatcher and servers share its processors.
 
 mod case;
-mod cpu;
 mod environment;
-mod load;
 mod picture;
 mod proxies;
 mod report;
@@ -23,15 +21,15 @@ use anyhow::{Context, Result, bail, ensure};
 use trapeze_datapath::signal::Signals;
 
 use crate::args::{Bench, DEFAULT_NAME};
+use crate::cpu::Accounts;
 use crate::lab::LabGuard;
+use crate::load::{Client, Load, Outcome};
 use crate::options::Options;
 use crate::role::{Role, VIP};
 use crate::state::RunDir;
 
 use case::{Case, Mode};
-use cpu::Accounts;
 use environment::Environment;
-use load::{Client, Load, Outcome};
 use report::Table;
 use results::{CaseResults, Results, Run, Settings};
 
@@ -100,7 +98,7 @@ impl Measurement {
     fn prepare(name: &str, bench: &Bench, signals: Signals) -> Result<Self> {
         let has = |target| bench.targets.contains(&target);
         // Asks every program that is needed, before anything is made.
-        let environment = Environment::ask(has(Target::Haproxy))?;
+        let environment = Environment::ask(bench.targets.iter().any(|target| target.is_haproxy()))?;
         eprintln!("making the lab {name}");
         let lab = LabGuard::up(&Options {
             dispatchers: Some(1),
@@ -113,7 +111,13 @@ impl Measurement {
             .map(|number| Role::Backend.address(number))
             .collect();
         for &proxy in bench.targets.iter().filter(|target| target.is_proxy()) {
-            proxies::start(proxy, &lab, &dispatcher, &backends, environment.cores)?;
+            proxies::start(
+                proxy,
+                &lab,
+                &dispatcher,
+                &backends,
+                environment.machine.cores,
+            )?;
         }
         let cases = Case::all(&bench.sizes).into_iter();
         Ok(Measurement {
@@ -130,7 +134,7 @@ impl Measurement {
                 .collect(),
             failures: Vec::new(),
             runs_done: 0,
-            client: Client::new(lab.host(CLIENT)?, RunDir::of(name).path())?,
+            client: Client::new(lab.host(CLIENT)?, RunDir::of(name).path(), "")?,
             accounts: Accounts::of(name),
             signals,
             _lab: lab,
@@ -151,10 +155,9 @@ impl Measurement {
         Ok(())
     }
 
-    /// All targets in turn for each case, each round from another on.
+    /// All targets in turn for each case.
     fn run_round(&mut self, round: u32) -> Result<()> {
-        let mut order = self.targets.clone();
-        order.rotate_left((round as usize - 1) % self.targets.len());
+        let order = order(&self.targets, round);
         for index in 0..self.cases.len() {
             for &target in &order {
                 self.check_interrupt()?;
@@ -211,6 +214,7 @@ impl Measurement {
             connections: case.connections(self.settings.connections),
             close: case.mode == Mode::ConnectionPerRequest,
             seconds: self.settings.seconds,
+            arguments: Vec::new(),
         }
     }
 
@@ -233,6 +237,27 @@ impl Measurement {
             failures: self.failures,
         }
     }
+}
+
+/// The turns of a round, from 1. Trapeze and direct, whose ratio is close to 1 and
+/// held to the narrowest bars, are neighbours, in turn one and the other first; they
+/// move through the proxies, which rotate.
+fn order(targets: &[Target], round: u32) -> Vec<Target> {
+    let round = round as usize - 1;
+    let (mut order, mut pair): (Vec<Target>, Vec<Target>) =
+        targets.iter().partition(|target| target.is_proxy());
+    let places = order.len() + 1;
+    let place = round % places;
+    // Each comes first at each place.
+    if (round + round / places * (places + 1)) % 2 == 1 {
+        pair.reverse();
+    }
+    if !order.is_empty() {
+        let by = round % order.len();
+        order.rotate_left(by);
+    }
+    order.splice(place..place, pair);
+    order
 }
 
 /// What is wrong with a run, so that its figures must not be believed.
@@ -270,6 +295,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn trapeze_and_direct_are_neighbours_in_every_round() {
+        use Target::{Direct, Haproxy, HaproxySplice, Nginx, Trapeze};
+        let all = [Direct, Haproxy, HaproxySplice, Nginx, Trapeze];
+        let mut places = [[0; 5]; 5];
+        for round in 1..=24 {
+            let order = order(&all, round);
+            let place = |target| order.iter().position(|of| *of == target).unwrap();
+            assert_eq!(place(Direct).abs_diff(place(Trapeze)), 1, "{order:?}");
+            for (index, &target) in all.iter().enumerate() {
+                places[index][place(target)] += 1;
+            }
+        }
+        // Everybody has been first, and last.
+        for of in places {
+            assert!(of[0] > 0 && of[4] > 0, "{places:?}");
+        }
+        assert_eq!(order(&[Trapeze], 3), [Trapeze]);
+        assert_eq!(order(&[Nginx, Haproxy], 2), [Haproxy, Nginx]);
+    }
+
+    #[test]
     fn a_run_that_did_not_do_what_its_case_says_is_a_failure() {
         let [close, keep, ..] = Case::all(&[Size::named("1k").unwrap()])[..] else {
             panic!("three cases");
@@ -279,6 +325,7 @@ mod tests {
             connections: 32,
             close: false,
             seconds: 1,
+            arguments: Vec::new(),
         };
         let outcome = |requests, connections_begun| Outcome {
             connections_begun,

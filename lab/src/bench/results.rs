@@ -5,9 +5,10 @@
 use serde::Serialize;
 
 use super::case::{Bars, Case, Target};
-use super::cpu::Usage;
 use super::environment::Environment;
-use super::load::Outcome;
+use crate::cpu::Usage;
+use crate::figures::{Ratio, median};
+use crate::load::Outcome;
 
 /// All of a bench.
 #[derive(Clone, Debug, Serialize)]
@@ -33,6 +34,16 @@ pub struct Settings {
     pub connections: u16,
     /// Hosts that serve, behind all targets but direct.
     pub backends: u8,
+}
+
+impl Settings {
+    /// Who serves, in words.
+    pub fn servers(&self) -> String {
+        match self.backends {
+            1 => "1 server behind all targets".to_owned(),
+            count => format!("{count} servers behind all targets but direct, which asks one"),
+        }
+    }
 }
 
 /// What was measured of a case.
@@ -108,19 +119,10 @@ pub struct Comparison {
     pub of_direct: Option<Ratio>,
     /// Over the better proxy's.
     pub of_best_proxy: Option<Ratio>,
-    /// The proxy that is better over all rounds.
+    /// The proxy that is better over all rounds, of those that set bars.
     pub best_proxy: Option<Target>,
-}
-
-/// A ratio of two runs of one round.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Ratio {
-    /// Over the rounds.
-    pub median: f64,
-    /// Of all rounds.
-    pub min: f64,
-    /// Of all rounds.
-    pub max: f64,
+    /// Over that of HAProxy with splicing.
+    pub of_splicing: Option<Ratio>,
 }
 
 impl CaseResults {
@@ -168,7 +170,7 @@ impl CaseResults {
         let best_proxy = self
             .targets
             .iter()
-            .filter(|of| of.target.is_proxy())
+            .filter(|of| of.target.sets_bars())
             .filter_map(|of| Some((of.target, median_of(of)?)))
             .max_by(|(_, a), (_, b)| a.total_cmp(b))
             .map(|(target, _)| target);
@@ -177,6 +179,7 @@ impl CaseResults {
             of_best_proxy: best_proxy
                 .and_then(|proxy| self.ratio_by(Target::Trapeze, proxy, figure)),
             best_proxy,
+            of_splicing: self.ratio_by(Target::Trapeze, Target::HaproxySplice, figure),
         }
     }
 
@@ -216,34 +219,6 @@ impl Run {
     /// The share of `cores` that programs outside of the lab used, 0 to 1.
     pub fn others_share(&self, cores: usize) -> f64 {
         self.usage.others_cpu_us as f64 / (self.outcome.duration_us as f64 * cores as f64)
-    }
-}
-
-impl Ratio {
-    /// Of the rounds' ratios, those left out that divide by nothing.
-    fn of(mut ratios: Vec<f64>) -> Option<Self> {
-        ratios.retain(|ratio| ratio.is_finite());
-        Some(Ratio {
-            min: ratios.iter().copied().reduce(f64::min)?,
-            max: ratios.iter().copied().reduce(f64::max)?,
-            median: median(ratios)?,
-        })
-    }
-
-    /// Whether it reaches the bar; none without one.
-    pub fn meets(self, bar: Option<f64>) -> Option<bool> {
-        bar.map(|bar| self.median >= bar)
-    }
-}
-
-/// The middle value, or the mean of the two middle ones.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
 }
 

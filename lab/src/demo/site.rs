@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::documents;
+use crate::{cluster, documents};
 
 /// Where demos keep their files while they run.
 const SITES: &str = "/var/tmp/trapeze";
@@ -30,7 +30,8 @@ impl Site {
             config: directory.join("trapeze.toml"),
             directory,
         };
-        site.write(&documents)
+        let config = cluster::nodes(name, 1, 3)? + RULES;
+        site.write(&documents, &config)
             .with_context(|| format!("cannot write to {}", site.directory.display()))?;
         Ok(site)
     }
@@ -52,7 +53,7 @@ impl Site {
          header = { name = \"X-Canary\", value = \"yes\" }   pool = \"static\"     b3"
     }
 
-    fn write(&self, documents: &Path) -> std::io::Result<()> {
+    fn write(&self, documents: &Path, config: &str) -> std::io::Result<()> {
         std::fs::create_dir_all(self.root.join("img"))?;
         for (name, _) in documents::DOCUMENTS {
             std::os::unix::fs::symlink(documents.join(name), self.root.join(name))?;
@@ -62,7 +63,7 @@ impl Site {
             let text = format!("this is {page}\n");
             std::fs::write(self.root.join(page.trim_start_matches('/')), text)?;
         }
-        std::fs::write(&self.config, CONFIG)
+        std::fs::write(&self.config, config)
     }
 }
 
@@ -72,34 +73,8 @@ impl Drop for Site {
     }
 }
 
-/// The lab gives the cluster a name of its own. The key guards nothing beyond the
-/// lab's own switch.
-const CONFIG: &str = r#"
-[cluster]
-name = "demo"
-keys = [{ id = 1, secret = "6465636f726174696f6e206f6e6c7921" }]
-
-[[dispatcher]]
-name = "d1"
-address = "10.77.0.11"
-interface = "eth0"
-attach = "tc"
-
-[[backend]]
-name = "b1"
-address = "10.77.0.21"
-interface = "eth0"
-
-[[backend]]
-name = "b2"
-address = "10.77.0.22"
-interface = "eth0"
-
-[[backend]]
-name = "b3"
-address = "10.77.0.23"
-interface = "eth0"
-
+/// What follows the nodes b1, b2 and b3.
+const RULES: &str = r#"
 [[pool]]
 name = "web"
 policy = "hrw"

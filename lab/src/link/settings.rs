@@ -106,8 +106,8 @@ pub fn parse_share(text: &str) -> Result<f64, String> {
     }
 }
 
-/// `10mbit`, `1gbit`, `64kbit`: in bits a second. Zero means without limit.
-pub fn parse_rate(text: &str) -> Result<Rate, String> {
+/// `10mbit`, `1gbit`, `64kbit`: in bits a second.
+pub fn parse_rate(text: &str) -> Result<u64, String> {
     const HINT: &str = "write bits a second with their unit, such as 64kbit, 10mbit or 1gbit";
     let (number, unit) = split_unit(text).ok_or(HINT)?;
     let bits = match unit.to_ascii_lowercase().as_str() {
@@ -118,18 +118,13 @@ pub fn parse_rate(text: &str) -> Result<Rate, String> {
         "" if number == 0.0 => 0.0,
         _ => return Err(HINT.into()),
     };
-    if bits == 0.0 {
-        return Ok(Rate(None));
-    }
     match (8_000.0..=100e9).contains(&bits) {
-        true => Ok(Rate(Some(bits as u64))),
-        false => Err("a rate is between 8kbit and 100gbit".into()),
+        true => Ok(bits as u64),
+        false => {
+            Err("a rate is between 8kbit and 100gbit; without --rate there is no limit".into())
+        }
     }
 }
-
-/// A rate as the command line gives it: bits a second, or none.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rate(pub Option<u64>);
 
 /// A share as people write it, to a ten-thousandth of a percent.
 pub fn percent(share: f64) -> f64 {
@@ -175,10 +170,16 @@ mod tests {
 
     #[test]
     fn rates_are_bits_a_second() {
-        assert_eq!(parse_rate("10mbit"), Ok(Rate(Some(10_000_000))));
-        assert_eq!(parse_rate("2.5gbit"), Ok(Rate(Some(2_500_000_000))));
-        assert_eq!(parse_rate("64Kbit"), Ok(Rate(Some(64_000))));
-        assert_eq!(parse_rate("0"), Ok(Rate(None)));
+        assert_eq!(parse_rate("10mbit"), Ok(10_000_000));
+        assert_eq!(parse_rate("2.5gbit"), Ok(2_500_000_000));
+        assert_eq!(parse_rate("64Kbit"), Ok(64_000));
+        for zero in ["0", "0mbit"] {
+            let error = parse_rate(zero).unwrap_err();
+            assert!(
+                error.contains("without --rate there is no limit"),
+                "{error}"
+            );
+        }
         for wrong in ["", "10", "10mb", "1bit", "101gbit", "-1mbit"] {
             assert!(parse_rate(wrong).is_err(), "{wrong}");
         }

@@ -20,8 +20,8 @@ struct Packet {
     at: usize,
     payload: Vec<u8>,
     fin: bool,
-    clock: u32,
-    echo: u32,
+    /// The client's clock, and what it has seen of ours.
+    clocks: Option<(u32, u32)>,
 }
 
 /// An acknowledgement on its way to the client.
@@ -242,7 +242,7 @@ impl World {
         } else {
             Flags::default()
         };
-        self.bench.clocks = (packet.clock, packet.echo);
+        self.bench.clocks = packet.clocks.expect("only starts come back");
         match self.bench.packet(packet.at as i64, flags, &packet.payload) {
             Outcome::Complete(head) => {
                 assert_eq!(head, self.client.head);
@@ -286,13 +286,12 @@ impl World {
                 Action::ToBackend { segment, .. } => {
                     assert!((1..=1000).contains(&segment.payload.len()));
                     assert_eq!(segment.header.ack, (self.bench.isns.server + 1).raw());
-                    let timestamps = segment.header.options.timestamps.unwrap();
+                    let timestamps = segment.header.options.timestamps;
                     self.send(Event::AtBackend(Packet {
                         at: place(segment.header.seq),
                         fin: segment.header.flags.has(Flags::FIN),
                         payload: segment.payload,
-                        clock: timestamps.value,
-                        echo: timestamps.echo,
+                        clocks: timestamps.map(|clocks| (clocks.value, clocks.echo)),
                     }));
                 }
                 Action::Probe { .. } => self.send(Event::ProbeAtBackend),

@@ -1,0 +1,35 @@
+//! `trapeze sim`: policies in virtual time. Needs no root, no network, no daemon.
+
+mod compare;
+mod paper;
+mod setup;
+mod tournament;
+mod trace;
+
+use clap::Subcommand;
+
+/// Try policies in a simulated cluster: no root, no network, the dispatcher's own code
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    #[command(visible_alias = "run")]
+    Compare(compare::Args),
+    Paper(paper::Args),
+    Tournament(tournament::Args),
+    Trace(trace::Args),
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    match &args.command {
+        Command::Compare(args) => compare::run(args),
+        Command::Paper(args) => paper::run(args),
+        Command::Tournament(args) => tournament::run(args),
+        Command::Trace(args) => trace::run(args),
+    }
+}

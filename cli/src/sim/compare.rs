@@ -1,0 +1,103 @@
+//! `trapeze sim compare`: policies side by side on workloads and traces.
+
+use std::path::PathBuf;
+use std::{fmt, fs};
+
+use anyhow::Context;
+use serde::Serialize;
+use trapeze_sim::{Outcome, Run, picture};
+
+use super::setup::{self, Setup};
+use crate::output::Output;
+use crate::table::{Cell, Column, Table, Tone};
+
+/// Compare policies on workloads and recorded traces
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    setup: setup::Cluster,
+    /// Draw throughput into a file, as SVG
+    #[arg(long, value_name = "FILE")]
+    svg: Option<PathBuf>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    outcomes: Vec<Outcome>,
+}
+
+/// Runs all policies on all workloads.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let setup = Setup::of(&args.setup)?;
+    let runs: Vec<Run<'_>> = setup.runs();
+    let report = Report {
+        outcomes: setup.go(&runs),
+    };
+    if let Some(path) = &args.svg {
+        fs::write(path, picture::throughput(&report.outcomes))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    args.output.one(&report)
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let same = |a: &Outcome, b: &Outcome| a.workload == b.workload && a.backends == b.backends;
+        for (index, group) in self.outcomes.chunk_by(same).enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            let first = &group[0];
+            writeln!(f, "{}, {} backends", first.workload, first.backends)?;
+            let table = table(group);
+            match f.alternate() {
+                true => write!(f, "{table:#}")?,
+                false => write!(f, "{table}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn table(group: &[Outcome]) -> Table {
+    let best = (group.iter()).fold(0.0, |best: f64, o| best.max(o.requests_per_second));
+    let mut table = Table::new(&[
+        Column::Left("policy"),
+        Column::Right("req/s"),
+        Column::Right("of best"),
+        Column::Right("mean ms"),
+        Column::Right("p50 ms"),
+        Column::Right("p99 ms"),
+        Column::Right("hits"),
+        Column::Right("balance"),
+        Column::Right("handoffs"),
+        Column::Right("cpu"),
+        Column::Right("disk"),
+    ])
+    .indented(2);
+    for o in group {
+        let of_best = o.requests_per_second / best;
+        let tone = if of_best > 0.97 {
+            Tone::Good
+        } else {
+            Tone::Plain
+        };
+        table.row([
+            o.policy.as_str().into(),
+            format!("{:.0}", o.requests_per_second).into(),
+            tone.cell(format!("{of_best:.3}")),
+            format!("{:.2}", o.latency_mean_ms).into(),
+            format!("{:.2}", o.latency_p50_ms).into(),
+            format!("{:.1}", o.latency_p99_ms).into(),
+            o.hit_ratio
+                .map_or(Cell::from("-"), |h| format!("{:.1} %", h * 100.0).into()),
+            format!("{:.2}", o.balance).into(),
+            format!("{:.2}", o.handoffs_per_request).into(),
+            format!("{:.2}", o.cpu_busy.mean).into(),
+            format!("{:.2}", o.disk_busy.mean).into(),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,96 @@
+//! `trapeze sim tournament`: all policies on everything, relative to the best of each.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde::Serialize;
+use trapeze_sim::Run;
+use trapeze_sim::tournament::{Round, Standing, standings};
+use trapeze_sim::trace::Trace;
+
+use super::setup;
+use crate::output::Output;
+
+/// All policies on all workloads and traces: how far is each from the best?
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Recorded traces besides; each with memory for a tenth and for a fortieth of it
+    #[arg(short, long, value_name = "FILE")]
+    trace: Vec<PathBuf>,
+    /// Policies by their names in the configuration, or all
+    #[arg(
+        short,
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    policies: Vec<String>,
+    /// How many backends
+    #[arg(short, long, value_name = "N", default_value_t = 8)]
+    backends: usize,
+    /// Of all randomness
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Threads [default: one for each processor]
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+    #[command(flatten)]
+    output: Output,
+}
+
+#[derive(Debug, Serialize)]
+struct Report {
+    rounds: Vec<String>,
+    standings: Vec<Standing>,
+}
+
+/// Runs it.
+pub fn run(args: &Args) -> anyhow::Result<()> {
+    let entrants = setup::entrants(&args.policies)?;
+    let mut rounds = Round::synthetic(args.backends.max(1), args.seed);
+    for path in &args.trace {
+        let trace = Trace::open(path).with_context(|| format!("{}", path.display()))?;
+        let name = path
+            .file_stem()
+            .map_or_else(String::new, |n| n.to_string_lossy().into());
+        let name = name.split('.').next().unwrap_or_default().to_owned();
+        rounds.extend(Round::recorded(&name, &trace, args.backends.max(1)));
+    }
+    let runs: Vec<Run<'_>> = (rounds.iter())
+        .flat_map(|round| entrants.iter().map(|entrant| round.run(entrant, args.seed)))
+        .collect();
+    let outcomes = setup::go(&runs, setup::threads(args.threads));
+    args.output.one(&Report {
+        rounds: rounds.iter().map(|round| round.name.clone()).collect(),
+        standings: standings(&entrants, &outcomes),
+    })
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "throughput over that of the best")?;
+        let width = (self.standings.iter())
+            .map(|s| s.policy.len())
+            .max()
+            .unwrap_or(0);
+        write!(f, "  {:width$}  worst   mean", "policy")?;
+        for round in &self.rounds {
+            write!(f, "  {round:>8}")?;
+        }
+        writeln!(f)?;
+        for standing in &self.standings {
+            write!(
+                f,
+                "  {:width$}  {:.3}  {:.3}",
+                standing.policy, standing.worst, standing.mean
+            )?;
+            for (share, round) in standing.of_best.iter().zip(&self.rounds) {
+                write!(f, "  {share:>width$.3}", width = round.len().max(8))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}

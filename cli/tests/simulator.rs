@@ -1,0 +1,90 @@
+//! `trapeze sim` as its user sees it. Needs nothing.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn sim(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_trapeze"))
+        .arg("sim")
+        .args(arguments.split(' '))
+        .output()
+        .unwrap()
+}
+
+fn json(arguments: &str) -> Value {
+    let output = sim(&format!("{arguments} --json"));
+    assert!(output.status.success(), "{arguments}: {output:?}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn compare_runs_every_policy_on_every_cluster_and_draws() {
+    let svg = std::env::temp_dir().join(format!("trapeze-sim-{}.svg", std::process::id()));
+    let arguments = "compare -w zipf -p rr,hrw,wlc@blindly -b 2,4 -n 2000 --cache 1.5M";
+    let report = json(&format!("{arguments} --svg {}", svg.display()));
+    let outcomes = report["outcomes"].as_array().unwrap();
+    let runs: Vec<_> = (outcomes.iter())
+        .map(|o| {
+            (
+                o["policy"].as_str().unwrap(),
+                o["backends"].as_u64().unwrap(),
+            )
+        })
+        .collect();
+    assert_eq!(
+        runs,
+        [
+            ("rr", 2),
+            ("hrw", 2),
+            ("wlc@blindly", 2),
+            ("rr", 4),
+            ("hrw", 4),
+            ("wlc@blindly", 4)
+        ]
+    );
+    assert!(outcomes.iter().all(|o| o["requests"] == 1600));
+    let drawn = std::fs::read_to_string(&svg).unwrap();
+    std::fs::remove_file(&svg).unwrap();
+    assert!(drawn.starts_with("<svg") && drawn.contains("polyline"));
+}
+
+#[test]
+fn traces_are_read_and_what_is_wrong_with_them_is_said() {
+    let log = std::env::temp_dir().join(format!("trapeze-sim-{}.csv", std::process::id()));
+    std::fs::write(
+        &log,
+        "t,url,bytes,status,method\n0,/a,10,200,GET\nbad\n1,/b,10,200,GET\n",
+    )
+    .unwrap();
+    let profile = json(&format!("trace {}", log.display()));
+    assert_eq!(profile[0]["reading"]["malformed"], 1);
+    assert_eq!(profile[0]["profile"]["requests"], 2);
+    let compared = sim(&format!("compare -t {} -p rr -b 1", log.display()));
+    std::fs::remove_file(&log).unwrap();
+    assert!(compared.status.success());
+    let remarks = String::from_utf8(compared.stderr).unwrap();
+    assert!(
+        remarks.contains("1 of 3 lines left out; line 3: no URL"),
+        "{remarks}"
+    );
+}
+
+#[test]
+fn what_does_not_exist_is_answered_by_what_does() {
+    for (arguments, known) in [
+        ("compare -w nothing", "webbench"),
+        ("compare -p nothing", "least-connections"),
+        ("compare -p rr@nothing", "blindly"),
+        ("compare --hardware nothing", "lvscad07"),
+        ("paper nothing", "lacp03"),
+        ("trace /nonexistent", "cannot read it"),
+    ] {
+        let output = sim(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            !output.status.success() && said.contains(known),
+            "{arguments}: {said}"
+        );
+    }
+}

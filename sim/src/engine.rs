@@ -1,0 +1,633 @@
+//! The event loop: users, dispatchers and backends in virtual time. One thread, no
+//! clock, no randomness but the workload's; the same inputs give the same outcome,
+//! event for event.
+//!
+//! A request's way; what costs nothing takes no event:
+//! ```text
+//!  begin ──► dispatcher ──► place() ──► backend's CPU ──► in memory? ──► disk
+//!    ▲      (connection,   (the very     (connect or         │ yes         │
+//!    │       request)       policies)     take over)         ▼             │
+//!    └── done ◄── CPU: send, and both links, at once ◄───────┴─────────────┘
+//! ```
+//! A connection that moves costs both backends: who takes it and who gives it away.
+//! Reads of a file that is being read already wait for that read.
+
+mod agenda;
+mod placement;
+mod tally;
+
+use serde::Serialize;
+use trapeze_core::config::PolicyConfig;
+use trapeze_core::policy::{BackendId, Request};
+
+use crate::cache::Cache;
+use crate::hardware::{Hardware, link_ns, wire_bytes};
+use crate::outcome::Outcome;
+use crate::station::{Discipline, Entry, Station};
+use crate::workload::{Ask, Content, Kind, Object, Pace, Source, Then, Workload};
+use agenda::{Agenda, Event};
+use placement::Placement;
+use tally::Tally;
+
+/// A policy as it takes part.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entrant {
+    /// Its name in tables.
+    pub name: String,
+    /// The policy.
+    pub policy: PolicyConfig,
+    /// What it decides about.
+    pub decides: Decides,
+}
+
+/// What a decision is made for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Decides {
+    /// Each request, by handing connections over.
+    Requests,
+    /// Each connection, by its first request.
+    Connections,
+    /// Each connection, before there is a request: as a layer-4 balancer.
+    Blindly,
+}
+
+impl Entrant {
+    /// A policy under its own name, deciding for each request.
+    pub fn of(policy: impl Into<PolicyConfig>) -> Self {
+        let policy = policy.into();
+        Entrant {
+            name: policy.name().to_owned(),
+            policy,
+            decides: Decides::Requests,
+        }
+    }
+
+    /// Deciding otherwise.
+    pub fn deciding(mut self, decides: Decides) -> Self {
+        self.decides = decides;
+        self
+    }
+
+    /// Under another name.
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = name.to_owned();
+        self
+    }
+}
+
+/// How long a run is, and what of it counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// Requests until the end, if the workload has as many.
+    pub requests: u64,
+    /// How many of these pass, to fill caches, before counting begins.
+    pub warmup: u64,
+    /// Simulated time until the end.
+    pub most_ns: u64,
+}
+
+impl Span {
+    /// So many requests, of which the first fifth does not count.
+    pub fn requests(requests: u64) -> Self {
+        Span {
+            requests,
+            warmup: requests / 5,
+            most_ns: u64::MAX,
+        }
+    }
+
+    /// So many seconds from cold caches on; all counts.
+    pub fn seconds(seconds: u64) -> Self {
+        Span {
+            requests: u64::MAX,
+            warmup: 0,
+            most_ns: seconds * 1_000_000_000,
+        }
+    }
+}
+
+/// One run.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// On what.
+    pub hardware: &'a Hardware,
+    /// What is asked.
+    pub workload: &'a dyn Workload,
+    /// Who decides.
+    pub entrant: &'a Entrant,
+    /// How long.
+    pub span: Span,
+    /// Of the workload's randomness, and of policies that draw lots.
+    pub seed: u64,
+}
+
+impl Run<'_> {
+    /// Simulates it.
+    pub fn go(&self) -> Outcome {
+        self.go_watched(|_| {})
+    }
+
+    /// Simulates it, and says now and then how many requests have been answered.
+    pub fn go_watched(&self, watch: impl FnMut(u64)) -> Outcome {
+        Engine::new(self).run(self, watch)
+    }
+}
+
+/// Nobody waits for this work.
+const NOBODY: u32 = u32::MAX;
+
+/// Somebody who has at most one request at a time.
+#[derive(Clone, Debug)]
+struct Slot {
+    ask: Ask,
+    request: Request,
+    stage: Stage,
+    /// Who has the connection; none if there is none.
+    connected: Option<BackendId>,
+    began_ns: u64,
+    /// Of processor and links, how many have not sent the answer yet.
+    sending: u8,
+    hit: bool,
+    moved: bool,
+    placed: placement::Placed,
+    /// Whether the placement is for the connection and lasts beyond this answer.
+    open: bool,
+    bytes: u64,
+}
+
+/// What the slot's visit to a station is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Idle,
+    Dispatcher,
+    Handoff,
+    BeforeDisk,
+    Disk,
+    /// Before it is sent, all that was needed.
+    Ready,
+    Sending,
+}
+
+struct Engine<'a> {
+    hardware: &'a Hardware,
+    objects: &'a [Object],
+    decides: Decides,
+    pace: Pace,
+    source: Box<dyn Source + 'a>,
+    now: u64,
+    agenda: Agenda,
+    stations: Vec<Station>,
+    map: Map,
+    caches: Vec<Cache>,
+    placements: Vec<Placement>,
+    slots: Vec<Slot>,
+    /// Slots of an open workload that nobody uses.
+    free: Vec<u32>,
+    requests: Vec<Request>,
+    tally: Tally,
+    done: Vec<u32>,
+}
+
+/// Where in `stations` things are.
+#[derive(Clone, Copy)]
+struct Map {
+    dispatchers: usize,
+    backends: usize,
+    hosts: usize,
+}
+
+impl Map {
+    fn cpu(self, backend: BackendId) -> usize {
+        self.dispatchers + backend.index()
+    }
+
+    fn disk(self, backend: BackendId) -> usize {
+        self.dispatchers + self.backends + backend.index()
+    }
+
+    fn link(self, backend: BackendId) -> usize {
+        self.dispatchers + 2 * self.backends + backend.index()
+    }
+
+    fn host(self, slot: u32) -> usize {
+        self.dispatchers + 3 * self.backends + slot as usize % self.hosts
+    }
+}
+
+impl<'a> Engine<'a> {
+    fn new(run: &Run<'a>) -> Self {
+        let Hardware {
+            backends,
+            dispatchers,
+            backend,
+            clients,
+            ..
+        } = run.hardware;
+        let map = Map {
+            dispatchers: (*dispatchers).max(1),
+            backends: (*backends).max(1),
+            hosts: clients.hosts.max(1),
+        };
+        let objects = run.workload.objects();
+        let users = run.workload.pace().users(map.backends);
+        let station = |discipline, servers, count| {
+            std::iter::repeat_n(Station::new(discipline, servers), count)
+        };
+        let stations: Vec<Station> = station(Discipline::Fifo, 1, map.dispatchers)
+            .chain(station(backend.discipline, backend.cpus, map.backends))
+            .chain(station(Discipline::Fifo, 1, map.backends))
+            .chain(station(Discipline::Sharing, 1, map.backends + map.hosts))
+            .collect();
+        let cache = Cache::new(backend.replacement, backend.cache_bytes, objects.len());
+        let mut engine = Engine {
+            hardware: run.hardware,
+            objects,
+            decides: run.entrant.decides,
+            pace: run.workload.pace(),
+            source: run.workload.start(run.seed, users.unwrap_or(0)),
+            now: 0,
+            agenda: Agenda::default(),
+            tally: Tally::new(run.span, &stations, map.backends),
+            stations,
+            map,
+            caches: vec![cache; map.backends],
+            placements: (0..map.dispatchers as u64)
+                .map(|d| Placement::new(&run.entrant.policy, map.backends, run.seed ^ d))
+                .collect(),
+            slots: Vec::new(),
+            free: Vec::new(),
+            requests: objects.iter().map(placement::request).collect(),
+            done: Vec::new(),
+        };
+        match users {
+            Some(users) => (0..users as u32).for_each(|user| {
+                engine.slots.push(Slot::idle());
+                engine.next_of_user(user);
+            }),
+            None => engine.next_arrival(),
+        }
+        engine
+    }
+
+    fn run(mut self, run: &Run<'_>, mut watch: impl FnMut(u64)) -> Outcome {
+        let mut seen = 0;
+        while let Some((at, event)) = self.agenda.next() {
+            if at > run.span.most_ns {
+                self.now = run.span.most_ns;
+                break;
+            }
+            self.now = at;
+            match event {
+                Event::Begin(slot) => self.begin(slot),
+                Event::Arrival(slot) => {
+                    self.begin(slot);
+                    self.next_arrival();
+                }
+                Event::Visited(slot) => self.advance(slot),
+                Event::Tick { station, version } => self.tick(station, version),
+            }
+            let answered = self.tally.answered();
+            if answered >= run.span.requests {
+                break;
+            }
+            if answered >= seen + WATCH_EVERY {
+                seen = answered;
+                watch(answered);
+            }
+        }
+        watch(self.tally.answered());
+        let outstanding: Vec<f64> = self.outstanding_ns();
+        (self.tally).outcome(
+            run,
+            self.now,
+            &self.stations,
+            &outstanding,
+            self.map.dispatchers,
+        )
+    }
+
+    /// The integral of unfinished requests over time, for each backend.
+    fn outstanding_ns(&self) -> Vec<f64> {
+        (0..self.map.backends)
+            .map(|b| {
+                (self.placements.iter())
+                    .map(|p| p.outstanding_ns(BackendId(b as u16), self.now))
+                    .sum()
+            })
+            .collect()
+    }
+
+    // ------------------------------------------------------------- who asks
+
+    fn next_of_user(&mut self, user: u32) {
+        let Some(ask) = self.source.next(user) else {
+            return;
+        };
+        let slot = &mut self.slots[user as usize];
+        slot.ask = ask;
+        slot.began_ns = self.now + ask.wait_ns;
+        self.reach(user, Event::Begin(user));
+    }
+
+    fn next_arrival(&mut self) {
+        let Some(ask) = self.source.next(0) else {
+            return;
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot::idle());
+            self.slots.len() as u32 - 1
+        });
+        self.slots[slot as usize].ask = ask;
+        self.slots[slot as usize].began_ns = self.now + ask.wait_ns;
+        self.reach(slot, Event::Arrival(slot));
+    }
+
+    /// What is on its way besides waiting for anybody is spent before the request
+    /// reaches the dispatcher.
+    fn reach(&mut self, slot: u32, event: Event) {
+        let at = self.slots[slot as usize].began_ns + self.hardware.clients.round_trip_ns;
+        match at == self.now && matches!(event, Event::Begin(_)) {
+            true => self.begin(slot),
+            false => self.agenda.add(at, event),
+        }
+    }
+
+    // ---------------------------------------------------------- a request's way
+
+    fn begin(&mut self, slot: u32) {
+        let costs = &self.hardware.dispatcher;
+        let state = &mut self.slots[slot as usize];
+        let mut work_ns = 0;
+        if state.connected.is_none() {
+            work_ns += costs.connection_ns;
+        }
+        work_ns += match self.decides {
+            Decides::Requests => costs.request_ns,
+            Decides::Connections if state.connected.is_none() => costs.request_ns,
+            Decides::Connections | Decides::Blindly => 0,
+        };
+        state.stage = Stage::Dispatcher;
+        let dispatcher = self.dispatcher(slot);
+        self.visit_or_go_on(dispatcher, work_ns, slot);
+    }
+
+    fn dispatcher(&self, slot: u32) -> usize {
+        slot as usize % self.map.dispatchers
+    }
+
+    /// The visit that the slot's stage was for is over.
+    fn advance(&mut self, slot: u32) {
+        match self.slots[slot as usize].stage {
+            Stage::Idle => unreachable!("nobody visits anything while idle"),
+            Stage::Dispatcher => self.decide(slot),
+            Stage::Handoff => self.arrive(slot),
+            Stage::BeforeDisk => self.read(slot),
+            Stage::Disk | Stage::Ready => self.send(slot),
+            Stage::Sending => {
+                let state = &mut self.slots[slot as usize];
+                state.sending -= 1;
+                if state.sending == 0 {
+                    self.complete(slot);
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, slot: u32) {
+        let dispatcher = self.dispatcher(slot);
+        let state = &mut self.slots[slot as usize];
+        let placement = &mut self.placements[dispatcher];
+        state.moved = false;
+        if !state.open {
+            state.request = Request {
+                current: state.connected,
+                ..self.requests[state.ask.object as usize]
+            };
+            let Some(placed) = placement.place(self.now, &mut state.request) else {
+                // The policy's admission limit: somebody's end lets it in.
+                placement.wait(slot);
+                return;
+            };
+            state.placed = placed;
+            state.bytes = 0;
+            state.open = true;
+            state.moved = state.connected.is_some_and(|b| b != placed.backend);
+        }
+        state.stage = Stage::Handoff;
+        let work_ns = match state.moved {
+            true => self.hardware.dispatcher.handoff_ns,
+            false => 0,
+        };
+        self.visit_or_go_on(dispatcher, work_ns, slot);
+    }
+
+    /// The request is with its backend.
+    fn arrive(&mut self, slot: u32) {
+        let costs = &self.hardware.backend;
+        let state = &mut self.slots[slot as usize];
+        let ask = state.ask;
+        let backend = state.placed.backend;
+        let mut work_ns = costs.request_ns;
+        match state.connected.replace(backend) {
+            None => work_ns += costs.connect_ns,
+            Some(before) if before != backend => {
+                work_ns += costs.handoff_ns;
+                let cpu = self.map.cpu(before);
+                self.visit(cpu, costs.handoff_ns, NOBODY);
+            }
+            Some(_) => {}
+        }
+        let ready = match (self.objects[ask.object as usize].kind, ask.content) {
+            (Kind::Dynamic { work_ns: program }, _) => {
+                work_ns += program;
+                true
+            }
+            (Kind::Static, Content::Spared) => true,
+            (Kind::Static, Content::Needed) => {
+                let ready_at = self.caches[backend.index()].touch(ask.object);
+                ready_at.is_some_and(|at| at <= self.now)
+            }
+        };
+        let limited = self.is_network_limited();
+        let sending_ns = self.sending_ns(&ask);
+        let state = &mut self.slots[slot as usize];
+        state.hit = ready;
+        state.stage = match ready {
+            true => Stage::Ready,
+            false => Stage::BeforeDisk,
+        };
+        if ready && !limited {
+            // Nothing to wait for in between: one visit.
+            work_ns += sending_ns;
+            state.stage = Stage::Sending;
+            state.sending = 1;
+            self.acknowledge(slot);
+        }
+        self.visit(self.map.cpu(backend), work_ns, slot);
+    }
+
+    fn is_network_limited(&self) -> bool {
+        self.hardware.backend.link_bps.is_some() || self.hardware.clients.link_bps.is_some()
+    }
+
+    fn sending_ns(&self, ask: &Ask) -> u64 {
+        let costs = &self.hardware.backend;
+        let close_ns = match ask.then {
+            Then::Close => costs.close_ns,
+            Then::Keep => 0,
+        };
+        costs.send_ns(ask.bytes) + close_ns
+    }
+
+    fn read(&mut self, slot: u32) {
+        let state = &mut self.slots[slot as usize];
+        state.stage = Stage::Disk;
+        let (object, backend) = (state.ask.object, state.placed.backend);
+        let cache = &mut self.caches[backend.index()];
+        if let Some(ready_at) = cache.touch(object) {
+            let at = ready_at.max(self.now);
+            return self.agenda.add(at, Event::Visited(slot));
+        }
+        let bytes = self.objects[object as usize].bytes;
+        let work_ns = self.hardware.backend.disk.read_ns(bytes);
+        let disk = self.map.disk(backend);
+        let Entry::Done(at) = self.stations[disk].enter(self.now, work_ns, slot) else {
+            unreachable!("disks are first come first served")
+        };
+        self.caches[backend.index()].insert(object, bytes, at);
+        self.tally.disk_read();
+        self.agenda.add(at, Event::Visited(slot));
+    }
+
+    /// The processor sends while both links carry what it has sent: the answer is there
+    /// when the slowest is done.
+    fn send(&mut self, slot: u32) {
+        let state = &mut self.slots[slot as usize];
+        let (ask, backend) = (state.ask, state.placed.backend);
+        let wire = wire_bytes(ask.bytes);
+        let links = [
+            (self.map.link(backend), self.hardware.backend.link_bps),
+            (self.map.host(slot), self.hardware.clients.link_bps),
+        ];
+        state.stage = Stage::Sending;
+        state.sending = 1 + links.iter().filter(|(_, bps)| bps.is_some()).count() as u8;
+        let work_ns = self.sending_ns(&ask);
+        self.visit(self.map.cpu(backend), work_ns, slot);
+        for (station, bps) in links {
+            if let Some(bps) = bps {
+                self.visit(station, link_ns(wire, bps), slot);
+            }
+        }
+        self.acknowledge(slot);
+    }
+
+    /// The client's acknowledgements cost the dispatcher.
+    fn acknowledge(&mut self, slot: u32) {
+        let acks = self.slots[slot as usize].ask.bytes.div_ceil(2 * 1460);
+        let work_ns = acks * self.hardware.dispatcher.ack_ns;
+        if work_ns > 0 {
+            let dispatcher = self.dispatcher(slot);
+            self.visit(dispatcher, work_ns, NOBODY);
+        }
+    }
+
+    fn complete(&mut self, slot: u32) {
+        let dispatcher = self.dispatcher(slot);
+        let state = &mut self.slots[slot as usize];
+        state.stage = Stage::Idle;
+        state.bytes += state.ask.bytes;
+        let ask = state.ask;
+        self.tally.answer(tally::Answer {
+            backend: state.placed.backend,
+            latency_ns: self.now - state.began_ns,
+            bytes: ask.bytes,
+            hit: state.hit,
+            file: self.objects[ask.object as usize].kind == Kind::Static
+                && ask.content == Content::Needed,
+            moved: state.moved,
+        });
+        if ask.then == Then::Close {
+            state.connected = None;
+        }
+        let placement = &mut self.placements[dispatcher];
+        if self.decides == Decides::Requests || ask.then == Then::Close {
+            state.open = false;
+            placement.finished(self.now, &state.request, &state.placed, state.bytes);
+        }
+        let admitted = placement.admitted();
+        if self.tally.begins_to_count() {
+            let outstanding = self.outstanding_ns();
+            self.tally.count_from(self.now, &self.stations, outstanding);
+        }
+        if let Some(waiting) = admitted {
+            self.decide(waiting);
+        }
+        match self.pace {
+            Pace::Open => self.free.push(slot),
+            Pace::Users(_) | Pace::Admission => self.next_of_user(slot),
+        }
+    }
+
+    // ------------------------------------------------------------- stations
+
+    fn visit_or_go_on(&mut self, station: usize, work_ns: u64, slot: u32) {
+        match work_ns {
+            0 => self.advance(slot),
+            _ => self.visit(station, work_ns, slot),
+        }
+    }
+
+    fn visit(&mut self, station: usize, work_ns: u64, slot: u32) {
+        match self.stations[station].enter(self.now, work_ns, slot) {
+            Entry::Done(_) if slot == NOBODY => {}
+            Entry::Done(at) => self.agenda.add(at, Event::Visited(slot)),
+            Entry::Tick { at, version } => self.agenda.add(
+                at,
+                Event::Tick {
+                    station: station as u32,
+                    version,
+                },
+            ),
+        }
+    }
+
+    fn tick(&mut self, station: u32, version: u32) {
+        let mut done = std::mem::take(&mut self.done);
+        let next = self.stations[station as usize].tick(self.now, version, &mut done);
+        if let Some(Entry::Tick { at, version }) = next {
+            self.agenda.add(at, Event::Tick { station, version });
+        }
+        for slot in done.drain(..).filter(|&slot| slot != NOBODY) {
+            self.advance(slot);
+        }
+        self.done = done;
+    }
+}
+
+/// How often a watcher is told, in requests.
+const WATCH_EVERY: u64 = 20_000;
+
+impl Slot {
+    fn idle() -> Self {
+        Slot {
+            ask: Ask {
+                object: 0,
+                bytes: 0,
+                wait_ns: 0,
+                content: Content::Spared,
+                then: Then::Close,
+            },
+            request: Request::new(0, trapeze_core::policy::Class::Static),
+            stage: Stage::Idle,
+            connected: None,
+            began_ns: 0,
+            sending: 0,
+            hit: false,
+            moved: false,
+            placed: placement::Placed::default(),
+            open: false,
+            bytes: 0,
+        }
+    }
+}

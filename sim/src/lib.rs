@@ -1,0 +1,28 @@
+//! A web cluster in virtual time: users, dispatchers, and backends with processors,
+//! memory, disks and links. Dispatchers run the very policies of `trapeze-core`.
+//!
+//! A [`Run`] has [`Hardware`], a [`Workload`](workload::Workload), an [`Entrant`] (a
+//! policy and what it decides about) and a [`Span`]; it gives an [`Outcome`].
+//! Nothing here prints, reads a clock or draws without a seed.
+
+#![forbid(unsafe_code)]
+
+mod batch;
+mod cache;
+mod dist;
+mod engine;
+mod hardware;
+mod outcome;
+pub mod paper;
+pub mod picture;
+mod station;
+pub mod tournament;
+pub mod trace;
+pub mod workload;
+
+pub use batch::run_all;
+pub use cache::Replacement;
+pub use engine::{Decides, Entrant, Run, Span};
+pub use hardware::{Backend, Clients, Disk, Dispatcher, Hardware};
+pub use outcome::{Busy, Outcome};
+pub use station::Discipline;

@@ -1,0 +1,122 @@
+//! [LARD98 §4]: LARD and LARD/R beside weighted round robin and a static partition by
+//! hash (the paper's LB), on workloads like its two traces. The paper's text is not
+//! at hand: its figures here are from memory.
+
+use super::{Experiment, Outcomes, Row, Trial, policy, range};
+use crate::cache::Replacement;
+use crate::engine::Span;
+use crate::hardware::Hardware;
+use crate::workload::{Workload, Zipf};
+
+pub(super) fn experiments() -> Vec<Experiment> {
+    vec![
+        Experiment {
+            title: "Rice trace (§4.2), throughput by cluster size",
+            setup: "synthetic: 37,703 files of 1418 MB with the trace's coverage; 32 MB for each \
+                    backend, GreedyDual-Size",
+            trials: trials(|| Box::new(Zipf::like_rice(SEED))),
+            compare: |outcomes| rows(outcomes, "2 to 4 times", (2.0, 4.0)),
+        },
+        Experiment {
+            title: "IBM trace (§4.2), throughput by cluster size",
+            setup: "synthetic: 38,527 files of 1029 MB with the trace's coverage",
+            trials: trials(|| Box::new(Zipf::like_ibm(SEED))),
+            compare: |outcomes| rows(outcomes, "above 1, less than Rice's", (1.2, 4.0)),
+        },
+    ]
+}
+
+const SEED: u64 = 1;
+/// For each backend.
+const WARMUP: u64 = 40_000;
+const COUNTED: u64 = 40_000;
+const SIZES: [usize; 5] = [1, 2, 4, 8, 16];
+/// What the paper calls WRR counts connections, as weighted least connections does.
+const WRR: &str = "least-connections";
+const NAMES: [&str; 4] = [WRR, "hrw", "lard", "lard-r"];
+
+fn trials(workload: fn() -> Box<dyn Workload>) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for backends in SIZES {
+        for name in NAMES {
+            let mut hardware = Hardware::lard98().with_backends(backends);
+            hardware.backend.replacement = Replacement::GreedyDualSize;
+            trials.push(Trial {
+                label: format!("{name} {backends}"),
+                hardware,
+                workload: workload(),
+                entrant: policy(name),
+                span: Span {
+                    requests: backends as u64 * (WARMUP + COUNTED),
+                    warmup: backends as u64 * WARMUP,
+                    most_ns: u64::MAX,
+                },
+                seed: SEED,
+            });
+        }
+    }
+    trials
+}
+
+fn rows(outcomes: &Outcomes<'_>, published: &str, (low, high): (f64, f64)) -> Vec<Row> {
+    let rate = |name: &str, n: usize| outcomes.rate(&format!("{name} {n}"));
+    let misses = |name: &str, n: usize| {
+        100.0 * (1.0 - outcomes.mean(&format!("{name} {n}"), |o| o.hit_ratio.unwrap_or(1.0)))
+    };
+    let mut rows: Vec<Row> = SIZES
+        .map(|n| {
+            Row::new(
+                format!("{n} backends: WRR, LB, LARD, LARD/R"),
+                "(figure lost)",
+                format!(
+                    "{:.0}, {:.0}, {:.0}, {:.0} req/s; misses {:.1}, {:.1}, {:.1}, {:.1} %",
+                    rate(WRR, n),
+                    rate("hrw", n),
+                    rate("lard", n),
+                    rate("lard-r", n),
+                    misses(WRR, n),
+                    misses("hrw", n),
+                    misses("lard", n),
+                    misses("lard-r", n),
+                ),
+            )
+        })
+        .into();
+    let speedup = range([4, 8, 16].map(|n| rate("lard-r", n) / rate(WRR, n)));
+    rows.push(
+        Row::new(
+            "LARD/R over WRR, 4 to 16 backends",
+            published,
+            format!("{:.1} to {:.1} times", speedup.0, speedup.1),
+        )
+        .holding(speedup.0 >= 0.9 * low && speedup.1 <= 1.1 * high),
+    );
+    let flat = misses(WRR, 16) / misses(WRR, 2);
+    rows.push(
+        Row::new(
+            "WRR's misses at 16 over those at 2",
+            "about 1: no gain from more caches",
+            format!("{flat:.2}"),
+        )
+        .holding((0.9..1.1).contains(&flat)),
+    );
+    let falling = misses("lard-r", 16) / misses("lard-r", 2);
+    rows.push(
+        Row::new(
+            "LARD/R's misses at 16 over those at 2",
+            "well below 1: caches add up",
+            format!("{falling:.2}"),
+        )
+        .holding(falling < 0.6),
+    );
+    let even = range([4, 8, 16].map(|n| rate("lard-r", n) / rate("lard", n)));
+    rows.push(
+        Row::new(
+            "LARD/R over LARD, 4 to 16 backends",
+            "1 and above",
+            format!("{:.2} to {:.2}", even.0, even.1),
+        )
+        .holding(even.0 > 0.97),
+    );
+    rows
+}

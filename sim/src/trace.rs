@@ -1,0 +1,304 @@
+//! Recorded traces: Common Log Format (with whatever follows it, as in the combined
+//! format) and CSV with a header such as `t,url,bytes,status,method`; both also as
+//! `.gz`. What can be understood is taken: a line that cannot is counted and
+//! shown, and does not stop the reading.
+
+mod clf;
+mod csv;
+mod text;
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use flate2::bufread::MultiGzDecoder;
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::workload::{Content, Kind, Object};
+
+/// A trace in memory.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    /// Every URL that was asked for.
+    pub objects: Vec<Object>,
+    /// Requests in order of time.
+    pub records: Vec<Record>,
+    /// How the reading went.
+    pub reading: Reading,
+}
+
+/// One request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Since the first request.
+    pub at_ns: u64,
+    /// Index into [`Trace::objects`].
+    pub object: u32,
+    /// Bytes of the answer.
+    pub bytes: u64,
+    /// Whether the object's contents were sent.
+    pub content: Content,
+}
+
+/// How the reading went.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Reading {
+    /// Which format it was.
+    pub format: &'static str,
+    /// Lines that were neither empty nor comments nor a header.
+    pub lines: u64,
+    /// Those that could not be understood.
+    pub malformed: u64,
+    /// The first of them: line number, and what was wrong.
+    pub examples: Vec<(u64, &'static str)>,
+    /// Requests whose time was before that of the line above; they were put in order.
+    pub out_of_order: u64,
+}
+
+/// What a trace holds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Profile {
+    /// Requests.
+    pub requests: u64,
+    /// Different URLs.
+    pub objects: u64,
+    /// From the first to the last.
+    pub seconds: f64,
+    /// Requests for what looks like a program.
+    pub dynamic_requests: u64,
+    /// Of all URLs' largest answers.
+    pub total_bytes: u64,
+    /// Of all answers.
+    pub sent_bytes: u64,
+    /// The most popular files that take 90, 99 and 100 % of requests for files, in
+    /// bytes.
+    pub covering_bytes: [u64; 3],
+}
+
+/// Why there is no trace.
+#[derive(Debug, Error)]
+pub enum TraceError {
+    /// The file could not be read.
+    #[error("cannot read it: {0}; traces are log files or CSV, plain or .gz")]
+    Read(#[from] io::Error),
+    /// Not one line could be understood.
+    #[error(
+        "no request in it: {malformed} malformed lines; it must be Common Log Format, \
+         or CSV with the columns t,url,bytes,status,method"
+    )]
+    Empty {
+        /// Lines that could not be understood.
+        malformed: u64,
+    },
+}
+
+/// What a line says; fields that it lacks have been filled in.
+#[derive(Clone, Debug, PartialEq)]
+struct Line {
+    /// Seconds; none if the line does not say.
+    at_s: Option<f64>,
+    method: Method,
+    url: String,
+    status: u16,
+    bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Get,
+    Head,
+    Other,
+}
+
+/// Understands lines of one format.
+trait Format {
+    fn name(&self) -> &'static str;
+
+    /// What a line says, or what is wrong with it; none for a header or comment.
+    fn line(&mut self, line: &str) -> Result<Option<Line>, &'static str>;
+}
+
+/// How many malformed lines are shown.
+const EXAMPLES: usize = 5;
+/// What a program is taken to work for an answer, where nothing tells.
+const DYNAMIC_WORK_NS: u64 = 2_000_000;
+
+impl Trace {
+    /// Reads a file.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        Self::read(File::open(path)?)
+    }
+
+    /// Reads anything; what is compressed is recognised by its first bytes.
+    pub fn read(input: impl Read) -> Result<Self, TraceError> {
+        let mut input = BufReader::with_capacity(1 << 16, input);
+        match input.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
+            true => Self::lines(BufReader::new(MultiGzDecoder::new(input))),
+            false => Self::lines(input),
+        }
+    }
+
+    /// What it holds.
+    pub fn profile(&self) -> Profile {
+        let is_file = |object: u32| self.objects[object as usize].kind == Kind::Static;
+        let mut asked = vec![0u64; self.objects.len()];
+        for record in self.records.iter().filter(|r| r.content == Content::Needed) {
+            asked[record.object as usize] += u64::from(is_file(record.object));
+        }
+        let all: u64 = asked.iter().sum();
+        let mut order: Vec<usize> = (0..asked.len()).filter(|&o| asked[o] > 0).collect();
+        order.sort_by_key(|&o| std::cmp::Reverse(asked[o]));
+        let covering = |share: f64| {
+            let mut left = (all as f64 * share).ceil() as u64;
+            (order.iter())
+                .take_while(|&&o| {
+                    let needed = left > 0;
+                    left = left.saturating_sub(asked[o]);
+                    needed
+                })
+                .map(|&o| self.objects[o].bytes)
+                .sum()
+        };
+        let dynamic = self.records.iter().filter(|r| !is_file(r.object)).count();
+        Profile {
+            requests: self.records.len() as u64,
+            objects: self.objects.len() as u64,
+            seconds: self.records.last().map_or(0.0, |r| r.at_ns as f64 / 1e9),
+            dynamic_requests: dynamic as u64,
+            total_bytes: self.objects.iter().map(|o| o.bytes).sum(),
+            sent_bytes: self.records.iter().map(|r| r.bytes).sum(),
+            covering_bytes: [0.90, 0.99, 1.0].map(covering),
+        }
+    }
+
+    fn lines(mut input: impl BufRead) -> Result<Self, TraceError> {
+        let mut format: Option<Box<dyn Format>> = None;
+        let mut reading = Reading::default();
+        let mut builder = Builder::default();
+        let mut bytes = Vec::new();
+        let mut number = 0;
+        loop {
+            bytes.clear();
+            if input.read_until(b'\n', &mut bytes)? == 0 {
+                break;
+            }
+            number += 1;
+            let text = String::from_utf8_lossy(&bytes);
+            let text = text.trim_start_matches('\u{feff}').trim();
+            if text.is_empty() || text.starts_with('#') {
+                continue;
+            }
+            let format = format.get_or_insert_with(|| recognise(text));
+            match format.line(text) {
+                Ok(None) => {}
+                Ok(Some(line)) => {
+                    reading.lines += 1;
+                    builder.add(line);
+                }
+                Err(wrong) => {
+                    reading.lines += 1;
+                    reading.malformed += 1;
+                    if reading.examples.len() < EXAMPLES {
+                        reading.examples.push((number, wrong));
+                    }
+                }
+            }
+        }
+        reading.format = format.map_or("", |f| f.name());
+        builder.finish(reading)
+    }
+}
+
+/// A log's fields are parted by blanks, those of CSV are not.
+fn recognise(first: &str) -> Box<dyn Format> {
+    match clf::looks_like(first) {
+        true => Box::<clf::CommonLog>::default(),
+        false => Box::new(csv::Csv::of(first)),
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    numbers: HashMap<String, u32>,
+    objects: Vec<Object>,
+    /// Times in seconds as the file has them.
+    records: Vec<(f64, Record)>,
+    last_s: f64,
+    out_of_order: u64,
+}
+
+impl Builder {
+    fn add(&mut self, line: Line) {
+        let at_s = line.at_s.unwrap_or(self.last_s);
+        if at_s < self.last_s && !self.records.is_empty() {
+            self.out_of_order += 1;
+        }
+        self.last_s = at_s;
+        let whole = matches!(line.status, 200 | 203 | 206) && line.method != Method::Head;
+        let content = match whole {
+            true => Content::Needed,
+            false => Content::Spared,
+        };
+        let object = self.object(&line);
+        let known = &mut self.objects[object as usize];
+        if whole {
+            known.bytes = known.bytes.max(line.bytes);
+        }
+        let record = Record {
+            at_ns: 0,
+            object,
+            bytes: line.bytes,
+            content,
+        };
+        self.records.push((at_s, record));
+    }
+
+    fn object(&mut self, line: &Line) -> u32 {
+        if let Some(&number) = self.numbers.get(&line.url) {
+            return number;
+        }
+        let number = self.objects.len() as u32;
+        let (path, query) = text::path_and_query(&line.url);
+        self.objects.push(Object {
+            path: path.as_bytes().into(),
+            query: query.map(|q| q.as_bytes().into()),
+            bytes: 0,
+            kind: match text::is_dynamic(path, query) || line.method == Method::Other {
+                true => Kind::Dynamic {
+                    work_ns: DYNAMIC_WORK_NS,
+                },
+                false => Kind::Static,
+            },
+        });
+        self.numbers.insert(line.url.clone(), number);
+        number
+    }
+
+    fn finish(mut self, mut reading: Reading) -> Result<Trace, TraceError> {
+        if self.records.is_empty() {
+            return Err(TraceError::Empty {
+                malformed: reading.malformed,
+            });
+        }
+        reading.out_of_order = self.out_of_order;
+        // Stable: requests of one second stay in the file's order.
+        self.records.sort_by(|(a, _), (b, _)| a.total_cmp(b));
+        let first_s = self.records[0].0;
+        let records = (self.records.into_iter())
+            .map(|(at_s, record)| Record {
+                at_ns: ((at_s - first_s) * 1e9) as u64,
+                ..record
+            })
+            .collect();
+        Ok(Trace {
+            objects: self.objects,
+            records,
+            reading,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

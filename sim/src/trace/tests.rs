@@ -1,0 +1,192 @@
+//! Traces as they come.
+
+use std::io::Write;
+
+use super::*;
+
+fn read(text: &str) -> Trace {
+    Trace::read(text.as_bytes()).expect("it has a request")
+}
+
+fn urls(trace: &Trace) -> Vec<String> {
+    (trace.records.iter())
+        .map(|r| String::from_utf8(trace.objects[r.object as usize].path.to_vec()).unwrap())
+        .collect()
+}
+
+#[test]
+fn csv_in_its_plainest_form() {
+    let trace = read(
+        "t,url,bytes,status,method\n0,/a.html,100,200,GET\n1.5,/b,7,200,GET\n2,/a.html,120,200,GET\n",
+    );
+    assert_eq!(urls(&trace), ["/a.html", "/b", "/a.html"]);
+    assert_eq!(trace.records[1].at_ns, 1_500_000_000);
+    assert_eq!(
+        trace.objects[0].bytes, 120,
+        "the largest answer is the file"
+    );
+    assert_eq!(
+        (
+            trace.reading.format,
+            trace.reading.lines,
+            trace.reading.malformed
+        ),
+        ("CSV", 3, 0)
+    );
+}
+
+#[test]
+fn csv_columns_are_found_by_name_and_may_be_missing() {
+    let trace = read("method;uri;size\r\nGET;/a;10\r\nHEAD;/b;0\r\nGET;/c\r\n");
+    assert_eq!(urls(&trace), ["/a", "/b", "/c"]);
+    assert_eq!(trace.records[0].content, Content::Needed);
+    assert_eq!(
+        trace.records[1].content,
+        Content::Spared,
+        "HEAD has no contents"
+    );
+}
+
+#[test]
+fn csv_without_a_header_has_the_usual_columns() {
+    let trace = read("0,/a,5,200,GET\n1,/b,-,304,GET\n");
+    assert_eq!(urls(&trace), ["/a", "/b"]);
+    assert_eq!(
+        (trace.records[1].bytes, trace.records[1].content),
+        (0, Content::Spared)
+    );
+}
+
+#[test]
+fn csv_quotes_are_taken_as_they_are_meant() {
+    let trace = read(
+        "t,url,bytes,status,method\n0,\"/a,b\",1,200,GET\n1,\"/say \"\"hi\"\"\",1,200,GET\n2,/mid\"dle,1,200,GET\n3,\"/open,1,200,GET\n",
+    );
+    assert_eq!(urls(&trace)[..3], ["/a,b", "/say \"hi\"", "/mid\"dle"]);
+    assert_eq!(
+        urls(&trace)[3],
+        "\"/open",
+        "a quote that is not closed is a character"
+    );
+}
+
+#[test]
+fn malformed_lines_are_counted_and_shown() {
+    let trace = read(
+        "t,url,bytes,status,method\n0,/a,1,200,GET\nnonsense\nx,/b,1,200,GET\n1,/c,many,200,GET\n1,/d,1,abc,GET\n2,/e,1,200,GET\n",
+    );
+    assert_eq!(urls(&trace), ["/a", "/e"]);
+    assert_eq!((trace.reading.lines, trace.reading.malformed), (6, 4));
+    assert_eq!(trace.reading.examples[0], (3, "no URL"));
+    assert_eq!(trace.reading.examples[1], (4, "the time is no number"));
+}
+
+#[test]
+fn requests_are_put_in_order_of_time() {
+    let trace = read("t,url\n5,/b\n3,/a\n7,/c\n,/d\n");
+    assert_eq!(urls(&trace), ["/a", "/b", "/c", "/d"]);
+    assert_eq!(trace.reading.out_of_order, 1);
+    assert_eq!(trace.records[0].at_ns, 0);
+}
+
+#[test]
+fn large_times_are_of_smaller_units() {
+    let trace = read("t,url\n1600000000000,/a\n1600000000250,/b\n");
+    assert_eq!(trace.records[1].at_ns, 250_000_000);
+}
+
+const LOG: &str = r#"10.0.0.1 - - [10/Oct/1995:13:55:36 -0700] "GET /a.gif HTTP/1.0" 200 2326
+10.0.0.2 - bob [10/Oct/1995:13:55:37 -0700] "GET /b?x=1 HTTP/1.0" 304 -
+10.0.0.2 - - [11/Oct/1995:00:00:00 +0200] "POST /c.cgi HTTP/1.1" 200 10 "http://from.example/" "Agent \"X\""
+odd.example - - [10/Oct/1995:13:55:39 -0700] "GET /say"quote".html HTTP/1.0" 200 5
+old.example - - [10/Oct/1995:13:55:40 -0700] "GET /old" 200 5
+bad line
+h - - [10/Oct/1995:13:55:41 -0700] "GET /z z.html HTTP/1.0" 404 -
+"#;
+
+#[test]
+fn common_log_format_and_what_is_found_in_it() {
+    let trace = read(LOG);
+    assert_eq!(trace.reading.format, "common log");
+    assert_eq!(
+        urls(&trace),
+        [
+            "/a.gif",
+            "/b",
+            "/say\"quote\".html",
+            "/old",
+            "/z z.html",
+            "/c.cgi"
+        ]
+    );
+    // 22:00 at Greenwich, 64 minutes and 24 seconds after the first.
+    assert_eq!(trace.records[5].at_ns, 3_864_000_000_000);
+    assert_eq!((trace.reading.lines, trace.reading.malformed), (7, 1));
+    let dynamic: Vec<bool> = (trace.objects.iter())
+        .map(|o| o.kind != Kind::Static)
+        .collect();
+    assert_eq!(dynamic, [false, true, true, false, false, false]);
+}
+
+#[test]
+fn the_epa_log_has_days_without_months() {
+    let trace = read(
+        "h [29:23:59:59] \"GET /a HTTP/1.0\" 200 1\nh [30:00:00:01] \"GET /b HTTP/1.0\" 200 1\n",
+    );
+    assert_eq!(trace.records[1].at_ns, 2_000_000_000);
+}
+
+#[test]
+fn a_day_is_a_day_over_the_end_of_february() {
+    let line = |date| format!("h - - [{date}:00:00:00 +0000] \"GET / HTTP/1.0\" 200 1\n");
+    let days = |from, to| read(&(line(from) + &line(to))).records[1].at_ns / 86_400_000_000_000;
+    assert_eq!(days("28/Feb/1995", "01/Mar/1995"), 1);
+    assert_eq!(days("28/Feb/1996", "01/Mar/1996"), 2);
+    assert_eq!(days("31/Dec/1999", "01/Jan/2000"), 1);
+    assert_eq!(days("01/Jan/2000", "01/Jan/2001"), 366);
+}
+
+#[test]
+fn compressed_files_are_recognised() {
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gz.write_all(LOG.as_bytes()).unwrap();
+    let trace = Trace::read(&gz.finish().unwrap()[..]).unwrap();
+    assert_eq!(trace.records, read(LOG).records);
+}
+
+#[test]
+fn absolute_urls_have_their_path() {
+    let trace = read(
+        "t,url\n0,http://www.example.org/a/b?c=d\n1,https://www.example.org\n2,/at?u=http://x/\n",
+    );
+    assert_eq!(urls(&trace), ["/a/b", "/", "/at"]);
+    assert_eq!(trace.objects[0].query.as_deref(), Some(&b"c=d"[..]));
+}
+
+#[test]
+fn bytes_that_are_no_text_do_not_matter() {
+    let trace = Trace::read(&b"t,url\n0,/\xff\xfe\n1,/ok\n"[..]).unwrap();
+    assert_eq!(trace.records.len(), 2);
+}
+
+#[test]
+fn without_a_request_there_is_no_trace() {
+    for text in [
+        "",
+        "\n\n",
+        "t,url,bytes,status,method\n",
+        "one two three four five six\n",
+    ] {
+        let error = Trace::read(text.as_bytes()).unwrap_err();
+        assert!(error.to_string().contains("Common Log Format"), "{error}");
+    }
+}
+
+proptest::proptest! {
+    #[test]
+    fn nothing_makes_it_panic(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..400)) {
+        let _ = Trace::read(&bytes[..]);
+        let _ = Trace::read([&b"t,url,bytes,status,method\n"[..], &bytes].concat().as_slice());
+        let _ = Trace::read([LOG.as_bytes(), &bytes].concat().as_slice());
+    }
+}
