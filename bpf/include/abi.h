@@ -245,8 +245,8 @@ struct node {
 	__be32 address; /* its own, where its daemon listens */
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
-	__u16 peer_elsewhere; /* 1: it is a veth whose peer is in another network namespace */
-	__u32 pad;
+	__u16 pad;
+	__u32 pad2;
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
 

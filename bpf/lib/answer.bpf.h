@@ -6,7 +6,6 @@
 #pragma once
 
 #include "checksum.bpf.h"
-#include "node.bpf.h"
 
 #define ANSWER_OPTIONS_MAX 20
 #define TCP_HEADER_MAX 60
@@ -79,11 +78,10 @@ static __noinline int send_answer(context_t *ctx, const struct segment *segment,
 		struct ethhdr ethernet;
 		struct iphdr ip;
 	} __attribute__((packed)) outer;
-	struct node *self = this_node();
 	__u8 mac[ETH_ALEN];
 	__u64 pseudo;
 
-	if (!self || context_load(ctx, 0, &outer, sizeof(outer)))
+	if (context_load(ctx, 0, &outer, sizeof(outer)))
 		goto refused;
 	__builtin_memcpy(mac, outer.ethernet.h_dest, ETH_ALEN);
 	__builtin_memcpy(outer.ethernet.h_dest, outer.ethernet.h_source, ETH_ALEN);
@@ -127,7 +125,7 @@ static __noinline int send_answer(context_t *ctx, const struct segment *segment,
 				  answer->options_length))
 			goto refused;
 	}
-	return context_send_back(ctx, self);
+	return context_send_back(ctx);
 refused:
 	count_drop(DROP_REWRITE);
 	return VERDICT_DROP;

@@ -60,18 +60,12 @@ static __always_inline long context_grow(context_t *ctx)
 					   BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
-/*
- * Out by the interface that it came in by. A veth would put the packet into the
- * backlog of the other namespace; its peer can have it at once, in this very
- * softirq. The kernel drops it there if the peer is not in another namespace
- * (skb_do_redirect()), so `self` must say so.
- */
-static __always_inline int context_send_back(context_t *ctx, const struct node *self)
+static __always_inline int context_send_back(context_t *ctx)
 {
-	return self->peer_elsewhere ? bpf_redirect_peer(ctx->ifindex, 0) : bpf_redirect(ctx->ifindex, 0);
+	return bpf_redirect(ctx->ifindex, 0);
 }
 
-static __always_inline int context_send(context_t *ctx, const struct node *self, __u32 ifindex)
+static __always_inline int context_send(context_t *ctx, __u32 ifindex)
 {
-	return ifindex == ctx->ifindex ? context_send_back(ctx, self) : bpf_redirect(ifindex, 0);
+	return bpf_redirect(ifindex, 0);
 }

@@ -65,12 +65,12 @@ static __always_inline long context_grow(context_t *ctx)
 	return bpf_xdp_adjust_head(ctx, -ENCAP_LEN);
 }
 
-static __always_inline int context_send_back(context_t *ctx, const struct node *self)
+static __always_inline int context_send_back(context_t *ctx)
 {
 	return XDP_TX;
 }
 
-static __always_inline int context_send(context_t *ctx, const struct node *self, __u32 ifindex)
+static __always_inline int context_send(context_t *ctx, __u32 ifindex)
 {
 	return ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(ifindex, 0);
 }

@@ -70,11 +70,10 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
 {
 	struct backend *backend = bpf_map_lookup_elem(&backends, &slot);
 	__u64 now = bpf_ktime_get_coarse_ns();
-	struct node *self = this_node();
 	struct new_head head = {};
 	__u32 ifindex;
 
-	if (!self || !backend || !backend->name[0]) {
+	if (!backend || !backend->name[0]) {
 		count_drop(DROP_NO_BACKEND);
 		return VERDICT_DROP;
 	}
@@ -93,7 +92,7 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
 	head.encapsulation.meta = *meta;
 	if (!encapsulate(ctx, &head))
 		return VERDICT_DROP;
-	return context_send(ctx, self, ifindex);
+	return context_send(ctx, ifindex);
 }
 
 /*

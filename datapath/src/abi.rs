@@ -149,8 +149,8 @@ pod!(
         address: [u8; 4],
         signing_key: u32,
         mac: [u8; 6],
-        peer_elsewhere: u16,
-        pad: u32,
+        pad: u16,
+        pad2: u32,
         clock_offset_ns: u64,
     }
 );
@@ -343,11 +343,8 @@ impl Node {
             address: address.octets(),
             signing_key: signing_key.into(),
             mac: crate::raw::mac_address(interface)?,
-            // Without an answer the plain way is taken, which always works.
-            peer_elsewhere: crate::host::has_peer_elsewhere(interface)
-                .unwrap_or(false)
-                .into(),
             pad: 0,
+            pad2: 0,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
         })
     }

@@ -147,27 +147,10 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
 
 /// Whether an interface is one end of a virtual cable (veth(4)).
 pub fn is_veth(interface: &str) -> io::Result<bool> {
-    details(interface).map(|link| link.contains(VETH))
-}
-
-/// Whether an interface is a veth whose other end is in another network namespace, so
-/// that bpf_redirect_peer() gets there. Not if packets wait for their turn on the way
-/// out (a qdisc): that would be passed by.
-pub fn has_peer_elsewhere(interface: &str) -> io::Result<bool> {
-    // IFLA_LINK_NETNSID is there only if that namespace is not this one
-    // (rtnl_fill_link_netnsid(), net/core/rtnetlink.c).
-    let wanted = [VETH, "\"link_netnsid\":", "\"qdisc\":\"noqueue\""];
-    details(interface).map(|link| wanted.iter().all(|field| link.contains(field)))
-}
-
-const VETH: &str = "\"info_kind\":\"veth\"";
-
-/// What rtnetlink tells of a link, as iproute2 writes it in JSON.
-fn details(interface: &str) -> io::Result<String> {
     let out = Command::new("ip")
         .args(["-d", "-j", "link", "show", "dev", interface])
         .output()?;
-    Ok(String::from_utf8_lossy(&out.stdout).into_owned())
+    Ok(String::from_utf8_lossy(&out.stdout).contains("\"info_kind\":\"veth\""))
 }
 
 /// Whether an interface of this host has the address.

@@ -133,15 +133,6 @@ impl Bench {
         self.put_node(mac, clock::cluster_offset_ns());
     }
 
-    /// On a veth whose other end is in another network namespace.
-    pub fn set_peer_elsewhere(&self) {
-        let node = Node {
-            peer_elsewhere: 1,
-            ..node(NODE, OUR_MAC, clock::cluster_offset_ns())
-        };
-        self.maps.node.put(&0, &node, Update::Any).unwrap();
-    }
-
     /// Makes it this late, on the cluster's clock.
     pub fn set_clock(&self, time: Duration) {
         let offset = time.as_nanos() as u64 - clock::monotonic().as_nanos() as u64;
@@ -277,8 +268,8 @@ pub fn node(address: Ipv4Addr, mac: [u8; 6], clock_offset_ns: u64) -> Node {
         address: address.octets(),
         signing_key: KEY_IDS[0].into(),
         mac,
-        peer_elsewhere: 0,
         pad: 0,
+        pad2: 0,
         clock_offset_ns,
     }
 }

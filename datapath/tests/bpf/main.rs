@@ -32,7 +32,6 @@ mod lengths;
 mod noise;
 mod outcome;
 mod packet;
-mod peer;
 mod rebuild;
 mod standing;
 mod tags;

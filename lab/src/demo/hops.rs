@@ -1,17 +1,7 @@
-//! What hosts carried: bytes by the counters of interfaces, packets by those of
-//! the data path.
-//!
-//! Both directions are counted where they arrive. What is handed to a veth's peer
-//! (`bpf/lib/context_tc.bpf.h`) counts there, but not as sent:
-//!
-//! ```text
-//!  host ns                   switch ns
-//!  ┌──────┐  ───── sent ───► ┌──────┐
-//!  │ eth0 ├──────────────────┤ b1   │
-//!  └──────┘  ◄── received ── └──────┘
-//! ```
+//! What hosts carried: bytes by their interfaces' own counters, packets by those
+//! of the data path.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use trapeze_datapath::abi::EVENTS;
@@ -21,19 +11,16 @@ use trapeze_datapath::map::PerCpu;
 use trapeze_datapath::{netns, object};
 
 use crate::lab::Lab;
-use crate::role::{INTERFACE, SWITCH};
+use crate::role::INTERFACE;
 use crate::state;
 
-/// Hosts that are watched.
-pub struct Hops {
-    hosts: Vec<(String, PathBuf)>,
-    switch: PathBuf,
-}
+/// Hosts whose interfaces are watched.
+pub struct Hops(Vec<(String, PathBuf)>);
 
 /// What their interfaces have carried.
 pub struct Carried(Vec<(String, Traffic)>);
 
-/// Bytes of one host, link-layer headers included.
+/// Bytes of one interface, link-layer headers included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     pub received: u64,
@@ -58,24 +45,18 @@ impl Hops {
             let handle = lab.host(host)?;
             Ok(((*host).to_owned(), handle.namespace().to_owned()))
         });
-        Ok(Hops {
-            hosts: hosts.collect::<Result<_>>()?,
-            switch: lab.host(SWITCH)?.namespace().to_owned(),
-        })
+        Ok(Hops(hosts.collect::<Result<_>>()?))
     }
 
     /// What they have carried so far.
     pub fn read(&self) -> Result<Carried> {
-        let switch = counters(&self.switch)?;
-        let traffic = self.hosts.iter().map(|(host, namespace)| {
-            let arrived = |text: &str, interface: &str| {
-                received(text, interface)
-                    .with_context(|| format!("{host} has no counters of {interface}"))
-            };
-            let traffic = Traffic {
-                received: arrived(&counters(namespace)?, INTERFACE)?,
-                sent: arrived(&switch, host)?,
-            };
+        let traffic = self.0.iter().map(|(host, namespace)| {
+            let text = netns::inside(namespace, || {
+                std::fs::read_to_string("/proc/thread-self/net/dev")
+            })
+            .with_context(|| format!("cannot read the counters of {host}"))?;
+            let traffic = parse(&text, INTERFACE)
+                .with_context(|| format!("{host} has no counters of {INTERFACE}"))?;
             Ok((host.clone(), traffic))
         });
         Ok(Carried(traffic.collect::<Result<_>>()?))
@@ -160,21 +141,18 @@ impl Packets {
     }
 }
 
-fn counters(namespace: &Path) -> Result<String> {
-    netns::inside(namespace, || {
-        std::fs::read_to_string("/proc/thread-self/net/dev")
-    })
-    .with_context(|| format!("cannot read the counters of {}", namespace.display()))
-}
-
-/// The bytes that an interface received, which come first in its line of
-/// /proc/net/dev (proc_net(5)).
-fn received(text: &str, interface: &str) -> Option<u64> {
+/// An interface's line of /proc/net/dev (proc_net(5)): bytes received come
+/// first, bytes sent ninth.
+fn parse(text: &str, interface: &str) -> Option<Traffic> {
     let (_, numbers) = text
         .lines()
         .filter_map(|line| line.split_once(':'))
         .find(|(name, _)| name.trim() == interface)?;
-    numbers.split_whitespace().next()?.parse().ok()
+    let mut numbers = numbers.split_whitespace().map(str::parse);
+    Some(Traffic {
+        received: numbers.next()?.ok()?,
+        sent: numbers.nth(7)?.ok()?,
+    })
 }
 
 #[cfg(test)]
@@ -186,7 +164,11 @@ mod tests {
         let text = "Inter-|   Receive  |  Transmit\n face |bytes packets\n\
                     \x20   lo:  1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n\
                     \x20 eth0: 100 2 0 0 0 0 0 0 900 3 0 0 0 0 0 0\n";
-        assert_eq!(received(text, "eth0"), Some(100));
-        assert_eq!(received(text, "eth1"), None);
+        let expected = Traffic {
+            received: 100,
+            sent: 900,
+        };
+        assert_eq!(parse(text, "eth0"), Some(expected));
+        assert_eq!(parse(text, "eth1"), None);
     }
 }
