@@ -7,6 +7,7 @@
  * broadcast, what no entry is for, emulated links, and frames that are too long.
  */
 #include "kernel.h"
+#include <linux/if_packet.h>
 
 /* Hosts that are connected directly: link address -> ifindex of the port. */
 struct {
@@ -41,6 +42,9 @@ int lab_switch(struct __sk_buff *ctx)
 	if (!from || *from != ctx->ifindex)
 		return TC_ACT_UNSPEC;
 	if (bpf_check_mtu(ctx, *to, &mtu, 0, 0))
+		return TC_ACT_UNSPEC;
+	/* It is not the port's, but the host's; kernels before 6.16 leave that to us. */
+	if (bpf_skb_change_type(ctx, PACKET_HOST))
 		return TC_ACT_UNSPEC;
 	return bpf_redirect_peer(*to, 0);
 }

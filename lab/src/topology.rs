@@ -1,7 +1,8 @@
 //! The lab's network: a bridge in a namespace of its own, and for each host a
 //! namespace whose `eth0` is plugged into it. Frames between hosts take a short way
-//! past the bridge (bpf/lab_switch.bpf.c) where no link is emulated. What the daemons need beyond that
-//! (the VIP's address, ARP, sysctls) they set themselves, as on real hosts.
+//! past the bridge (bpf/lab_switch.bpf.c) where no link is emulated. What the daemons
+//! need beyond that (the VIP's address, ARP, sysctls) they set themselves, as on real
+//! hosts.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -167,6 +168,9 @@ pub fn set_offloads(namespace: &str, interface: &str, on: bool) -> Result<()> {
     run(&mut command)
 }
 
+/// A year. A port that leaves the bridge takes with it what was learnt of it.
+const AGEING_CENTISECONDS: u64 = 365 * 24 * 3600 * 100;
+
 /// What a kernel may do on a bridge that no switch does.
 const SWITCH_SYSCTLS: [(&str, &str); 4] = [
     ("ipv6/conf/default/disable_ipv6", "1"),
@@ -191,7 +195,11 @@ fn make_switch(switch: &str) -> Result<()> {
     ip::batch(
         Some(switch),
         &[
-            format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"),
+            // What it has learnt it keeps: it sees few frames to be reminded by.
+            format!(
+                "link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0 \
+                 ageing_time {AGEING_CENTISECONDS}"
+            ),
             format!("link set {BRIDGE} up"),
         ],
     )?;
