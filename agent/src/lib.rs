@@ -17,6 +17,7 @@ use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
 use trapeze_datapath::abi::{self, Server, ServerKey};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
+use trapeze_datapath::clock;
 use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
 use trapeze_datapath::map::Update;
@@ -93,7 +94,13 @@ fn reload(
 /// Puts the configuration into the data path's maps.
 fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<()> {
     trapeze_datapath::map::fill_tag_keys(&maps.tag_keys, &config.keys)?;
-    let node = abi::Node::here(v4(own.address)?, config.keys[0].id, &own.interface)?;
+    // What an earlier daemon's data path knows, this one's does.
+    let since = match maps.node.get(&0)? {
+        Some(node) if node.since != 0 => node.since,
+        _ => abi::epoch(clock::cluster()),
+    };
+    let key = config.keys[0].id;
+    let node = abi::Node::here(v4(own.address)?, key, &own.interface, since)?;
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);

@@ -272,7 +272,7 @@ struct node {
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
 	__u16 pad;
-	__u32 pad2;
+	__u32 since; /* epoch at which its data path came up: it knows nothing of before */
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
 

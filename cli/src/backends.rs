@@ -61,6 +61,7 @@ fn look(node: &Node) -> anyhow::Result<Report> {
                 name: slot.name,
                 address: slot.address,
                 state: state.into(),
+                ports_without_server: Vec::new(),
                 active: slot.active,
                 total: slot.total,
                 pools: Vec::new(),
@@ -107,6 +108,16 @@ impl fmt::Display for Report {
         ]);
         for backend in &self.backends {
             let (meaning, tone) = meaning(&backend.state);
+            let meaning = match &backend.ports_without_server[..] {
+                [] => meaning.to_owned(),
+                ports => {
+                    let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+                    format!(
+                        "nothing listens on port {}: start the server",
+                        ports.join(", ")
+                    )
+                }
+            };
             let pools: Vec<String> = (backend.pools.iter())
                 .map(|(pool, weight)| format!("{pool} {weight}"))
                 .collect();
@@ -146,6 +157,7 @@ mod tests {
                 name: "b1".into(),
                 address: "10.0.0.1".into(),
                 state: NOT_KNOWN.into(),
+                ports_without_server: vec![],
                 active: 1,
                 total: 20,
                 pools: vec![],

@@ -60,6 +60,9 @@ pub struct BackendStatus {
     pub address: String,
     /// `up`, `unknown`, `silent`, `no-server` or `busy`.
     pub state: String,
+    /// The ports at which no server listened a moment ago.
+    #[serde(default)]
+    pub ports_without_server: Vec<u16>,
     /// Connections open now.
     pub active: u64,
     /// Connections given to it so far.
@@ -177,6 +180,7 @@ fn backends(shared: &Shared) -> Vec<BackendStatus> {
             name: backend.name.clone(),
             address: backend.address.to_string(),
             state: state_name(shared.health.state(slot)).into(),
+            ports_without_server: shared.health.ports_without_server(slot),
             active: shared.health.active(slot),
             total: shared.health.total(slot),
             pools: cluster
@@ -208,12 +212,12 @@ struct Live<'a> {
 }
 
 impl View for Live<'_> {
-    fn describe(&self, member: &Member) -> String {
+    fn describe(&self, member: &Member, port: u16) -> String {
         let slot = self.cluster.slots[member.backend];
         format!(
             "{}: {}, weight {}, connections open: {}",
             self.cluster.config.backends[member.backend].name,
-            state_name(self.health.state(slot)),
+            state_name(self.cluster.state(self.health, member, port)),
             member.weight,
             self.health.active(slot)
         )
@@ -223,8 +227,8 @@ impl View for Live<'_> {
         BackendId(self.cluster.slots[backend] as u16)
     }
 
-    fn choose(&self, pool: usize, request: policy::Request) -> Option<BackendId> {
-        let choice = self.cluster.preview(self.health, pool, request)?;
+    fn choose(&self, pool: usize, port: u16, request: policy::Request) -> Option<BackendId> {
+        let choice = self.cluster.preview(self.health, pool, port, request)?;
         Some(BackendId(choice.slot as u16))
     }
 }

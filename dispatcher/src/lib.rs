@@ -218,7 +218,7 @@ impl Shared {
     pub(crate) fn publish_node(&self) -> anyhow::Result<()> {
         let cluster = self.cluster();
         let (address, key) = (v4(cluster.own.address)?, cluster.config.keys[0].id);
-        let node = abi::Node::here(address, key, &self.interface)?;
+        let node = abi::Node::here(address, key, &self.interface, 0)?;
         Ok(self.maps.node.put(&0, &node, Update::Any)?)
     }
 

@@ -280,7 +280,11 @@ impl State {
         }
         self.count("refusals");
         arrived.isns = record.isns;
-        self.shared.health.refused(record.slot, why);
+        let port = match meta.server_port {
+            0 => arrived.key.vip.port(),
+            own => own,
+        };
+        self.shared.health.refused(record.slot, port, why);
         if self.shared.renew_decisions().is_err() {
             self.count("record-failures");
         }
@@ -358,7 +362,8 @@ impl State {
         }
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
-        match cluster.choose(health, record.pool, record.request) {
+        let port = arrived.key.vip.port();
+        match cluster.choose(health, record.pool, port, record.request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }
