@@ -320,6 +320,50 @@ enum setup_state {
 	SETUP_TRIED = 1, /* handed to the listener */
 	SETUP_CONFIRMED = 2, /* its socket has spoken, or was seen */
 	SETUP_REFUSED = 3, /* given back: another backend may have it by now */
+	SETUP_MOVED = 4, /* given up: another backend has it from `start` on */
+};
+
+/* Where in an answer the server is. The first five are made of lines. */
+enum answer_phase {
+	ANSWER_STATUS = 0, /* its first line; without a byte of that: between answers */
+	ANSWER_FIELDS = 1,
+	ANSWER_CHUNK_SIZE = 2,
+	ANSWER_CHUNK_END = 3, /* the line end behind a chunk's data */
+	ANSWER_TRAILER = 4,
+	ANSWER_BODY = 5, /* these two are counted */
+	ANSWER_CHUNK_DATA = 6,
+	ANSWER_ENDLESS = 7, /* until the server closes, or for ever: a tunnel */
+	ANSWER_LOST = 8, /* nobody knows: not HTTP/1, or a gap */
+};
+
+/* Of the connection, from the moment on: */
+#define ANSWER_CLOSING 1 /* the server closes behind this answer */
+#define ANSWER_ENDED 2 /* at least one has */
+#define ANSWER_TO_HEAD 4 /* the next is one to a HEAD */
+/* Of the answer whose head is being read: */
+#define ANSWER_INTERIM 8 /* 1xx: the answer proper follows */
+#define ANSWER_TUNNEL 16 /* 101 */
+#define ANSWER_BODILESS 32
+#define ANSWER_LENGTH 64 /* Content-Length was there */
+#define ANSWER_CHUNKED 128
+#define ANSWER_OLD 256 /* HTTP/1.0 */
+#define ANSWER_KEEP 512 /* "Connection: keep-alive" */
+#define ANSWER_OF_HEAD 0xfff8
+
+/* So much of a line is kept when it is cut by the end of a packet: more than all of those that count have. */
+#define LINE_ROOM 64
+
+/* How far a server's answers have been followed (lib/answers.bpf.h). */
+struct answers {
+	__u64 remaining; /* of the counted bytes; in a head: its Content-Length */
+	__u32 next; /* the server's sequence number up to which it was looked at */
+	__u32 taken; /* what the socket had had of the client when its latest answer began */
+	__u16 finished; /* answers, since the setup; modulo 2^16 */
+	__u16 flags; /* ANSWER_* */
+	__u8 phase; /* enum answer_phase */
+	__u8 line_length; /* of what is kept */
+	__u16 pad;
+	__u8 line[LINE_ROOM];
 };
 
 struct setup {
@@ -327,8 +371,16 @@ struct setup {
 	__u32 epoch;
 	__u32 start;
 	__u32 state; /* enum setup_state */
-	__u32 pad;
+	__be32 dispatcher; /* from which it was set up */
 	__u64 created_ns;
+	struct answers answers; /* with CARE_FOLLOW */
+	__u32 refused_epoch; /* of a HANDOFF that was answered by HELD: so are its copies */
+	__be32 next; /* MOVED: to this backend; 0: to whom the dispatcher likes */
+	__u32 clock_offset; /* MOVED: the socket's timestamps less the host's milliseconds */
+	__u8 refused; /* 1: refused_epoch counts */
+	__u8 waiting; /* enum held: a DONE is owed when that has changed */
+	__u8 reason; /* MOVED: RELEASED_* */
+	__u8 pad;
 };
 
 /* Agent: how busy its host is; told to dispatchers with every heartbeat. */
@@ -387,7 +439,8 @@ struct server {
 	X(EARLY, "early", "overtook the packet that sets its connection up; it comes again")   \
 	X(NO_LISTENER, "no-listener", "no server listens here: start it")                      \
 	X(ACCEPT_QUEUE_FULL, "accept-queue-full", "the server accepts too slowly")             \
-	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")
+	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")     \
+	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -411,7 +464,11 @@ enum drop_reason {
 	X(REPLACED, "replaced", "leftover sockets removed for a new connection") \
 	X(REFUSED, "refused", "connections given back to the dispatcher") \
 	X(CONFIRMED, "confirmed", "rebuilt connections that have answered") \
-	X(GHOST, "ghost", "requests that the network repeated after their connection had ended")
+	X(GHOST, "ghost", "requests that the network repeated after their connection had ended") \
+	X(GIVEN_UP, "given-up", "connections that left for another backend") \
+	X(HANDED_ON, "handed-on", "packets sent on to the next backend") \
+	X(HELD, "held", "connections asked for that could not leave yet") \
+	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more")
 
 enum event {
 #define X(NAME, name, text) EVENT_##NAME,

@@ -223,8 +223,29 @@ pod!(
         epoch: u32,
         start: u32,
         state: u32,
-        pad: u32,
+        dispatcher: [u8; 4],
         created_ns: u64,
+        answers: Answers,
+        refused_epoch: u32,
+        next: [u8; 4],
+        clock_offset: u32,
+        refused: u8,
+        waiting: u8,
+        reason: u8,
+        pad: u8,
+    }
+);
+pod!(
+    struct Answers {
+        remaining: u64,
+        next: u32,
+        taken: u32,
+        finished: u16,
+        flags: u16,
+        phase: u8,
+        line_length: u8,
+        pad: u16,
+        line: [u8; 64],
     }
 );
 pod!(

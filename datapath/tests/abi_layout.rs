@@ -73,7 +73,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 19] = [
+    let mirrors: [Mirror; 20] = [
         abi::FlowKey::LAYOUT,
         abi::ServiceKey::LAYOUT,
         abi::Service::LAYOUT,
@@ -86,6 +86,7 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Node::LAYOUT,
         abi::Proof::LAYOUT,
         abi::Setup::LAYOUT,
+        abi::Answers::LAYOUT,
         abi::Standing::LAYOUT,
         abi::DecisionKey::LAYOUT,
         abi::Decision::LAYOUT,
