@@ -97,11 +97,6 @@ impl Waitings {
         self.0.get(key).is_some_and(|w| now >= w.gives_up)
     }
 
-    /// How many wait.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
     /// When [`Self::due`] has something.
     pub fn next_due(&self) -> Option<Duration> {
         self.0.values().map(|w| w.retry_at).min()
