@@ -15,6 +15,8 @@ use crate::look::Extent;
 /// An owner is asked again after this, and after twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(100);
+/// A connection that was set up just now is there by then.
+const SETTLING: Duration = Duration::from_millis(500);
 /// An owner that has not said a word by then after the time to give up is gone.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -37,6 +39,7 @@ pub struct Waiting {
     pub epoch: u32,
     /// Where the request starts.
     pub start: ClientSeq,
+    began: Duration,
     retry_at: Duration,
     retry_after: Duration,
     gives_up: Duration,
@@ -70,6 +73,7 @@ impl Waitings {
             extent,
             epoch,
             start,
+            began: now,
             retry_at: now + FIRST_RETRY,
             retry_after: FIRST_RETRY,
             gives_up: now + patience,
@@ -90,6 +94,12 @@ impl Waitings {
     /// It waits no longer.
     pub fn end(&mut self, key: &FlowKey) -> Option<Waiting> {
         self.0.remove(key)
+    }
+
+    /// Has it waited so long that an owner without such a connection has none? The packet
+    /// that sets it up may be on its way up the owner's stack.
+    pub fn is_settled(&self, key: &FlowKey, now: Duration) -> bool {
+        (self.0.get(key)).is_some_and(|w| now >= w.began + SETTLING)
     }
 
     /// Has it waited long enough?

@@ -133,7 +133,8 @@ impl Records {
                         self.loads.closed(old.slot);
                     }
                     self.loads.finished(old.slot, old.request.cost_us);
-                    epoch = later(epoch, Some(old.epoch));
+                    // One that is being read, and has had no backend, has no epoch.
+                    epoch = later(epoch, Some(old.epoch).filter(|&epoch| epoch != 0));
                     flow = to.flow(epoch);
                     if same {
                         inherit(&mut flow, &raw);
@@ -180,6 +181,8 @@ impl Records {
             if old.isns == isns {
                 inherit(&mut flow, &raw);
             }
+            // Backends that had the 4-tuple take nothing earlier.
+            flow.meta[4..8].copy_from_slice(&raw.meta[4..8]);
         }
         self.maps.flows.put(&map_key, &flow, Update::Any)
     }

@@ -262,8 +262,12 @@ impl State {
             return self.count("malformed");
         };
         let key = arrived.key;
-        let never = matches!(held, Held::Closing | Held::Stranger);
         if (self.waiting.find(&key, meta.epoch, meta.start)).is_some() {
+            let never = match held {
+                Held::Closing => true,
+                Held::Stranger => self.waiting.is_settled(&key, now),
+                Held::Answering | Held::Unacknowledged { .. } => false,
+            };
             if never || self.waiting.is_over(&key, now) {
                 self.give_up(now, &key);
                 self.act();
