@@ -250,7 +250,7 @@ struct standing {
 	__u64 k0; /* of the SipHash by which requests are alike */
 	__u64 k1;
 	__u32 generation; /* decisions of another one do not stand */
-	__u32 epoch_floor; /* new records' epochs are no lower */
+	__u32 epoch_floor; /* new records' epochs are no lower; 0: none */
 };
 
 /* A request that the daemon has placed, and where the like of it go. */

@@ -214,7 +214,7 @@ static __always_inline __u32 new_epoch(const struct standing *rules, const struc
 {
 	__u32 epoch = cluster_time_ns() >> EPOCH_SHIFT;
 
-	if ((__s32)(epoch - rules->epoch_floor) < 0)
+	if (rules->epoch_floor && (__s32)(epoch - rules->epoch_floor) < 0)
 		epoch = rules->epoch_floor;
 	if (proof->older_epoch && (__s32)(epoch - proof->older_epoch) <= 0)
 		epoch = proof->older_epoch + 1;

@@ -49,7 +49,10 @@ impl Look<'_> {
                 Followed::More => Looked::More,
                 Followed::To { at, expected } => {
                     let next = Some((at, expected));
-                    let extent = Extent { next, is_head: false };
+                    let extent = Extent {
+                        next,
+                        is_head: false,
+                    };
                     Looked::Cut(Found::Owners(extent), at)
                 }
                 Followed::Lost => Looked::Done(Found::Owners(Extent::default())),

@@ -162,9 +162,9 @@ impl Records {
             .max(now) as u32
     }
 
-    /// No epoch so far was higher.
+    /// No new record's epoch so far was higher.
     pub fn highest_epoch(&self) -> u32 {
-        self.highest_epoch.load(Ordering::Relaxed) as u32
+        self.epoch_now()
     }
 
     /// Lets the data path bring a connection's packets here.
@@ -243,9 +243,11 @@ impl Records {
         self.maps.flows.put(&key, &flow, Update::Replace)?;
         if old.state == FlowState::Established as u32 {
             self.loads.closed(old.backend);
-            self.loads.opened(to.choice.slot, to.choice.placed.charge_us);
+            self.loads
+                .opened(to.choice.slot, to.choice.placed.charge_us);
         } else {
-            self.loads.charged(to.choice.slot, to.choice.placed.charge_us);
+            self.loads
+                .charged(to.choice.slot, to.choice.placed.charge_us);
         }
         self.loads.finished(old.backend, old.charge_us);
         Ok(Record::read(&flow))
@@ -266,7 +268,8 @@ impl Records {
             return Ok(TakenBack::No);
         };
         let of = |raw: &meta::Raw| {
-            let word = |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+            let word =
+                |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
             (word(4), ClientSeq::new(word(8)))
         };
         let last = flow.marks & MARK_SHORT != 0 && of(&flow.meta) == (epoch, start);
@@ -315,7 +318,13 @@ impl Records {
 
     /// The server has closed, and owes nothing: no backend has the flow, until the next
     /// request comes. False: an answer is owed, or the word is late.
-    pub fn vacate(&self, key: &FlowKey, epoch: u32, answers: u16, end: ServerSeq) -> io::Result<bool> {
+    pub fn vacate(
+        &self,
+        key: &FlowKey,
+        epoch: u32,
+        answers: u16,
+        end: ServerSeq,
+    ) -> io::Result<bool> {
         let mut vacated = None;
         self.change(key, |flow| {
             let known = Record::read(flow).filter(|record| {

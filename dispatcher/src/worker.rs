@@ -327,8 +327,7 @@ impl State {
         match (decision, why) {
             (Decision::To(choice), _) if choice.slot != record.slot => {
                 let before = Before::Refused(meta.epoch);
-                let Some(record) =
-                    self.assign(now, &arrived, &choice, before, record.again())
+                let Some(record) = self.assign(now, &arrived, &choice, before, record.again())
                 else {
                     return;
                 };
@@ -375,9 +374,7 @@ impl State {
         match decision {
             Decision::To(choice) => {
                 let before = Before::Refused(record.epoch);
-                if let Some(record) =
-                    self.assign(now, &arrived, &choice, before, record.again())
-                {
+                if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
                     let payload_max = self.payload_max(&arrived.handshake);
                     if !self.intake.assigned(now, &arrived.key, payload_max) {
                         self.forward(&record, &arrived, inner);

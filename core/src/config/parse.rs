@@ -14,8 +14,8 @@ use super::errors::ConfigErrors;
 use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
-    Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool, Rule,
-    Service, value,
+    Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
+    Rule, Service, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {

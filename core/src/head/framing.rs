@@ -100,7 +100,11 @@ pub fn follow(expected: Expected, bytes: &[u8]) -> Followed {
             Expected::Trailer => line(rest).map(|line| {
                 let line = line?;
                 let ends = line.is_empty();
-                let next = if ends { Expected::Head } else { Expected::Trailer };
+                let next = if ends {
+                    Expected::Head
+                } else {
+                    Expected::Trailer
+                };
                 Some((line.len() + 2, next))
             }),
         };
@@ -128,7 +132,8 @@ fn chunk(bytes: &[u8], before: usize) -> Step {
         let line = line?;
         let size = line.split(|&b| b == b';').next().unwrap_or_default();
         let size = size.trim_ascii_end();
-        let is_size = !size.is_empty() && size.len() <= 15 && size.iter().all(u8::is_ascii_hexdigit);
+        let is_size =
+            !size.is_empty() && size.len() <= 15 && size.iter().all(u8::is_ascii_hexdigit);
         let size = str::from_utf8(size).ok().filter(|_| is_size)?;
         let size = u64::from_str_radix(size, 16).ok()?;
         let end = before + line.len() + 2;
@@ -263,7 +268,10 @@ mod tests {
         for fields in fields {
             assert_eq!(post(fields, "").1, Followed::Lost, "{fields:?}");
         }
-        assert_eq!(of(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n"), Followed::Lost);
+        assert_eq!(
+            of(b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n"),
+            Followed::Lost
+        );
         let old = b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n";
         assert_eq!(of(old), Followed::Lost);
         let bodies: [&[u8]; 8] = [

@@ -228,7 +228,10 @@ mod tests {
                 })
                 .collect();
             assert_eq!(all, b"abcd..ghi..l..", "{at}");
-            assert_eq!(rest.contiguous().is_empty(), rest.bytes() == 0 || rest.has_gap_first());
+            assert_eq!(
+                rest.contiguous().is_empty(),
+                rest.bytes() == 0 || rest.has_gap_first()
+            );
         }
     }
 

@@ -22,6 +22,7 @@ mod agent;
 mod answers;
 mod backend;
 mod bench;
+mod boundary;
 mod budget;
 mod cookie;
 mod cookies;
