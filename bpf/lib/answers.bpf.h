@@ -419,19 +419,20 @@ static __always_inline __u64 line_feeds(__u64 word)
 	return ~(((x & EVERY_BYTE(0x7f)) + EVERY_BYTE(0x7f)) | x | EVERY_BYTE(0x7f));
 }
 
-/* Which byte of the word that is, of the first one; eight without any. */
+/* Which byte of the word the first of them is. */
 static __always_inline __u32 first_of(__u64 high_bits)
 {
-	__u64 lowest = high_bits & -high_bits;
-
-	return high_bits ? (lowest >> 7) * 0x0001020304050607ull >> 56 : 8;
+	return ((high_bits & -high_bits) >> 7) * 0x0001020304050607ull >> 56;
 }
+
+#define WORDS_A_STEP 5
 
 static long walk_on(__u64 index, struct walk *walk)
 {
 	struct answers *answers = walk->answers;
 	struct piece *piece = walk->piece;
-	__u32 at = piece->at, length = piece->length, skipped;
+	__u32 at = piece->at, length = piece->length;
+	__u64 found;
 
 	if (answers->phase == ANSWER_BODY || answers->phase == ANSWER_CHUNK_DATA)
 		return skip_counted(answers, piece);
@@ -446,9 +447,16 @@ static long walk_on(__u64 index, struct walk *walk)
 		lose(answers);
 		return 1;
 	}
-	skipped = first_of(line_feeds(piece_word(piece->bytes, at)));
-	at += skipped;
-	if (skipped == 8 || at >= length) {
+	/* A usual line in one step; behind the piece there is room to read. */
+#pragma clang loop unroll(full)
+	for (int word = 0; word < WORDS_A_STEP; word++) {
+		found = line_feeds(piece_word(piece->bytes, at));
+		if (found)
+			break;
+		at += 8;
+	}
+	at += found ? first_of(found) : 0;
+	if (!found || at >= length) {
 		piece->at = at < length ? at : length;
 		return 0;
 	}
