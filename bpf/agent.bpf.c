@@ -3,9 +3,11 @@
  * agent: a backend's data path. At tc ingress encapsulated packets from
  * dispatchers are verified, unpacked and given to this host's TCP; the one
  * that starts a request is rebuilt into a connection of the server, at most
- * once. At tc egress the server's first word confirms that.
+ * once. At tc egress the server's first word confirms that, and its answers are
+ * followed, so that between two of them the connection can go to another backend
+ * (lib/owner.bpf.h).
  *
- * A packet at ingress, by what is known of its flow (`setup`):
+ * A FORWARD at ingress, by what is known of its flow (`setup`):
  *
  *                      none               older epoch   same epoch     same epoch     newer
  *                                                       tried          confirmed      epoch
@@ -15,6 +17,28 @@
  *   anything else      socket? up         drop: early   socket? up     up             drop
  *                      else drop: early                 else drop
  *                      (old epoch: up, RST)
+ *
+ * Moved is what was given up; its epoch is the next owner's, so that whatever is late
+ * of ours meets "newer epoch". The same epoch is the next owner's own: dropped here.
+ * An older epoch that moved is like any older one: A, B, A is a new connection at A.
+ *
+ * A HANDOFF or RELEASE, by the same:
+ *
+ *                      none      older epoch,        older epoch,   same epoch       newer
+ *                                tried, confirmed    others         and start        epoch
+ *   HANDOFF, starts    HELD      may it leave?       HELD           moved to `value`: drop
+ *                      (4)       on to `value`       (4)            on to `value`
+ *                                else HELD                          else drop
+ *   HANDOFF, else      drop:     up, if it lies      drop: early    the same         drop
+ *                      early     before `start`
+ *   RELEASE            HELD      may it leave?       HELD           moved to nobody: drop
+ *                      (4)       RELEASED            (4)            RELEASED
+ *                                else HELD                          else drop
+ *
+ * Why nothing runs twice: a request is given up only while this host's socket expects
+ * exactly its first byte, so it has not run here; from then on `setup` has the epoch of
+ * the move, under which only `value` is sent it; a HANDOFF that was answered by HELD is
+ * answered so for ever, since its dispatcher may have sent the request another way.
  */
 #include "kernel.h"
 
@@ -24,164 +48,17 @@
 #include "lib/packet.bpf.h"
 #include "lib/checksum.bpf.h"
 #include "lib/encapsulation.bpf.h"
+#include "lib/unpack.bpf.h"
 #include "lib/rebuild.bpf.h"
 #include "lib/reply.bpf.h"
+#include "lib/answers.bpf.h"
+#include "lib/setup.bpf.h"
+#include "lib/start.bpf.h"
+#include "lib/owner.bpf.h"
 
-/* An encapsulated packet's headers, where they lie; void after any change of the packet. */
-struct headers {
-	struct ethhdr *ethernet;
-	struct encapsulated *encapsulated;
-	struct encapsulation *outer;
-	struct iphdr *ip;
-	struct tcp_header *tcp;
-};
-
-#define PACKET_HOST 0
-
-#define INNER_IP (sizeof(struct ethhdr) + ENCAP_LEN)
-#define INNER_TCP (INNER_IP + sizeof(struct iphdr))
-
-static __always_inline int drop(enum drop_reason reason)
-{
-	count_drop(reason);
-	return TC_ACT_SHOT;
-}
-
-static __always_inline bool decapsulate(struct __sk_buff *skb)
-{
-	return bpf_skb_adjust_room(skb, -ENCAP_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) == 0;
-}
-
-/* Up to this host's TCP, or to the socket that was just assigned. */
-static __always_inline int deliver(struct __sk_buff *skb)
-{
-	if (!decapsulate(skb))
-		return drop(DROP_REWRITE);
-	count_event(EVENT_RECEIVED);
-	return TC_ACT_OK;
-}
-
-static __always_inline bool read_inner(const struct headers *h, struct segment *segment)
-{
-	__u32 length = bpf_ntohs(h->ip->tot_len);
-	__u32 header_length = h->tcp->offset >> 4 << 2;
-
-	if (header_length < sizeof(struct tcp_header) || length < sizeof(struct iphdr) + header_length)
-		return false;
-	segment->client = h->ip->saddr;
-	segment->vip = h->ip->daddr;
-	segment->key = flow_key_v4(h->ip->saddr, h->ip->daddr, h->tcp->source, h->tcp->dest);
-	segment->seq = bpf_ntohl(h->tcp->seq);
-	segment->ack = bpf_ntohl(h->tcp->ack);
-	segment->flags = h->tcp->flags;
-	segment->ip_length = length;
-	segment->header_length = header_length;
-	segment->payload = length - sizeof(struct iphdr) - header_length;
-	return true;
-}
-
-static __always_inline bool read_inner_options(struct __sk_buff *skb, const struct segment *segment,
-					       struct tcp_options *options)
-{
-	__u8 bytes[TCP_OPTIONS_ROOM] = {};
-	__u32 length = segment->header_length - sizeof(struct tcp_header);
-
-	if (length > TCP_OPTIONS_MAX)
-		return false;
-	if (length && bpf_skb_load_bytes(skb, INNER_TCP + sizeof(struct tcp_header), bytes, length))
-		return false;
-	parse_tcp_options(bytes, length, options);
-	return true;
-}
-
-/* A connection that ended long ago stands where a new one must be built. */
-static __always_inline int remove_occupant(struct __sk_buff *skb, const struct segment *segment, __u32 rcv_nxt)
-{
-	/* Only once: what survives its RST would go round for ever. */
-	if (skb->mark == SECOND_PASS_MARK)
-		return drop(DROP_NOT_REBUILT);
-	skb->mark = SECOND_PASS_MARK;
-	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
-		return drop(DROP_REWRITE);
-	skb->mark = 0;
-	if (!decapsulate(skb) || !become_reset(skb, segment, rcv_nxt))
-		return drop(DROP_REWRITE);
-	count_event(EVENT_REPLACED);
-	return TC_ACT_OK;
-}
-
-/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
-static __always_inline void remember(const struct flow_key *key, struct setup *known, const struct setup *setup)
-{
-	if (known)
-		*known = *setup;
-	else
-		bpf_map_update_elem(&setups, key, setup, BPF_ANY);
-}
-
-static __always_inline int start_request(struct __sk_buff *skb, const struct headers *h,
-					 const struct segment *segment, struct setup *known)
-{
-	struct meta meta = h->outer->meta;
-	struct setup setup = {
-		.meta = meta,
-		.epoch = bpf_ntohl(meta.epoch),
-		.start = bpf_ntohl(meta.start),
-		.state = SETUP_TRIED,
-		.created_ns = bpf_ktime_get_coarse_ns(),
-	};
-	bool same = known && known->epoch == setup.epoch && known->start == setup.start;
-	struct occupant occupant;
-	struct tcp_options options;
-	struct bpf_sock *listener;
-	enum refusal refusal;
-	bool rebuilt;
-
-	occupant = find_occupant(skb, segment);
-	if (same && known->state == SETUP_CONFIRMED) {
-		/* Without its socket it meets an RST, as with the server alone: it must not run twice. */
-		if (!occupant.state)
-			count_event(EVENT_GHOST);
-		return deliver(skb);
-	}
-	if (occupant.state) {
-		/* Without a record it is ours if it stands where this request could have left it. */
-		if (same || (!known && occupant.state != TCP_STATE_TIME_WAIT &&
-			     occupant.rcv_nxt - setup.start < 1 << 30)) {
-			setup.state = SETUP_CONFIRMED;
-			remember(&segment->key, known, &setup);
-			return deliver(skb);
-		}
-		return remove_occupant(skb, segment, occupant.rcv_nxt);
-	}
-	if (!read_inner_options(skb, segment, &options))
-		return drop(DROP_MALFORMED);
-	/* A late copy of what was given back must not run here as well. */
-	if (same && known->state == SETUP_REFUSED)
-		return refuse(skb, h->ethernet, h->outer, segment, REFUSAL_NO_LISTENER);
-	listener = find_listener(skb, segment, &meta, &refusal);
-	if (!listener) {
-		if (refusal == REFUSAL_NO_LISTENER) {
-			setup.state = SETUP_REFUSED;
-			remember(&segment->key, known, &setup);
-		}
-		count_drop(refusal == REFUSAL_NO_LISTENER ? DROP_NO_LISTENER : DROP_ACCEPT_QUEUE_FULL);
-		return refuse(skb, h->ethernet, h->outer, segment, refusal);
-	}
-	rebuilt = decapsulate(skb) && rebuild(skb, listener, &meta, &options);
-	bpf_sk_release(listener);
-	if (!rebuilt)
-		return drop(DROP_NOT_REBUILT);
-	skb->mark = 0;
-	remember(&segment->key, known, &setup);
-	count_event(EVENT_REBUILT);
-	count_event(EVENT_RECEIVED);
-	return TC_ACT_OK;
-}
-
-#define LOST_AFTER_NS (60ull * 1000000000ull)
+#define LOST_AFTER_S 60
 /* Clocks of dispatchers and backends differ by no more. */
-#define CLOCKS_DIFFER_NS (2ull * 1000000000ull)
+#define CLOCKS_DIFFER_S 2
 
 /*
  * A packet of a connection that was set up long ago, or before this host came
@@ -189,13 +66,14 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
  */
 static __always_inline bool is_lost(const struct meta *meta)
 {
-	__u32 now = cluster_time_ns() >> EPOCH_SHIFT;
-	__u32 epoch = bpf_ntohl(meta->epoch);
+	__u64 now = cluster_time_ns();
+	__u32 now_s = now / 1000000000ull;
+	__s32 age = (__u32)(now >> EPOCH_SHIFT) - bpf_ntohl(meta->epoch);
+	__s32 age_s = age >> (30 - EPOCH_SHIFT);
 	struct node *self = this_node();
 
-	return (__s32)(now - epoch) > (__s32)(LOST_AFTER_NS >> EPOCH_SHIFT) ||
-	       (self && self->since &&
-		(__s32)(self->since - epoch) > (__s32)(CLOCKS_DIFFER_NS >> EPOCH_SHIFT));
+	return age_s > LOST_AFTER_S ||
+	       (self && self->since_s && age_s > (__s32)(now_s - self->since_s) + CLOCKS_DIFFER_S);
 }
 
 /* Anything but the start: only where its connection stands, or has stood. */
@@ -212,43 +90,39 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 			return deliver(skb);
 		return drop(DROP_EARLY);
 	}
-	if (known && known->epoch == bpf_ntohl(meta.epoch)) {
+	if (known && known->epoch == bpf_ntohl(meta.epoch))
 		known->state = SETUP_CONFIRMED;
-	} else if (!known) {
-		struct setup setup = {
-			.meta = meta,
-			.epoch = bpf_ntohl(meta.epoch),
-			.start = bpf_ntohl(meta.start),
-			.state = SETUP_CONFIRMED,
-			.created_ns = bpf_ktime_get_coarse_ns(),
-		};
-
-		bpf_map_update_elem(&setups, &segment->key, &setup, BPF_ANY);
-	} else {
+	else if (!known)
+		remember(segment, known, &meta, SETUP_CONFIRMED, h->outer->ip.saddr);
+	else
 		return drop(DROP_EARLY); /* that socket is an older connection's */
-	}
 	return deliver(skb);
 }
 
-static __always_inline int receive_probe(struct __sk_buff *skb, const struct headers *h,
-					 const struct segment *segment, const struct setup *known)
+/* Calls, not inlined: each has the stack to itself. */
+static __noinline int receive_probe(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
-	struct meta meta = h->outer->meta;
-	struct occupant occupant = find_occupant(skb, segment);
-	bool set_up = known && known->epoch == bpf_ntohl(meta.epoch);
+	struct occupant occupant;
+	struct headers h;
+	bool set_up;
 
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	occupant = find_occupant(skb, segment);
+	set_up = known && known->epoch == bpf_ntohl(h.outer->meta.epoch) && known->state != SETUP_MOVED;
 	if (set_up && occupant.state)
-		return answer_probe(skb, h->ethernet, h->outer, segment, occupant.rcv_nxt);
+		return answer_probe(skb, h.ethernet, h.outer, segment, occupant.rcv_nxt);
 	if (set_up && known->state == SETUP_CONFIRMED)
-		return answer_probe(skb, h->ethernet, h->outer, segment, segment->seq);
+		return answer_probe(skb, h.ethernet, h.outer, segment, segment->seq);
 	return drop(DROP_EARLY);
 }
 
-static __always_inline int receive_segment(struct __sk_buff *skb, const struct headers *h)
+static __always_inline int receive_segment(struct __sk_buff *skb, struct headers *h)
 {
 	struct segment segment;
 	struct setup *known;
 	struct meta meta = h->outer->meta;
+	int verdict;
 
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
@@ -258,39 +132,41 @@ static __always_inline int receive_segment(struct __sk_buff *skb, const struct h
 	    !is_authentic(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_PROBE)
-		return receive_probe(skb, h, &segment, known);
-	/* RFC 1982: epochs are compared as serial numbers. */
-	if (known && (__s32)(bpf_ntohl(meta.epoch) - known->epoch) < 0)
+		return receive_probe(skb, &segment, known);
+	if (meta.kind == META_RELEASE)
+		return receive_release(skb, &segment, known);
+	if (meta.kind == META_HANDOFF) {
+		verdict = receive_handoff(skb, &segment, known);
+		if (verdict != HANDED_TO_US)
+			return verdict;
+		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)) ||
+		    !seal_forward(&meta, meta.value, &segment))
+			return drop(DROP_REWRITE);
+	} else if (known && known->epoch == bpf_ntohl(meta.epoch) && known->state == SETUP_MOVED) {
+		/* What was given up is run by the next owner, if at all. */
 		return drop(DROP_STALE_EPOCH);
-	if (segment.seq == bpf_ntohl(meta.start) && segment.payload && !(segment.flags & TCP_RST))
-		return start_request(skb, h, &segment, known);
+	}
+	if (known && is_before(bpf_ntohl(meta.epoch), known->epoch))
+		return drop(DROP_STALE_EPOCH);
+	if (starts_request(&segment, bpf_ntohl(meta.start)))
+		return start_request(skb, &segment, known, &meta);
 	return continue_flow(skb, h, &segment, known);
 }
 
 /* The answer comes from here, not from the daemon: what works without it is alive without it. */
-static __always_inline int receive_echo(struct __sk_buff *skb, const struct headers *h)
+static __noinline int receive_echo(struct __sk_buff *skb)
 {
-	struct segment segment = {
-		.client = h->ip->saddr,
-		.vip = h->ip->daddr,
-		.ip_length = bpf_ntohs(h->ip->tot_len),
-	};
+	struct segment segment = {};
+	struct headers h;
 
-	if (h->ip->protocol == IPPROTO_TCP || !is_authentic(h->encapsulated, 0, 0))
+	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	segment.client = h.ip->saddr;
+	segment.vip = h.ip->daddr;
+	segment.ip_length = bpf_ntohs(h.ip->tot_len);
+	if (h.ip->protocol == IPPROTO_TCP || !is_authentic(h.encapsulated, 0, 0))
 		return drop(DROP_BAD_TAG);
-	return answer_echo(skb, h->ethernet, h->outer, &segment);
-}
-
-static __always_inline bool find_headers(struct __sk_buff *skb, struct headers *h, __u32 needed)
-{
-	if ((void *)(long)skb->data + needed > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, needed))
-		return false;
-	h->ethernet = (void *)(long)skb->data;
-	h->encapsulated = (void *)(h->ethernet + 1);
-	h->outer = &h->encapsulated->outer;
-	h->ip = &h->encapsulated->ip;
-	h->tcp = (void *)(h->ip + 1);
-	return (void *)(long)skb->data + needed <= (void *)(long)skb->data_end;
+	return answer_echo(skb, h.ethernet, h.outer, &segment);
 }
 
 SEC("tcx/ingress")
@@ -312,9 +188,11 @@ int agent_ingress(struct __sk_buff *skb)
 	switch (h.outer->meta.kind) {
 	case META_FORWARD:
 	case META_PROBE:
+	case META_HANDOFF:
+	case META_RELEASE:
 		return h.ip->protocol == IPPROTO_TCP ? receive_segment(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_ECHO:
-		return receive_echo(skb, &h);
+		return receive_echo(skb);
 	case META_ICMP:
 		if (h.ip->protocol != IPPROTO_ICMP)
 			return drop(DROP_BAD_ENCAP);
@@ -323,6 +201,10 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_PROBE_ANSWER:
 	case META_REFUSED:
 	case META_ECHO_REPLY:
+	case META_HELD:
+	case META_RELEASED:
+	case META_DONE:
+	case META_VACATED:
 		return TC_ACT_UNSPEC; /* for a dispatcher's daemon on this host */
 	default:
 		return drop(DROP_BAD_ENCAP);
@@ -335,22 +217,30 @@ int agent_egress(struct __sk_buff *skb)
 {
 	struct {
 		struct iphdr ip;
-		__be16 source;
-		__be16 dest;
+		struct tcp_header tcp;
 	} h;
 	struct flow_key key;
 	struct setup *setup;
+	__u32 payload_at;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, sizeof(h)) || h.ip.protocol != IPPROTO_TCP ||
 	    h.ip.ihl != 5)
 		return TC_ACT_UNSPEC;
-	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.dest, h.source);
+	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.tcp.dest, h.tcp.source);
 	setup = bpf_map_lookup_elem(&setups, &key);
-	if (setup && setup->state == SETUP_TRIED) {
+	if (!setup)
+		return TC_ACT_UNSPEC;
+	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
 		count_event(EVENT_CONFIRMED);
 	}
+	/* What its socket says until it is removed, or never was one. */
+	if (setup->state == SETUP_MOVED)
+		return drop(DROP_MOVED);
+	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h.tcp.offset >> 4 << 2);
+	if (setup->meta.tcp_options & CARE_FOLLOW && skb->len > payload_at)
+		follow(skb, &setup->answers, bpf_ntohl(h.tcp.seq), bpf_ntohl(h.tcp.ack), payload_at);
 	return TC_ACT_UNSPEC;
 }
 

@@ -95,12 +95,12 @@ fn reload(
 fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<()> {
     trapeze_datapath::map::fill_tag_keys(&maps.tag_keys, &config.keys)?;
     // What an earlier daemon's data path knows, this one's does.
-    let since = match maps.node.get(&0)? {
-        Some(node) if node.since != 0 => node.since,
-        _ => abi::epoch(clock::cluster()),
+    let since_s = match maps.node.get(&0)? {
+        Some(node) if node.since_s != 0 => node.since_s,
+        _ => clock::cluster().as_secs() as u32,
     };
     let key = config.keys[0].id;
-    let node = abi::Node::here(v4(own.address)?, key, &own.interface, since)?;
+    let node = abi::Node::here(v4(own.address)?, key, &own.interface, since_s)?;
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);

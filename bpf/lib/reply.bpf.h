@@ -12,10 +12,7 @@
 static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr *ethernet,
 				      struct encapsulation *outer, const struct segment *segment)
 {
-	struct {
-		struct ethhdr ethernet;
-		struct encapsulation outer;
-	} __attribute__((packed)) head;
+	struct ethhdr back;
 	struct siphash_key *key;
 	struct node *self = this_node();
 	__be32 dispatcher = outer->ip.saddr;
@@ -24,16 +21,16 @@ static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr
 		count_drop(DROP_BAD_TAG);
 		return TC_ACT_SHOT;
 	}
-	__builtin_memcpy(head.ethernet.h_dest, ethernet->h_source, ETH_ALEN);
-	__builtin_memcpy(head.ethernet.h_source, ethernet->h_dest, ETH_ALEN);
-	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
+	__builtin_memcpy(back.h_dest, ethernet->h_source, ETH_ALEN);
+	__builtin_memcpy(back.h_source, ethernet->h_dest, ETH_ALEN);
+	back.h_proto = bpf_htons(ETH_P_IP);
 	outer->meta.key_id = self->signing_key;
 	/* The asker's source port will do for ours: entropy, and never 0. */
 	fill_encapsulation(outer, self->address, dispatcher, outer->udp.source, segment->ip_length);
 	set_tag(&outer->meta, meta_tag(key, &outer->meta, dispatcher, segment->client, segment->vip,
 				       segment->key.client_port, segment->key.vip_port));
-	head.outer = *outer;
-	if (bpf_skb_store_bytes(skb, 0, &head, sizeof(head), 0)) {
+	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
+	    bpf_skb_store_bytes(skb, sizeof(back), outer, sizeof(*outer), 0)) {
 		count_drop(DROP_REWRITE);
 		return TC_ACT_SHOT;
 	}

@@ -177,8 +177,26 @@ pub struct Pool {
     pub stickiness: Option<Stickiness>,
     /// How the cost of a request is known (default: learnt).
     pub costs: Costs,
+    /// How a connection changes hands between requests (default half-pipe).
+    pub handoff: Handoff,
+    /// Does a client's connection outlive a server that closes it while no answer is
+    /// owed (default true)?
+    pub survive_close: bool,
     /// Its backends, at least one.
     pub members: Vec<Member>,
+}
+
+/// How a connection whose next request is another backend's gets there
+/// (docs/protocol/handoff.md).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handoff {
+    /// As soon as the end of the answer before is known [SPLITSTACK02 §III-B].
+    #[default]
+    HalfPipe,
+    /// Once the client has acknowledged that answer.
+    Drained,
+    /// Not at all: the first request decides for the connection.
+    None,
 }
 
 /// A backend in a pool.

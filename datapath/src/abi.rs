@@ -100,6 +100,18 @@ pod!(
         kind: u16,
         class: u8,
         report: u8,
+        marks: u32,
+        asked_ns: u64,
+        next: u32,
+        expect: u32,
+        asked_ack: u32,
+        requests: u32,
+        cookie: u32,
+        busy: u32,
+        before: [u8; 32],
+        previous: u32,
+        server_isn_before: u32,
+        requests_before: u32,
         pad: u32,
     }
 );
@@ -150,7 +162,7 @@ pod!(
         signing_key: u32,
         mac: [u8; 6],
         pad: u16,
-        since: u32,
+        since_s: u32,
         clock_offset_ns: u64,
     }
 );
@@ -187,7 +199,8 @@ pod!(
         pool: u32,
         slot: u32,
         server_port: [u8; 2],
-        pad: u16,
+        care: u8,
+        pad: u8,
     }
 );
 pod!(
@@ -210,8 +223,29 @@ pod!(
         epoch: u32,
         start: u32,
         state: u32,
-        pad: u32,
+        dispatcher: [u8; 4],
         created_ns: u64,
+        answers: Answers,
+        refused_epoch: u32,
+        next: [u8; 4],
+        clock_offset: u32,
+        refused: u8,
+        waiting: u8,
+        reason: u8,
+        pad: u8,
+    }
+);
+pod!(
+    struct Answers {
+        remaining: u64,
+        next: u32,
+        taken: u32,
+        finished: u16,
+        flags: u16,
+        phase: u8,
+        line_length: u8,
+        pad: u16,
+        line: [u8; 64],
     }
 );
 pod!(
@@ -241,6 +275,7 @@ pub enum FlowState {
     Established = 2,
     ClientFin = 3,
     Reset = 4,
+    Vacant = 5,
 }
 
 impl FlowState {
@@ -251,6 +286,7 @@ impl FlowState {
             2 => Self::Established,
             3 => Self::ClientFin,
             4 => Self::Reset,
+            5 => Self::Vacant,
             _ => return None,
         })
     }
@@ -262,6 +298,7 @@ impl FlowState {
             Self::Established => "established",
             Self::ClientFin => "closing",
             Self::Reset => "reset",
+            Self::Vacant => "vacant",
         }
     }
 }
@@ -279,12 +316,21 @@ pub const TURNS_MAX: usize = 512;
 /// A decision's slot when its pool takes turns.
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.
-pub const EPOCH_SHIFT: u32 = 26;
-
-/// The epoch of a time of the cluster's clock (RFC 1982: it wraps).
-pub fn epoch(cluster: std::time::Duration) -> u32 {
-    (cluster.as_nanos() >> EPOCH_SHIFT) as u32
-}
+pub const EPOCH_SHIFT: u32 = 20;
+/// Epochs of a flow that moves often run ahead of the clock by no more than this.
+pub const EPOCH_LEAD_MAX: i32 = 1 << 15;
+/// A mark of a flow without boundaries: TLS, HTTP/2, an upgrade.
+pub const MARK_TUNNEL: u32 = 1;
+/// A mark of a flow whose next request the daemon is at work on.
+pub const MARK_HELD: u32 = 2;
+/// A mark of a flow whose packets go by way of the owner before.
+pub const MARK_MOVING: u32 = 4;
+/// A mark of a flow whose client asks before it is answered.
+pub const MARK_PIPELINES: u32 = 8;
+/// A mark of a flow whose owner has it by the short way: the one before may still refuse.
+pub const MARK_SHORT: u32 = 16;
+/// A mark of a flow whose owner before had it so, too.
+pub const MARK_SHORT_BEFORE: u32 = 32;
 /// Seconds of a cookie's time period.
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.
@@ -343,19 +389,19 @@ impl Turn {
 
 impl Node {
     /// This host, as a program on an interface should know it.
-    /// Its data path has been up since the epoch `since`.
+    /// Its data path came up at `since_s` of the cluster's clock, in seconds; 0: always there.
     pub fn here(
         address: Ipv4Addr,
         signing_key: u8,
         interface: &str,
-        since: u32,
+        since_s: u32,
     ) -> io::Result<Self> {
         Ok(Self {
             address: address.octets(),
             signing_key: signing_key.into(),
             mac: crate::raw::mac_address(interface)?,
             pad: 0,
-            since,
+            since_s,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
         })
     }

@@ -10,21 +10,26 @@
 //! | lengths | headers that lie, and what is none of ours |
 //! | guard | what reaches the daemon, and what is for somebody else |
 //! | icmp | errors about the backends' answers |
+//! | answers | how a backend follows what its server answers
 //! | agent | encapsulated packets at a backend |
 //! | rebuild | and what they do with its sockets |
+//! | handoff | how a backend gives a connection up
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
 
 mod agent;
+mod answers;
 mod backend;
 mod bench;
+mod boundary;
 mod budget;
 mod cookie;
 mod cookies;
 mod finished;
 mod flows;
 mod guard;
+mod handoff;
 mod handshake;
 mod icmp;
 mod kernel;

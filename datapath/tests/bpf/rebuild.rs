@@ -276,7 +276,7 @@ fn a_leftover_makes_room_for_the_new_connection() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
 
-fn accept(server: &TcpListener) -> TcpStream {
+pub fn accept(server: &TcpListener) -> TcpStream {
     server.set_nonblocking(true).unwrap();
     let deadline = Instant::now() + Duration::from_secs(2);
     loop {

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * owner: how a backend gives a connection up between two requests
+ * (docs/protocol/handoff.md 4, 5), when its own socket has had all that came before
+ * the next one, and has said all that there is to say to that.
+ */
+#pragma once
+
+/* A copy of the packet by which the flow was given up: the RST for its socket here. */
+#define RESET_MARK 0x545a0003
+
+/* What the owner's socket has had and said. */
+struct own_socket {
+	__u32 state; /* TCP state; 0: none */
+	__u32 rcv_nxt;
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u32 write_seq;
+	__u32 clock_offset;
+};
+
+static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct bpf_sock_tuple tuple = {
+		.ipv4 = {
+			.saddr = segment->client,
+			.daddr = segment->vip,
+			.sport = segment->key.client_port,
+			.dport = segment->key.vip_port,
+		},
+	};
+	struct bpf_sock *found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	struct own_socket own = {};
+	struct tcp_sock *full;
+
+	if (!found)
+		return own;
+	if (found->state != TCP_STATE_LISTEN && found->state != TCP_STATE_NEW_SYN_RECV &&
+	    found->state != TCP_STATE_TIME_WAIT && (full = bpf_skc_to_tcp_sock(found))) {
+		own.state = found->state;
+		own.rcv_nxt = full->rcv_nxt;
+		own.snd_una = full->snd_una;
+		own.snd_nxt = full->snd_nxt;
+		own.write_seq = full->write_seq;
+		own.clock_offset = full->tsoffset;
+	}
+	bpf_sk_release(found);
+	return own;
+}
+
+/*
+ * Why the flow cannot leave before the request at `start`, its socket's `requests`
+ * having been that many; 0: it can (1.2). Drained (1.3) is the caller's to see.
+ */
+static __always_inline enum held why_held(const struct setup *setup, const struct own_socket *own, __u32 start,
+					  __u16 requests)
+{
+	const struct answers *answers = &setup->answers;
+
+	if (!own->state)
+		return HELD_STRANGER;
+	if (answers->flags & ANSWER_CLOSING || own->state != TCP_STATE_ESTABLISHED)
+		return HELD_CLOSING;
+	if (!is_between_answers(answers) || answers->finished != requests || own->rcv_nxt != start ||
+	    own->write_seq != answers->next || own->snd_nxt != answers->next)
+		return HELD_ANSWERING;
+	return 0;
+}
+
+/* Not now, and perhaps a DONE later. */
+static __noinline int hold(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
+			   enum held reason)
+{
+	struct encapsulation outer;
+	struct headers h;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	outer = *h.outer;
+	outer.meta.kind = META_HELD;
+	outer.meta.reason = reason;
+	outer.meta.requests = 0;
+	outer.meta.value = known && reason == HELD_UNACKED ? bpf_htonl(known->answers.next) : 0;
+	if (known && (reason == HELD_ANSWERING || reason == HELD_UNACKED))
+		known->waiting = reason;
+	count_event(EVENT_HELD);
+	return send_reply(skb, h.ethernet, &outer, segment);
+}
+
+/* From now on whatever is older is late, and what the socket here still says is nobody's. */
+static __always_inline void give_up(struct setup *known, const struct meta *meta, const struct own_socket *own,
+				    __be32 next)
+{
+	known->epoch = bpf_ntohl(meta->epoch);
+	known->start = bpf_ntohl(meta->start);
+	known->next = next;
+	known->clock_offset = own->clock_offset;
+	known->reason = RELEASED_DRAINED;
+	known->waiting = 0;
+	known->state = SETUP_MOVED;
+	count_event(EVENT_GIVEN_UP);
+}
+
+/* A copy of the packet goes round once more, and becomes the RST for the socket that was given up. */
+static __always_inline void send_own_reset(struct __sk_buff *skb)
+{
+	skb->mark = RESET_MARK;
+	/* Without memory the socket stays, and says nothing until its server closes it. */
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+		count_drop(DROP_REWRITE);
+	skb->mark = 0;
+}
+
+static __noinline int reset_own_socket(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct occupant occupant;
+
+	if (!segment)
+		return drop(DROP_MALFORMED);
+	occupant = find_occupant(skb, segment);
+	if (!occupant.state)
+		return drop(DROP_MOVED);
+	if (!decapsulate(skb) || !become_reset(skb, segment, occupant.rcv_nxt))
+		return drop(DROP_REWRITE);
+	return TC_ACT_OK;
+}
+
+/* The option of the FORWARD that a HANDOFF stands for, as its dispatcher would seal it (4.2). */
+static __always_inline bool seal_forward(struct meta *meta, __be32 next, const struct segment *segment)
+{
+	struct node *self = this_node();
+	struct siphash_key *key;
+
+	if (!self || !(key = tag_key(self->signing_key)))
+		return false;
+	meta->kind = META_FORWARD;
+	meta->key_id = self->signing_key;
+	meta->reason = 0;
+	meta->requests = 0;
+	meta->value = 0;
+	set_tag(meta, meta_tag(key, meta, next, segment->client, segment->vip, segment->key.client_port,
+			       segment->key.vip_port));
+	return true;
+}
+
+/* To the next owner, as if its dispatcher had sent it there; the kernel knows the way, or asks for it. */
+static __noinline int hand_on(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct encapsulation outer;
+	struct headers h;
+	__be32 next;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_REWRITE);
+	outer = *h.outer;
+	next = outer.meta.value;
+	if (!seal_forward(&outer.meta, next, segment))
+		return drop(DROP_BAD_TAG);
+	fill_encapsulation(&outer, outer.ip.saddr, next, outer.udp.source, segment->ip_length);
+	if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_HANDED_ON);
+	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+}
+
+/* What a HANDOFF brings that is not the request: at most what the owner's socket has had. */
+static __always_inline bool lies_before(const struct segment *segment, __u32 start)
+{
+	__u32 end = segment->seq + segment->payload + !!(segment->flags & TCP_FIN);
+
+	return (__s32)(end - start) <= 0;
+}
+
+/* A verdict of receive_handoff(): the next owner is this host, once more, and the packet a FORWARD to it. */
+#define HANDED_TO_US (-2)
+
+/* 4: this request goes to another backend, by way of us. */
+static __noinline int receive_handoff(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+{
+	struct node *self = this_node();
+	struct own_socket own;
+	enum held reason;
+	struct headers h;
+	struct meta meta;
+	__be32 next;
+	__u32 start, epoch;
+	bool moved;
+
+	if (!segment || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	meta = h.outer->meta;
+	next = meta.value;
+	start = bpf_ntohl(meta.start);
+	epoch = bpf_ntohl(meta.epoch);
+	moved = known && known->state == SETUP_MOVED && is_same_start(known, &meta) && known->next == next;
+	if (skb->mark == RESET_MARK)
+		return moved ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
+	if (!moved) {
+		if (known && is_same_start(known, &meta) && next == self->address && known->state != SETUP_MOVED)
+			return HANDED_TO_US;
+		if (known && !is_before(known->epoch, epoch))
+			return drop(DROP_STALE_EPOCH);
+		if (!starts_request(segment, start)) {
+			if (!known || !is_set_up(known) || !lies_before(segment, start))
+				return drop(DROP_EARLY);
+			return deliver(skb);
+		}
+		own = find_own_socket(skb, segment);
+		reason = known && is_set_up(known) ? why_held(known, &own, start, bpf_ntohs(meta.requests)) :
+						     HELD_STRANGER;
+		if (!reason && (segment->ack != known->answers.next ||
+				(known->refused && !is_before(known->refused_epoch, epoch))))
+			reason = HELD_UNACKED;
+		if (reason) {
+			if (known) {
+				known->refused = 1;
+				known->refused_epoch = epoch;
+			}
+			return hold(skb, segment, known, reason);
+		}
+		give_up(known, &meta, &own, next);
+		if (next != self->address)
+			send_own_reset(skb);
+	}
+	if (next != self->address)
+		return hand_on(skb, segment);
+	return starts_request(segment, start) ? HANDED_TO_US : drop(DROP_EARLY);
+}
+
+/* The owner's timestamp clock (RFC 7323 4, in milliseconds here), for who comes after it; 0 without. */
+static __always_inline __u32 own_clock(const struct setup *known)
+{
+	if (!(known->meta.tcp_options & TCP_OPTION_TIMESTAMPS))
+		return 0;
+	return (__u32)(bpf_ktime_get_ns() / 1000000) + known->clock_offset;
+}
+
+/* 5.2: its end, and its clock in place of the handshake. */
+static __noinline int answer_released(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+{
+	struct encapsulation outer;
+	struct headers h;
+	__be32 clock;
+
+	if (!segment || !known || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	outer = *h.outer;
+	clock = bpf_htonl(own_clock(known));
+	outer.meta.kind = META_RELEASED;
+	outer.meta.reason = known->reason;
+	outer.meta.requests = 0;
+	outer.meta.value = bpf_htonl(known->answers.next);
+	__builtin_memcpy(&outer.meta.mss, &clock, sizeof(clock));
+	return send_reply(skb, h.ethernet, &outer, segment);
+}
+
+/* 5: the dispatcher's daemon has the next request, and wants the flow for another backend. */
+static __noinline int receive_release(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+{
+	struct own_socket own;
+	enum held reason;
+	struct headers h;
+	struct meta meta;
+	bool moved;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	meta = h.outer->meta;
+	moved = known && known->state == SETUP_MOVED && is_same_start(known, &meta) && !known->next;
+	if (skb->mark == RESET_MARK)
+		return moved ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
+	if (!moved) {
+		if (known && !is_before(known->epoch, bpf_ntohl(meta.epoch)))
+			return drop(DROP_STALE_EPOCH);
+		own = find_own_socket(skb, segment);
+		reason = known && is_set_up(known) ?
+				 why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests)) :
+				 HELD_STRANGER;
+		/* Either may have heard more than the other. */
+		if (!reason && segment->ack != known->answers.next && own.snd_una != known->answers.next)
+			reason = HELD_UNACKED;
+		if (reason)
+			return hold(skb, segment, known, reason);
+		give_up(known, &meta, &own, 0);
+		send_own_reset(skb);
+	}
+	return answer_released(skb, segment, known);
+}

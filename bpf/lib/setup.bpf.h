@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * setup: what a backend remembers of a flow, so that no request runs twice, and
+ * so that it knows where its answers end.
+ */
+#pragma once
+
+/* A new setup is put together here: it is too long for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct setup);
+} new_setup SEC(".maps");
+
+/*
+ * The flow is this epoch's from now on. Its answers can be followed only if this is
+ * the packet that it is rebuilt from: that one acknowledges the byte before the first.
+ */
+static __noinline int remember(const struct segment *segment, struct setup *known, const struct meta *meta,
+			       enum setup_state state, __be32 dispatcher)
+{
+	struct setup *setup = known;
+	__u32 zero = 0;
+
+	if (!segment || !meta)
+		return 0;
+	/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
+	if (!setup)
+		setup = bpf_map_lookup_elem(&new_setup, &zero);
+	if (!setup)
+		return 0;
+	__builtin_memset(setup, 0, sizeof(*setup));
+	setup->meta = *meta;
+	setup->epoch = bpf_ntohl(meta->epoch);
+	setup->start = bpf_ntohl(meta->start);
+	setup->state = state;
+	setup->dispatcher = dispatcher;
+	setup->created_ns = bpf_ktime_get_coarse_ns();
+	setup->answers.phase = state == SETUP_TRIED ? ANSWER_STATUS : ANSWER_LOST;
+	setup->answers.next = segment->ack;
+	setup->answers.flags = meta->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
+	if (!known)
+		bpf_map_update_elem(&setups, &segment->key, setup, BPF_ANY);
+	return 0;
+}
+
+/* Has it a socket here, as far as is known? */
+static __always_inline bool is_set_up(const struct setup *setup)
+{
+	return setup->state == SETUP_TRIED || setup->state == SETUP_CONFIRMED;
+}
+
+static __always_inline bool is_same_start(const struct setup *setup, const struct meta *meta)
+{
+	return setup->epoch == bpf_ntohl(meta->epoch) && setup->start == bpf_ntohl(meta->start);
+}
+
+/* RFC 1982: epochs are compared as serial numbers. */
+static __always_inline bool is_before(__u32 epoch, __u32 other)
+{
+	return (__s32)(epoch - other) < 0;
+}
+
+/* Does it bring the first byte of the request at `start`? */
+static __always_inline bool starts_request(const struct segment *segment, __u32 start)
+{
+	return segment->seq == start && segment->payload && !(segment->flags & TCP_RST);
+}

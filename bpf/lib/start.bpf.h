@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * start: the packet that starts a request is rebuilt, unless it has been before, or
+ * its connection stands here already (the table at the head of agent.bpf.c).
+ */
+#pragma once
+
+/* A connection that ended long ago stands where a new one must be built. */
+static __always_inline int remove_occupant(struct __sk_buff *skb, const struct segment *segment, __u32 rcv_nxt)
+{
+	/* Only once: what survives its RST would go round for ever. */
+	if (skb->mark == SECOND_PASS_MARK)
+		return drop(DROP_NOT_REBUILT);
+	skb->mark = SECOND_PASS_MARK;
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+		return drop(DROP_REWRITE);
+	skb->mark = 0;
+	if (!decapsulate(skb) || !become_reset(skb, segment, rcv_nxt))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_REPLACED);
+	return TC_ACT_OK;
+}
+
+/* `meta` is the option of the FORWARD that the packet is, or stands for. */
+static __noinline int start_request(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
+				    const struct meta *meta)
+{
+	bool same;
+	struct occupant occupant;
+	struct tcp_options options;
+	struct bpf_sock *listener;
+	enum refusal refusal;
+	struct headers h;
+	__be32 dispatcher;
+	bool rebuilt;
+
+	if (!segment || !meta || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	dispatcher = h.outer->ip.saddr;
+	same = known && is_same_start(known, meta) && known->state != SETUP_MOVED;
+	occupant = find_occupant(skb, segment);
+	if (same && known->state == SETUP_CONFIRMED) {
+		/* Without its socket it meets an RST, as with the server alone: it must not run twice. */
+		if (!occupant.state)
+			count_event(EVENT_GHOST);
+		return deliver(skb);
+	}
+	if (occupant.state) {
+		/* Without a record it is ours if it stands where this request could have left it. */
+		if (same) {
+			known->state = SETUP_CONFIRMED;
+			return deliver(skb);
+		}
+		if (!known && occupant.state != TCP_STATE_TIME_WAIT &&
+		    occupant.rcv_nxt - bpf_ntohl(meta->start) < 1 << 30) {
+			remember(segment, known, meta, SETUP_CONFIRMED, dispatcher);
+			return deliver(skb);
+		}
+		return remove_occupant(skb, segment, occupant.rcv_nxt);
+	}
+	if (!read_inner_options(skb, segment, &options))
+		return drop(DROP_MALFORMED);
+	/* A late copy of what was given back must not run here as well. */
+	if (same && known->state == SETUP_REFUSED)
+		return refuse(skb, h.ethernet, h.outer, segment, REFUSAL_NO_LISTENER);
+	listener = find_listener(skb, segment, meta, &refusal);
+	if (!listener) {
+		if (refusal == REFUSAL_NO_LISTENER)
+			remember(segment, known, meta, SETUP_REFUSED, dispatcher);
+		count_drop(refusal == REFUSAL_NO_LISTENER ? DROP_NO_LISTENER : DROP_ACCEPT_QUEUE_FULL);
+		return refuse(skb, h.ethernet, h.outer, segment, refusal);
+	}
+	rebuilt = decapsulate(skb) && rebuild(skb, listener, meta, &options);
+	bpf_sk_release(listener);
+	if (!rebuilt)
+		return drop(DROP_NOT_REBUILT);
+	skb->mark = 0;
+	remember(segment, known, meta, SETUP_TRIED, dispatcher);
+	count_event(EVENT_REBUILT);
+	count_event(EVENT_RECEIVED);
+	return TC_ACT_OK;
+}
