@@ -92,6 +92,9 @@ fn every_kind_is_read_as_written() {
         Kind::Unheard {
             server_isn: ServerSeq::new(7),
         },
+        Kind::Next {
+            server_isn: ServerSeq::new(12),
+        },
         Kind::ForwardAfter {
             predecessor: Ipv4Addr::new(10, 0, 0, 9),
         },
