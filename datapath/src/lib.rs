@@ -17,5 +17,6 @@ pub mod node;
 pub mod object;
 pub mod packet_socket;
 pub mod raw;
+pub mod ring;
 pub mod signal;
 pub mod udp;
