@@ -55,6 +55,8 @@
 #include "lib/setup.bpf.h"
 #include "lib/start.bpf.h"
 #include "lib/owner.bpf.h"
+#include "lib/done.bpf.h"
+#include "lib/closing.bpf.h"
 
 #define LOST_AFTER_S 60
 /* Clocks of dispatchers and backends differ by no more. */
@@ -114,6 +116,8 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 		return answer_probe(skb, h.ethernet, h.outer, segment, occupant.rcv_nxt);
 	if (set_up && known->state == SETUP_CONFIRMED)
 		return answer_probe(skb, h.ethernet, h.outer, segment, segment->seq);
+	if (set_up && known->state == SETUP_VACANT)
+		return answer_probe(skb, h.ethernet, h.outer, segment, known->start);
 	return drop(DROP_EARLY);
 }
 
@@ -148,8 +152,18 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	}
 	if (known && is_before(bpf_ntohl(meta.epoch), known->epoch))
 		return drop(DROP_STALE_EPOCH);
+	if (known && is_reborn(known, &meta))
+		meta.start = bpf_htonl(known->start);
 	if (starts_request(&segment, bpf_ntohl(meta.start)))
 		return start_request(skb, &segment, known, &meta);
+	if (known && known->state == SETUP_VACANT)
+		return drop(DROP_VACANT);
+	if (known && meta.tcp_options & CARE_FOLLOW) {
+		if (known->dispatcher != h->outer->ip.saddr)
+			known->dispatcher = h->outer->ip.saddr;
+		if (known->waiting)
+			tell_if_acknowledged(&segment, known);
+	}
 	return continue_flow(skb, h, &segment, known);
 }
 
@@ -215,13 +229,10 @@ int agent_ingress(struct __sk_buff *skb)
 SEC("tcx/egress")
 int agent_egress(struct __sk_buff *skb)
 {
-	struct {
-		struct iphdr ip;
-		struct tcp_header tcp;
-	} h;
+	struct leaving h;
 	struct flow_key key;
 	struct setup *setup;
-	__u32 payload_at;
+	__u32 payload_at, payload;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, sizeof(h)) || h.ip.protocol != IPPROTO_TCP ||
@@ -238,10 +249,17 @@ int agent_egress(struct __sk_buff *skb)
 	/* What its socket says until it is removed, or never was one. */
 	if (setup->state == SETUP_MOVED)
 		return drop(DROP_MOVED);
+	if (!(setup->meta.tcp_options & CARE_FOLLOW))
+		return TC_ACT_UNSPEC;
 	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h.tcp.offset >> 4 << 2);
-	if (setup->meta.tcp_options & CARE_FOLLOW && skb->len > payload_at)
+	payload = skb->len > payload_at ? skb->len - payload_at : 0;
+	if (payload)
 		follow(skb, &setup->answers, bpf_ntohl(h.tcp.seq), bpf_ntohl(h.tcp.ack), payload_at);
-	return TC_ACT_UNSPEC;
+	if (setup->waiting)
+		tell_if_answered(&key, setup);
+	if (closes_idle(setup, &h, payload))
+		return vacate(skb, &h, setup);
+	return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

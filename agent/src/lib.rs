@@ -3,6 +3,7 @@
 //! dispatchers' heartbeats; connections go on when this process is gone, and new
 //! ones come.
 
+mod done;
 mod feedback;
 mod prepare;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
+use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{self, Server, ServerKey};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
 use trapeze_datapath::clock;
@@ -25,6 +27,7 @@ use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
+use done::Teller;
 use feedback::Sampler;
 
 /// How often the host is looked at; signals are heard at once.
@@ -50,6 +53,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
             own.interface
         )
     })?;
+    let teller = Teller::start(&node.pins(), v4(own.address)?, keys(&config)?)
+        .context("cannot listen to the data path")?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
     let mut sampler = Sampler::new();
@@ -57,7 +62,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         match signals.wait(SAMPLE_INTERVAL)? {
             None => maps.feedback.put(&0, &sampler.sample()?, Update::Any)?,
             Some(Signal::Reload) => {
-                match reload(&config_path, &config.name, &own, &maps, &mut host) {
+                match reload(&config_path, &config.name, &own, &maps, &mut host, &teller) {
                     Ok(()) => println!("reloaded {}", config_path.display()),
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 }
@@ -79,6 +84,7 @@ fn reload(
     old: &Backend,
     maps: &AgentMaps,
     host: &mut Host,
+    teller: &Teller,
 ) -> anyhow::Result<()> {
     let config = file::read(path)?;
     let own = config.own_backend(&old.name)?.clone();
@@ -88,6 +94,7 @@ fn reload(
         );
     }
     publish(maps, &config, &own)?;
+    teller.set_keys(keys(&config)?);
     prepare::prepare(host, &config, &own)
 }
 
@@ -130,6 +137,10 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
         }
     }
     Ok(())
+}
+
+fn keys(config: &Config) -> anyhow::Result<Keys> {
+    Keys::new(&config.keys).context("the cluster has no key")
 }
 
 fn v4(address: IpAddr) -> anyhow::Result<Ipv4Addr> {

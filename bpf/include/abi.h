@@ -321,6 +321,7 @@ enum setup_state {
 	SETUP_CONFIRMED = 2, /* its socket has spoken, or was seen */
 	SETUP_REFUSED = 3, /* given back: another backend may have it by now */
 	SETUP_MOVED = 4, /* given up: another backend has it from `start` on */
+	SETUP_VACANT = 5, /* its server has closed, owing nothing; `start` is where the next request does */
 };
 
 /* Where in an answer the server is. The first five are made of lines. */
@@ -371,16 +372,26 @@ struct setup {
 	__u32 epoch;
 	__u32 start;
 	__u32 state; /* enum setup_state */
-	__be32 dispatcher; /* from which it was set up */
+	__be32 dispatcher; /* from which it hears */
 	__u64 created_ns;
 	struct answers answers; /* with CARE_FOLLOW */
 	__u32 refused_epoch; /* of a HANDOFF that was answered by HELD: so are its copies */
 	__be32 next; /* MOVED: to this backend; 0: to whom the dispatcher likes */
-	__u32 clock_offset; /* MOVED: the socket's timestamps less the host's milliseconds */
+	__u32 clock_offset; /* MOVED, VACANT: the socket's timestamps less the host's milliseconds */
+	__u32 wanted; /* the start before which it was asked for; with `waiting` */
+	__u32 pad2;
 	__u8 refused; /* 1: refused_epoch counts */
 	__u8 waiting; /* enum held: a DONE is owed when that has changed */
 	__u8 reason; /* MOVED: RELEASED_* */
 	__u8 pad;
+};
+
+/* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */
+struct done {
+	struct flow_key key;
+	__be32 dispatcher;
+	struct meta meta; /* of the setup, with `start` the one before which it was asked for */
+	__u32 end; /* where the latest answer ends */
 };
 
 /* Agent: how busy its host is; told to dispatchers with every heartbeat. */
@@ -440,7 +451,9 @@ struct server {
 	X(NO_LISTENER, "no-listener", "no server listens here: start it")                      \
 	X(ACCEPT_QUEUE_FULL, "accept-queue-full", "the server accepts too slowly")             \
 	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")     \
-	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")
+	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")    \
+	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing: its client need not hear of it") \
+	X(VACANT, "vacant", "for a connection that its server has closed, and is no request")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -468,6 +481,7 @@ enum drop_reason {
 	X(GIVEN_UP, "given-up", "connections that left for another backend") \
 	X(HANDED_ON, "handed-on", "packets sent on to the next backend") \
 	X(HELD, "held", "connections asked for that could not leave yet") \
+	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
 	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more")
 
 enum event {

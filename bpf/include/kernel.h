@@ -56,6 +56,7 @@ struct icmp_header {
 
 /* include/net/tcp_states.h */
 #define TCP_STATE_ESTABLISHED 1
+#define TCP_STATE_FIN_WAIT1 4
 #define TCP_STATE_TIME_WAIT 6
 #define TCP_STATE_LISTEN 10
 #define TCP_STATE_NEW_SYN_RECV 12

@@ -25,6 +25,19 @@ struct {
 	__type(value, struct accept_queue);
 } accept_queue SEC(".maps");
 
+/* For the daemon to tell dispatchers of. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} dones SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct done);
+} new_done SEC(".maps");
+
 /* Servers that do not listen on the VIP itself, by port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

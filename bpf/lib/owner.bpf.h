@@ -52,17 +52,21 @@ static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, 
  * Why the flow cannot leave before the request at `start`, its socket's `requests`
  * having been that many; 0: it can (1.2). Drained (1.3) is the caller's to see.
  */
-static __always_inline enum held why_held(const struct setup *setup, const struct own_socket *own, __u32 start,
+static __always_inline enum held why_held(const struct setup *known, const struct own_socket *own, __u32 start,
 					  __u16 requests)
 {
-	const struct answers *answers = &setup->answers;
+	const struct answers *answers = &known->answers;
+	/* A server's FIN that did not leave (closing.bpf.h) counts in its numbers. */
+	bool closed = own->state == TCP_STATE_FIN_WAIT1 && known->meta.tcp_options & CARE_OUTLIVE;
 
-	if (!own->state)
+	if (known->state == SETUP_VACANT)
+		return start == known->start && answers->finished == requests ? 0 : HELD_CLOSING;
+	if (!is_set_up(known) || !own->state)
 		return HELD_STRANGER;
-	if (answers->flags & ANSWER_CLOSING || own->state != TCP_STATE_ESTABLISHED)
+	if (answers->flags & ANSWER_CLOSING || (own->state != TCP_STATE_ESTABLISHED && !closed))
 		return HELD_CLOSING;
 	if (!is_between_answers(answers) || answers->finished != requests || own->rcv_nxt != start ||
-	    own->write_seq != answers->next || own->snd_nxt != answers->next)
+	    own->write_seq != answers->next + closed || own->snd_nxt - answers->next > closed)
 		return HELD_ANSWERING;
 	return 0;
 }
@@ -81,8 +85,10 @@ static __noinline int hold(struct __sk_buff *skb, const struct segment *segment,
 	outer.meta.reason = reason;
 	outer.meta.requests = 0;
 	outer.meta.value = known && reason == HELD_UNACKED ? bpf_htonl(known->answers.next) : 0;
-	if (known && (reason == HELD_ANSWERING || reason == HELD_UNACKED))
+	if (known && (reason == HELD_ANSWERING || reason == HELD_UNACKED)) {
 		known->waiting = reason;
+		known->wanted = bpf_ntohl(outer.meta.start);
+	}
 	count_event(EVENT_HELD);
 	return send_reply(skb, h.ethernet, &outer, segment);
 }
@@ -94,7 +100,8 @@ static __always_inline void give_up(struct setup *known, const struct meta *meta
 	known->epoch = bpf_ntohl(meta->epoch);
 	known->start = bpf_ntohl(meta->start);
 	known->next = next;
-	known->clock_offset = own->clock_offset;
+	if (own->state)
+		known->clock_offset = own->clock_offset;
 	known->reason = RELEASED_DRAINED;
 	known->waiting = 0;
 	known->state = SETUP_MOVED;
@@ -206,8 +213,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 			return deliver(skb);
 		}
 		own = find_own_socket(skb, segment);
-		reason = known && is_set_up(known) ? why_held(known, &own, start, bpf_ntohs(meta.requests)) :
-						     HELD_STRANGER;
+		reason = known ? why_held(known, &own, start, bpf_ntohs(meta.requests)) : HELD_STRANGER;
 		if (!reason && (segment->ack != known->answers.next ||
 				(known->refused && !is_before(known->refused_epoch, epoch))))
 			reason = HELD_UNACKED;
@@ -219,7 +225,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 			return hold(skb, segment, known, reason);
 		}
 		give_up(known, &meta, &own, next);
-		if (next != self->address)
+		if (next != self->address && own.state)
 			send_own_reset(skb);
 	}
 	if (next != self->address)
@@ -273,16 +279,16 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 		if (known && !is_before(known->epoch, bpf_ntohl(meta.epoch)))
 			return drop(DROP_STALE_EPOCH);
 		own = find_own_socket(skb, segment);
-		reason = known && is_set_up(known) ?
-				 why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests)) :
+		reason = known ? why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests)) :
 				 HELD_STRANGER;
 		/* Either may have heard more than the other. */
-		if (!reason && segment->ack != known->answers.next && own.snd_una != known->answers.next)
+		if (!reason && known->state != SETUP_VACANT && segment->ack != known->answers.next && own.snd_una != known->answers.next)
 			reason = HELD_UNACKED;
 		if (reason)
 			return hold(skb, segment, known, reason);
 		give_up(known, &meta, &own, 0);
-		send_own_reset(skb);
+		if (own.state)
+			send_own_reset(skb);
 	}
 	return answer_released(skb, segment, known);
 }

@@ -21,10 +21,14 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 			       enum setup_state state, __be32 dispatcher)
 {
 	struct setup *setup = known;
+	__u16 finished = 0;
 	__u32 zero = 0;
 
 	if (!segment || !meta)
 		return 0;
+	/* Its dispatcher goes on counting, where it was only the server that began anew. */
+	if (known && known->state == SETUP_VACANT && known->epoch == bpf_ntohl(meta->epoch))
+		finished = known->answers.finished;
 	/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
 	if (!setup)
 		setup = bpf_map_lookup_elem(&new_setup, &zero);
@@ -39,6 +43,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->created_ns = bpf_ktime_get_coarse_ns();
 	setup->answers.phase = state == SETUP_TRIED ? ANSWER_STATUS : ANSWER_LOST;
 	setup->answers.next = segment->ack;
+	setup->answers.finished = finished;
 	setup->answers.flags = meta->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
 	if (!known)
 		bpf_map_update_elem(&setups, &segment->key, setup, BPF_ANY);
@@ -66,4 +71,14 @@ static __always_inline bool is_before(__u32 epoch, __u32 other)
 static __always_inline bool starts_request(const struct segment *segment, __u32 start)
 {
 	return segment->seq == start && segment->payload && !(segment->flags & TCP_RST);
+}
+
+/*
+ * Its server has closed since, and another request has been, or will be, the first of a
+ * new connection of the same epoch (handoff.md 7.3).
+ */
+static __always_inline bool is_reborn(const struct setup *setup, const struct meta *meta)
+{
+	return meta->tcp_options & CARE_OUTLIVE && setup->epoch == bpf_ntohl(meta->epoch) &&
+	       is_before(bpf_ntohl(meta->start), setup->start);
 }

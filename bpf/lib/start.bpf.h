@@ -37,7 +37,7 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 	if (!segment || !meta || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
 	dispatcher = h.outer->ip.saddr;
-	same = known && is_same_start(known, meta) && known->state != SETUP_MOVED;
+	same = known && is_same_start(known, meta) && known->state <= SETUP_REFUSED;
 	occupant = find_occupant(skb, segment);
 	if (same && known->state == SETUP_CONFIRMED) {
 		/* Without its socket it meets an RST, as with the server alone: it must not run twice. */

@@ -286,6 +286,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// The same once the client has said FIN (1 s..=1 h; default 60 s).
     pub fin_timeout: Duration,
+    /// How long `trapeze drain` waits for a backend's connections (0 s..=1 d; default 30 s).
+    pub drain_timeout: Duration,
     /// Heartbeats between nodes (10 ms..=5 s; default 200 ms); three missed mean dead.
     pub heartbeat: Duration,
 }
@@ -300,6 +302,7 @@ impl Default for Limits {
             flows: 1 << 20,
             idle_timeout: Duration::from_secs(3600),
             fin_timeout: Duration::from_secs(60),
+            drain_timeout: Duration::from_secs(30),
             heartbeat: Duration::from_millis(200),
         }
     }

@@ -229,10 +229,20 @@ pod!(
         refused_epoch: u32,
         next: [u8; 4],
         clock_offset: u32,
+        wanted: u32,
+        pad2: u32,
         refused: u8,
         waiting: u8,
         reason: u8,
         pad: u8,
+    }
+);
+pod!(
+    struct Done {
+        key: FlowKey,
+        dispatcher: [u8; 4],
+        meta: [u8; 32],
+        end: u32,
     }
 );
 pod!(

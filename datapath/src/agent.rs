@@ -3,10 +3,11 @@
 use std::io;
 use std::path::Path;
 
-use crate::abi::{Feedback, Node, Server, ServerKey, SiphashKey};
+use crate::abi::{Done, Feedback, Node, Server, ServerKey, SiphashKey};
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu};
 use crate::object::{self, LoadError};
+use crate::ring::Ring;
 
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.o"));
 
@@ -53,6 +54,11 @@ pub fn attach_agent(loaded: &object::Loaded, interface: &str) -> io::Result<()> 
         Hook::TcIngress,
         &loaded.pin("link_ingress"),
     )
+}
+
+/// What the data path wants dispatchers to be told: what held a flow up has changed.
+pub fn dones(pins: &Path) -> io::Result<Ring<Done>> {
+    Ring::open(&pins.join("dones"))
 }
 
 impl AgentMaps {

@@ -17,6 +17,7 @@ pub mod node;
 pub mod object;
 pub mod packet_socket;
 pub mod raw;
+pub mod ring;
 pub mod signal;
 pub mod switch;
 pub mod udp;

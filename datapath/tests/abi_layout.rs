@@ -74,7 +74,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 20] = [
+    let mirrors: [Mirror; 21] = [
         abi::FlowKey::LAYOUT,
         abi::ServiceKey::LAYOUT,
         abi::Service::LAYOUT,
@@ -88,6 +88,7 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Proof::LAYOUT,
         abi::Setup::LAYOUT,
         abi::Answers::LAYOUT,
+        abi::Done::LAYOUT,
         abi::Standing::LAYOUT,
         abi::DecisionKey::LAYOUT,
         abi::Decision::LAYOUT,

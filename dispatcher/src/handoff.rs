@@ -27,6 +27,8 @@ pub enum Target {
     To(Choice),
     /// Nobody: the client is told.
     Answer(Answer, Body),
+    /// No request: the owner is to have the connection no more.
+    Nobody,
 }
 
 /// A request that waits.

@@ -2,7 +2,7 @@
 //! and has not refused lately. A refusal is about one port: other servers of
 //! that host may be well.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -38,6 +38,8 @@ struct Slot {
     /// No port is refused from here on: without a lock, the usual answer.
     refused_until_ms: AtomicU64,
     refusals: Mutex<Vec<Refused>>,
+    /// It is to have no connections any more.
+    drained: AtomicBool,
     /// What its agent said with its latest answer, and when.
     feedback: Mutex<Option<(u64, Feedback)>>,
 }
@@ -62,6 +64,8 @@ pub enum State {
     NoServer,
     /// Its server accepts too slowly, as it told us just now.
     Busy,
+    /// An operator wants it to have no connections.
+    Drained,
 }
 
 impl State {
@@ -174,6 +178,8 @@ impl Health {
             || heard != 0 && now.saturating_sub(heard) > patience
         {
             State::Silent
+        } else if entry.drained.load(Ordering::Relaxed) {
+            State::Drained
         } else if let Some(state) = entry.refused_now(now, concerns) {
             state
         } else if heard == 0 {
@@ -181,6 +187,13 @@ impl Health {
         } else {
             State::Up
         }
+    }
+
+    /// Whether it is to have connections.
+    pub fn drain(&self, slot: u32, drained: bool) {
+        self.slots[slot as usize]
+            .drained
+            .store(drained, Ordering::Relaxed);
     }
 
     pub fn loads(&self) -> &Loads {

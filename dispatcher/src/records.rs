@@ -351,6 +351,51 @@ impl Records {
         Ok(vacated.is_some())
     }
 
+    /// The owner has given the flow up, as it was asked to, and there is no request.
+    pub fn vacate_released(
+        &self,
+        key: &FlowKey,
+        (epoch, start): (u32, ClientSeq),
+        end: ServerSeq,
+    ) -> io::Result<()> {
+        let mut closed = None;
+        self.change(key, |flow| {
+            if flow.next != start.raw() || flow.state == FlowState::Vacant as u32 {
+                return;
+            }
+            let charge_us = std::mem::take(&mut flow.charge_us);
+            closed = Some((flow.state, flow.backend, charge_us));
+            flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
+            flow.client_isn = start.raw().wrapping_sub(1);
+            flow.server_isn = end.raw().wrapping_sub(1);
+            flow.asked_ack = end.raw();
+            flow.before = [0; 32];
+            flow.marks &= MARK_PIPELINES;
+            flow.state = FlowState::Vacant as u32;
+        })?;
+        if let Some((state, slot, charge_us)) = closed {
+            if state == FlowState::Established as u32 {
+                self.loads.closed(slot);
+            }
+            self.loads.finished(slot, charge_us);
+        }
+        Ok(())
+    }
+
+    /// Lets the data path bring here what comes next of a flow that is idle, as far as
+    /// can be seen here. None: it is not.
+    pub fn hold_idle(&self, key: &FlowKey) -> io::Result<Option<Record>> {
+        let mut held = None;
+        self.change(key, |flow| {
+            let marks = MARK_HELD | MARK_MOVING | MARK_TUNNEL;
+            if flow.state == FlowState::Established as u32 && flow.marks & marks == 0 {
+                flow.marks |= MARK_HELD;
+                held = Record::read(flow);
+            }
+        })?;
+        Ok(held)
+    }
+
     /// The flow has no boundaries any more: all that comes is its owner's.
     pub fn stay(&self, key: &FlowKey) -> io::Result<()> {
         let change = |flow: &mut Flow| {

@@ -118,6 +118,8 @@ impl Worker {
                 self.state.on_datagram(now, datagram, from);
             }
             self.state.intake.on_timeout(now);
+            let idle = self.state.shared.drains.take_idle(self.index);
+            self.state.take_from_owners(now, &idle);
             self.state.on_waiting_due(now);
             self.state.act();
             if !self.state.to_backends.is_empty() {

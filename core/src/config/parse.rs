@@ -370,6 +370,7 @@ fn read_limits(mut section: Section<'_>) -> Limits {
         flows: value_or(flows, default.flows.into()) as u32,
         idle_timeout: duration("idle_timeout", s(1)..=s(30 * 86_400), default.idle_timeout),
         fin_timeout: duration("fin_timeout", s(1)..=s(3600), default.fin_timeout),
+        drain_timeout: duration("drain_timeout", s(0)..=s(86_400), default.drain_timeout),
         heartbeat: duration("heartbeat", ms(10)..=s(5), default.heartbeat),
     };
     section.finish();

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
-use trapeze_datapath::abi::{FlowKey, Pod, Setup};
-use trapeze_datapath::agent::{AgentMaps, attach_agent};
+use trapeze_datapath::abi::{Done, FlowKey, Pod, Setup};
+use trapeze_datapath::agent::{AgentMaps, attach_agent, dones};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::raw::RawSocket;
+use trapeze_datapath::ring::Ring;
 use trapeze_datapath::udp::Outbox;
 use trapeze_datapath::{netns, object};
 
@@ -40,6 +41,7 @@ pub struct Agent {
     pub egress: OwnedFd,
     pub maps: AgentMaps,
     pub setups: Map<FlowKey, Setup>,
+    pub dones: Ring<Done>,
     loaded: object::Loaded,
     _pins: Pins,
 }
@@ -57,6 +59,7 @@ impl Agent {
             egress: loaded.program("agent_egress"),
             maps: AgentMaps::open(pins.path()).unwrap(),
             setups: Map::from_pin(&loaded.pin("setups")).unwrap(),
+            dones: dones(pins.path()).unwrap(),
             loaded,
             _pins: pins,
         };
@@ -71,7 +74,9 @@ impl Agent {
     pub fn on_the_wire() -> Self {
         let agent = Self::new();
         run_ip(&format!("address add {HERE}/32 dev lo"));
-        run_ip(&format!("route add {}/32 dev lo", CLIENT.ip()));
+        for there in [*CLIENT.ip(), DISPATCHER] {
+            run_ip(&format!("route add {there}/32 dev lo"));
+        }
         // Its clients are on the same host, which real ones are not.
         std::fs::write("/proc/sys/net/ipv4/conf/all/accept_local", "1").unwrap();
         attach_agent(&agent.loaded, "lo").unwrap();
@@ -88,7 +93,7 @@ impl Agent {
     }
 
     /// Does something, and expects this to be counted soon, and no more.
-    fn expect_count(&self, what: &str, work: impl FnOnce(), counted: &[&'static str]) {
+    pub fn expect_count(&self, what: &str, work: impl FnOnce(), counted: &[&'static str]) {
         let before = self.counters();
         let deadline = Instant::now() + Duration::from_secs(2);
         work();

@@ -10,8 +10,7 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
-    MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL,
-    Standing,
+    MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Standing,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;

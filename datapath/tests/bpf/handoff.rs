@@ -17,43 +17,49 @@ use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 use crate::rebuild::accept;
 
-const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 13);
-const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 14);
+pub const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 13);
+pub const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 14);
 
 /// `enum setup_state`.
-const MOVED: u32 = 4;
+pub const MOVED: u32 = 4;
 
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+pub const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
 /// The server's first byte.
-const FIRST: u32 = SERVER_ISN + 1;
+pub const FIRST: u32 = SERVER_ISN + 1;
 /// Where the second request starts.
-const SECOND: u32 = START.wrapping_add(REQUEST.len() as u32);
+pub const SECOND: u32 = START.wrapping_add(REQUEST.len() as u32);
 /// The epoch of the move.
-const MOVE: u32 = EPOCH + 1;
+pub const MOVE: u32 = EPOCH + 1;
 
-fn end_of(answer: &[u8]) -> u32 {
+pub fn end_of(answer: &[u8]) -> u32 {
     FIRST + answer.len() as u32
 }
 
 /// A server here that has been given a request.
-struct Owner {
-    agent: Agent,
-    server: TcpListener,
-    stream: TcpStream,
+pub struct Owner {
+    pub agent: Agent,
+    pub server: TcpListener,
+    pub stream: TcpStream,
 }
 
 impl Owner {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self::with(HANDSHAKE, request())
     }
 
-    fn with(handshake: Handshake, request: Tcp) -> Self {
+    pub fn with(handshake: Handshake, request: Tcp) -> Self {
+        Self::with_option(
+            Meta {
+                handshake,
+                ..followed(Kind::Forward, EPOCH, START)
+            },
+            request,
+        )
+    }
+
+    pub fn with_option(meta: Meta, request: Tcp) -> Self {
         let agent = Agent::on_the_wire();
         let server = TcpListener::bind(VIP).unwrap();
-        let meta = Meta {
-            handshake,
-            ..followed(Kind::Forward, EPOCH, START)
-        };
         let frame = sealed(&meta, &request.packet());
         agent.receive("the first", &frame, &["received", "rebuilt", "confirmed"]);
         let mut stream = accept(&server);
@@ -66,13 +72,13 @@ impl Owner {
     }
 
     /// And has answered it.
-    fn answered() -> Self {
+    pub fn answered() -> Self {
         let mut owner = Self::new();
         owner.answer(ANSWER);
         owner
     }
 
-    fn answer(&mut self, bytes: &[u8]) {
+    pub fn answer(&mut self, bytes: &[u8]) {
         let before = self.agent.setup(&request()).unwrap().answers.next;
         self.stream.write_all(bytes).unwrap();
         wait_for("the answer is seen", || {
@@ -82,29 +88,29 @@ impl Owner {
     }
 
     /// The client's answer to that.
-    fn acknowledge(&self, ack: u32) {
+    pub fn acknowledge(&self, ack: u32) {
         let segment = segment(ACK, SECOND, ack, b"");
         let meta = followed(Kind::Forward, EPOCH, START);
         let frame = sealed(&meta, &segment.packet());
         self.agent.receive("an ACK", &frame, &["received"]);
     }
 
-    fn run(&self, frame: &[u8]) -> Outcome {
+    pub fn run(&self, frame: &[u8]) -> Outcome {
         self.agent.run(&self.agent.ingress, frame)
     }
 
-    fn expect(&self, what: &str, frame: &[u8], expected: &Outcome) {
+    pub fn expect(&self, what: &str, frame: &[u8], expected: &Outcome) {
         self.agent.expect(what, frame, expected);
     }
 
     /// The server's socket is gone.
-    fn expect_reset(&mut self) {
+    pub fn expect_reset(&mut self) {
         let error = self.stream.read(&mut [0; 9]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     }
 
     /// It is there, and has nothing to read.
-    fn expect_alive(&mut self) {
+    pub fn expect_alive(&mut self) {
         std::thread::sleep(Duration::from_millis(20));
         self.stream.set_nonblocking(true).unwrap();
         let error = self.stream.read(&mut [0; 9]).unwrap_err();
@@ -113,7 +119,7 @@ impl Owner {
     }
 }
 
-fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
+pub fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(2);
     while !holds() {
         assert!(Instant::now() < deadline, "{what}");
@@ -121,13 +127,13 @@ fn wait_for(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-fn read(stream: &mut TcpStream) -> Vec<u8> {
+pub fn read(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = [0; 1000];
     let length = stream.read(&mut bytes).unwrap();
     bytes[..length].to_vec()
 }
 
-fn followed(kind: Kind, epoch: u32, start: u32) -> Meta {
+pub fn followed(kind: Kind, epoch: u32, start: u32) -> Meta {
     let care = Care {
         follow: true,
         ..Care::default()
@@ -138,14 +144,14 @@ fn followed(kind: Kind, epoch: u32, start: u32) -> Meta {
     }
 }
 
-fn handoff(next: Ipv4Addr) -> Meta {
+pub fn handoff(next: Ipv4Addr) -> Meta {
     Meta {
         requests: 1,
         ..followed(Kind::Handoff { next }, MOVE, SECOND)
     }
 }
 
-fn release() -> Meta {
+pub fn release() -> Meta {
     Meta {
         requests: 1,
         ..followed(Kind::Release { half_pipe: false }, MOVE, SECOND)
@@ -153,7 +159,7 @@ fn release() -> Meta {
 }
 
 /// The second request, of a client that has had the first answer.
-fn second() -> Tcp {
+pub fn second() -> Tcp {
     segment(
         ACK | PSH,
         SECOND,
@@ -162,18 +168,18 @@ fn second() -> Tcp {
     )
 }
 
-fn probe() -> Tcp {
+pub fn probe() -> Tcp {
     segment(ACK, SECOND, end_of(ANSWER), b"")
 }
 
 /// As the dispatcher itself would have sent it there.
-fn handed_on(tcp: &Tcp, counted: &[&'static str]) -> Outcome {
+pub fn handed_on(tcp: &Tcp, counted: &[&'static str]) -> Outcome {
     let meta = followed(Kind::Forward, MOVE, SECOND);
     let frame = sealed_for(NEXT, &meta, &tcp.packet());
     Outcome::new(Verdict::SendBack, frame, counted)
 }
 
-fn held(reason: Held, of: &Tcp) -> Outcome {
+pub fn held(reason: Held, of: &Tcp) -> Outcome {
     let meta = followed(Kind::Held(reason), MOVE, SECOND);
     Outcome::new(Verdict::SendBack, reply(&meta, of), &["held"])
 }

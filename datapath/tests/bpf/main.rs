@@ -14,6 +14,7 @@
 //! | agent | encapsulated packets at a backend |
 //! | rebuild | and what they do with its sockets |
 //! | handoff | how a backend gives a connection up
+//! | closing | servers that close while they owe nothing
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
@@ -24,6 +25,7 @@ mod backend;
 mod bench;
 mod boundary;
 mod budget;
+mod closing;
 mod cookie;
 mod cookies;
 mod finished;

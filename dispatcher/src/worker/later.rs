@@ -226,6 +226,29 @@ impl State {
             .push(to, |out| geneve::write(&option, &packet, out));
     }
 
+    /// Takes idle connections from owners that are to have none.
+    pub(super) fn take_from_owners(&mut self, now: Duration, keys: &[FlowKey]) {
+        for key in keys {
+            if self.waiting.get(key).is_some() || self.intake.holds(key) {
+                continue;
+            }
+            // From here on its packets come here, and wait.
+            let Ok(Some(record)) = self.shared.records.hold_idle(key) else {
+                continue;
+            };
+            let move_to = (record.epoch.wrapping_add(1), record.next);
+            (self.waiting).begin(
+                now,
+                *key,
+                move_to,
+                Target::Nobody,
+                Extent::default(),
+                Duration::ZERO,
+            );
+            self.ask(key);
+        }
+    }
+
     /// Asks owners again, and gives up those that do not answer.
     pub(super) fn on_waiting_due(&mut self, now: Duration) {
         for due in self.waiting.due(now) {
@@ -245,6 +268,7 @@ impl State {
         self.count("kept");
         match (self.shared.records.get(key), waiting.target) {
             (Ok(Some(record)), Target::To(_)) => self.keep(now, key, &record, waiting.extent),
+            (_, Target::Nobody) => drop(self.shared.records.let_go(key)),
             _ => self.intake.forget(key),
         }
     }
@@ -391,6 +415,14 @@ impl State {
         self.count(if drained { "drained" } else { "half-piped" });
         let choice = match waiting.target {
             Target::To(choice) => choice,
+            Target::Nobody => {
+                let moved = (waiting.epoch, waiting.start);
+                match self.shared.records.vacate_released(&key, moved, end) {
+                    Ok(()) => self.count("vacated"),
+                    Err(_) => self.count("record-failures"),
+                }
+                return;
+            }
             Target::Answer(answer, body) => {
                 let _ = (self.shared.records).read_on(&key, isns, agreed.handshake);
                 arrived.isns = isns;

@@ -1,0 +1,163 @@
+//! DONE: a dispatcher that wanted a flow, and was answered that it could not leave yet,
+//! is told when that has changed (docs/protocol/handoff.md 5.3). A hint: it asks again
+//! by itself, so nothing is lost with this process.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::{geneve, tcp};
+use trapeze_datapath::abi::Done;
+use trapeze_datapath::agent::dones;
+use trapeze_datapath::ring::Ring;
+
+/// How soon the thread sees that it shall end.
+const LONGEST_WAIT: Duration = Duration::from_millis(200);
+
+/// The thread that tells.
+#[derive(Debug)]
+pub struct Teller {
+    keys: Arc<Mutex<Keys>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Teller {
+    /// Of the agent pinned in that directory, speaking from this address.
+    pub fn start(pins: &Path, address: Ipv4Addr, keys: Keys) -> io::Result<Self> {
+        let ring = dones(pins)?;
+        let socket = UdpSocket::bind((address, 0))?;
+        let keys = Arc::new(Mutex::new(keys));
+        let stop = Arc::<AtomicBool>::default();
+        let (with, until) = (keys.clone(), stop.clone());
+        let thread = std::thread::Builder::new()
+            .name("done".into())
+            .spawn(move || run(&ring, &socket, &with, &until))?;
+        Ok(Self {
+            keys,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// From now on by these keys.
+    pub fn set_keys(&self, keys: Keys) {
+        *self.keys.lock().expect("nobody panics with it") = keys;
+    }
+}
+
+impl Drop for Teller {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(ring: &Ring<Done>, socket: &UdpSocket, keys: &Mutex<Keys>, stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        let told = match ring.wait(LONGEST_WAIT) {
+            Ok(told) => told,
+            Err(error) => {
+                // Dispatchers ask again without it.
+                eprintln!("done: {error}");
+                return;
+            }
+        };
+        let keys = keys.lock().expect("nobody panics with it").clone();
+        for done in told {
+            if let Some((datagram, to)) = datagram(&done, &keys) {
+                // What cannot be sent is a hint lost.
+                let _ = socket.send_to(&datagram, to);
+            }
+        }
+    }
+}
+
+/// The message, and where it goes. None if the data path's words make no sense.
+fn datagram(done: &Done, keys: &Keys) -> Option<(Vec<u8>, SocketAddr)> {
+    let flow = FlowKey::from(done.key);
+    let to = IpAddr::from(done.dispatcher);
+    let said = Meta::decode(&done.meta).ok()?;
+    let meta = Meta {
+        kind: Kind::Done,
+        requests: 0,
+        ..said
+    };
+    let inner = Segment {
+        source: flow.client,
+        destination: flow.vip,
+        header: tcp::Header {
+            seq: meta.start.raw(),
+            ack: done.end,
+            flags: tcp::Flags::ACK,
+            ..tcp::Header::default()
+        },
+        payload: Vec::new(),
+    }
+    .to_packet();
+    let binding = Binding::of_packet(to, &inner)?;
+    let mut out = Vec::new();
+    geneve::write(&meta.seal(keys, &binding), &inner, &mut out);
+    Some((out, SocketAddr::new(to, geneve::PORT)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trapeze_core::config::ClusterKey;
+    use trapeze_core::flow::Handshake;
+    use trapeze_core::seq::ClientSeq;
+    use trapeze_core::wire::meta::Care;
+    use trapeze_datapath::abi;
+
+    #[test]
+    fn a_dispatcher_can_read_it() {
+        let keys = Keys::new(&[ClusterKey {
+            id: 3,
+            secret: [7; 16],
+        }])
+        .unwrap();
+        let flow = FlowKey {
+            client: "192.0.2.1:40000".parse().unwrap(),
+            vip: "10.77.0.100:80".parse().unwrap(),
+        };
+        let meta = Meta {
+            kind: Kind::Forward,
+            epoch: 9,
+            start: ClientSeq::new(1000),
+            handshake: Handshake {
+                mss: 1400,
+                ..Handshake::default()
+            },
+            server_port: 8080,
+            requests: 0,
+            care: Care {
+                follow: true,
+                ..Care::default()
+            },
+        };
+        let done = Done {
+            key: abi::FlowKey::from(flow),
+            dispatcher: [10, 77, 0, 1],
+            meta: meta.encode(3),
+            end: 5000,
+        };
+        let (bytes, to) = datagram(&done, &keys).unwrap();
+        assert_eq!(to, "10.77.0.1:6081".parse().unwrap());
+        let packet = geneve::open(&bytes, to.ip(), &keys).unwrap();
+        let told = Meta {
+            kind: Kind::Done,
+            ..meta
+        };
+        assert_eq!(packet.meta, told);
+    }
+}

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * closing: a server that closes its connection while it owes no answer does not close
+ * its client's (docs/protocol/handoff.md 7). Its FIN is turned round: a copy of it
+ * becomes the RST for its own socket, and the packet the word of that to the dispatcher.
+ */
+#pragma once
+
+/* A segment that leaves, as far as it is looked at. */
+struct leaving {
+	struct iphdr ip;
+	struct tcp_header tcp;
+};
+
+/* Does the server close here, with nothing owed, as far as it can know? */
+static __always_inline bool closes_idle(const struct setup *setup, const struct leaving *h, __u32 payload)
+{
+	const struct answers *answers = &setup->answers;
+
+	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & (TCP_FIN | TCP_RST) &&
+	       h->tcp.flags & TCP_ACK && !payload && is_between_answers(answers) &&
+	       (answers->flags & (ANSWER_ENDED | ANSWER_CLOSING)) == ANSWER_ENDED &&
+	       bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
+}
+
+#define TCP_AT (sizeof(struct ethhdr) + sizeof(struct iphdr))
+
+static __always_inline bool set_flags(struct __sk_buff *skb, __u8 words, __u8 old, __u8 new)
+{
+	__be16 before = bpf_htons(words << 8 | old), after = bpf_htons(words << 8 | new);
+
+	return !bpf_l4_csum_replace(skb, TCP_AT + offsetof(struct tcp_header, check), before, after, 2) &&
+	       !bpf_skb_store_bytes(skb, TCP_AT + offsetof(struct tcp_header, offset), &after, 2, 0);
+}
+
+/* Into one from the client, that begins where this one's acknowledgement says. */
+static __always_inline bool turn_round(struct __sk_buff *skb, const struct leaving *h, __u8 flags)
+{
+	__be32 addresses[2] = { h->ip.daddr, h->ip.saddr };
+	__be16 ports[2] = { h->tcp.dest, h->tcp.source };
+	__be32 numbers[2] = { h->tcp.ack, h->tcp.seq };
+	__u8 macs[2 * ETH_ALEN], turned[2 * ETH_ALEN];
+
+	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
+		return false;
+	__builtin_memcpy(turned, macs + ETH_ALEN, ETH_ALEN);
+	__builtin_memcpy(turned + ETH_ALEN, macs, ETH_ALEN);
+	/* What changes places does not change a sum. */
+	return !bpf_skb_store_bytes(skb, 0, turned, sizeof(turned), 0) &&
+	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr) + offsetof(struct iphdr, saddr), addresses,
+				    sizeof(addresses), 0) &&
+	       !bpf_skb_store_bytes(skb, TCP_AT, ports, sizeof(ports), 0) &&
+	       !bpf_skb_store_bytes(skb, TCP_AT + offsetof(struct tcp_header, seq), numbers, sizeof(numbers), 0) &&
+	       set_flags(skb, h->tcp.offset, h->tcp.flags, flags);
+}
+
+/* The turned segment is an ACK of the client's now: to the dispatcher with it. */
+static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
+{
+	struct encapsulation outer = {};
+	struct meta *meta = &outer.meta;
+	struct node *self = this_node();
+	struct siphash_key *key;
+
+	if (!h || !setup || !self || !(key = tag_key(self->signing_key)))
+		return drop(DROP_BAD_TAG);
+	fill_encapsulation(&outer, self->address, setup->dispatcher, h->tcp.dest | bpf_htons(0xc000),
+			   bpf_ntohs(h->ip.tot_len));
+	*meta = setup->meta;
+	meta->kind = META_VACATED;
+	meta->key_id = self->signing_key;
+	meta->reason = 0;
+	meta->start = bpf_htonl(setup->start);
+	meta->requests = bpf_htons(setup->answers.finished);
+	meta->value = bpf_htonl(setup->answers.next);
+	set_tag(meta, meta_tag(key, meta, setup->dispatcher, h->ip.daddr, h->ip.saddr, h->tcp.dest, h->tcp.source));
+	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
+				BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					BPF_F_ADJ_ROOM_FIXED_GSO) ||
+	    bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
+		return drop(DROP_REWRITE);
+	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+}
+
+/*
+ * The client's connection outlives its server's. Not before the client has
+ * acknowledged all: who repeats it is the socket; a FIN comes again, and an RST
+ * leaves. Done once more whenever the FIN comes again: the word of it may be lost.
+ */
+static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
+{
+	struct bpf_sock *sender = skb->sk;
+	struct tcp_sock *full = NULL;
+
+	if (!h || !setup)
+		return TC_ACT_UNSPEC;
+	if (sender)
+		sender = bpf_sk_fullsock(sender);
+	if (sender)
+		full = bpf_skc_to_tcp_sock(sender);
+	if (!full)
+		return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
+	if (is_before(full->snd_una, setup->answers.next))
+		return h->tcp.flags & TCP_RST ? TC_ACT_UNSPEC : drop(DROP_SERVER_CLOSE);
+	setup->clock_offset = full->tsoffset;
+	setup->start = setup->answers.taken;
+	if (setup->state != SETUP_VACANT)
+		count_event(EVENT_VACATED);
+	setup->state = SETUP_VACANT;
+	if (!turn_round(skb, h, TCP_RST))
+		return drop(DROP_REWRITE);
+	if (!(h->tcp.flags & TCP_RST) && bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+		count_drop(DROP_REWRITE);
+	if (!set_flags(skb, h->tcp.offset, TCP_RST, TCP_ACK))
+		return drop(DROP_REWRITE);
+	return tell_vacated(skb, h, setup);
+}

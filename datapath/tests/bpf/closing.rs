@@ -1,0 +1,285 @@
+//! Servers that close while they owe nothing: their clients do not hear of it, and
+//! their next request is served (docs/protocol/handoff.md 7). And what held a flow up
+//! is told of when it changes (5.3).
+
+use std::net::{Ipv4Addr, Shutdown};
+use std::time::Duration;
+
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Care, Kind, Meta};
+use trapeze_core::wire::{ipv4 as core_ipv4, tcp as core_tcp};
+use trapeze_datapath::packet_socket::{Batch, PacketSocket};
+
+use crate::agent::START;
+use crate::backend::*;
+use crate::bench::*;
+use crate::handoff::*;
+use crate::outcome::Outcome;
+use crate::packet::*;
+use crate::rebuild::accept;
+
+/// `enum setup_state`.
+const VACANT: u32 = 5;
+
+fn outliving() -> Meta {
+    let care = Care {
+        follow: true,
+        head: false,
+        outlive: true,
+    };
+    Meta {
+        care,
+        ..meta(Kind::Forward, EPOCH, START)
+    }
+}
+
+fn owner() -> Owner {
+    Owner::with_option(outliving(), request())
+}
+
+fn acknowledge(owner: &Owner, ack: u32) {
+    let segment = segment(ACK, SECOND, ack, b"");
+    let frame = sealed(&outliving(), &segment.packet());
+    owner.agent.receive("an ACK", &frame, &["received"]);
+}
+
+/// What has left since the sniffer was opened: to the client, and to the dispatcher.
+fn heard(sniffer: &PacketSocket) -> (Vec<core_tcp::Header>, Vec<Vec<u8>>) {
+    let mut batch = Batch::default();
+    sniffer.receive(&mut batch).unwrap();
+    let (mut client, mut dispatcher) = (Vec::new(), Vec::new());
+    for frame in batch.frames() {
+        let to = Ipv4Addr::from(*frame[ETHERNET + 16..].first_chunk::<4>().unwrap());
+        if to == *CLIENT.ip() {
+            client.push(core_tcp::Header::parse(&frame[TCP_AT..]).unwrap().0);
+        } else if to == DISPATCHER {
+            dispatcher.push(frame[ETHERNET + 28..].to_vec());
+        }
+    }
+    (client, dispatcher)
+}
+
+#[test]
+fn a_server_that_owes_nothing_closes_for_itself() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    acknowledge(&owner, end_of(ANSWER));
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    let setup = owner.agent.setup(&request()).unwrap();
+    assert_eq!((setup.state, setup.start), (VACANT, SECOND));
+
+    let (client, dispatcher) = heard(&sniffer);
+    assert_eq!(client, [], "nobody else hears");
+    // On the loopback device each frame is seen as it leaves, or as it comes.
+    let told = dispatcher.first().expect("the dispatcher does");
+    let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
+    let end = ServerSeq::new(end_of(ANSWER));
+    let expected = Meta {
+        kind: Kind::Vacated { end },
+        start: ClientSeq::new(SECOND),
+        requests: 1,
+        ..outliving()
+    };
+    assert_eq!(told.meta, expected);
+    let inner = core_ipv4::Packet::parse(told.inner).unwrap();
+    assert_eq!(
+        (inner.source(), inner.destination()),
+        (*CLIENT.ip(), *VIP.ip())
+    );
+    let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
+    assert_eq!(
+        (header.source_port, header.destination_port),
+        (CLIENT.port(), VIP.port())
+    );
+    assert_eq!(
+        (header.seq, header.ack, payload),
+        (SECOND, end_of(ANSWER), &b""[..])
+    );
+    assert_eq!(header.flags, core_tcp::Flags::ACK);
+
+    // Its socket is gone: the next request has a new one, and runs once.
+    let vacant = Outcome::drop("vacant");
+    let bare = sealed(&outliving(), &probe().packet());
+    owner.expect("an ACK", &bare, &vacant);
+    let old = sealed(&outliving(), &request().packet());
+    owner.expect("the first again", &old, &vacant);
+    let next = sealed(&outliving(), &second().packet());
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("the next", &next, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+    owner.agent.receive("again", &next, &["received"]);
+    owner.agent.receive("the first again", &old, &["received"]);
+    owner.expect_alive();
+    let setup = owner.agent.setup(&request()).unwrap();
+    assert_eq!((setup.epoch, setup.state), (EPOCH, CONFIRMED));
+    assert_eq!(
+        (setup.answers.next, setup.answers.finished),
+        (end_of(ANSWER), 1)
+    );
+}
+
+/// What the client has not acknowledged is the socket's to repeat.
+#[test]
+fn a_close_waits_until_the_client_has_all() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner
+        .agent
+        .expect_count("it closes", close, &["server-close"]);
+    let setup = owner.agent.setup(&request()).unwrap();
+    assert_eq!(setup.state, CONFIRMED);
+
+    // The next request does not wait for that.
+    let mut request = second();
+    request.ack -= 1;
+    let frame = sealed(
+        &Meta {
+            care: outliving().care,
+            ..handoff(NEXT)
+        },
+        &request.packet(),
+    );
+    assert_eq!(
+        owner.run(&frame).counted,
+        ["held"],
+        "not while bytes may be lost"
+    );
+    let meta = Meta {
+        epoch: MOVE + 1,
+        care: outliving().care,
+        ..handoff(NEXT)
+    };
+    let frame = sealed(&meta, &second().packet());
+    assert_eq!(owner.run(&frame).counted, ["given-up", "handed-on"]);
+    let (client, _) = heard(&sniffer);
+    assert!(
+        client.iter().all(|h| !h.flags.has(core_tcp::Flags::FIN)),
+        "{client:?}"
+    );
+}
+
+/// It comes again, and is turned round then.
+#[test]
+fn a_close_that_waited_is_seen_when_it_comes_again() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner
+        .agent
+        .expect_count("it closes", close, &["server-close"]);
+    let ack = segment(ACK, SECOND, end_of(ANSWER), b"");
+    let frame = sealed(&outliving(), &ack.packet());
+    owner
+        .agent
+        .receive("the FIN again", &frame, &["received", "vacated"]);
+}
+
+#[test]
+fn a_close_that_means_something_leaves() {
+    let request = request();
+    let no_care = followed(Kind::Forward, EPOCH, START);
+    let closing = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let table: [(&str, Meta, &[u8], bool); 5] = [
+        ("nobody asked", no_care, ANSWER, false),
+        ("no answer", outliving(), b"", false),
+        (
+            "half an answer",
+            outliving(),
+            &ANSWER[..ANSWER.len() - 1],
+            false,
+        ),
+        ("it said so", outliving(), closing, false),
+        ("the next request is here", outliving(), ANSWER, true),
+    ];
+    for (what, meta, said, asked) in table {
+        let mut owner = Owner::with_option(meta, request.clone());
+        if !said.is_empty() {
+            owner.answer(said);
+        }
+        let mut next = segment(ACK, SECOND, end_of(said), b"");
+        if asked {
+            next.payload = b"GET / HTTP/1.1\r\n\r\n".into();
+        }
+        let frame = sealed(&meta, &next.packet());
+        owner.agent.receive("an ACK", &frame, &["received"]);
+        if asked {
+            read(&mut owner.stream);
+        }
+        let sniffer = PacketSocket::open("lo").unwrap();
+        let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+        owner.agent.expect_count(what, close, &[]);
+        let (client, dispatcher) = heard(&sniffer);
+        assert!(
+            client.iter().any(|h| h.flags.has(core_tcp::Flags::FIN)),
+            "{what}"
+        );
+        assert_eq!(dispatcher, [[0u8; 0]; 0], "{what}");
+        assert_eq!(
+            owner.agent.setup(&request).unwrap().state,
+            CONFIRMED,
+            "{what}"
+        );
+    }
+}
+
+/// Whoever asks for a flow without a server can have it.
+#[test]
+fn a_vacant_flow_can_go() {
+    for meta in [handoff(NEXT), release()] {
+        let mut owner = owner();
+        owner.answer(ANSWER);
+        acknowledge(&owner, end_of(ANSWER));
+        let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+        owner.agent.expect_count("it closes", close, &["vacated"]);
+        let owed = Meta {
+            requests: 2,
+            epoch: MOVE,
+            ..meta
+        };
+        let got = owner.run(&sealed(&owed, &second().packet()));
+        assert_eq!(got.counted, ["held"]);
+        let meta = Meta {
+            epoch: MOVE + 1,
+            ..meta
+        };
+        let got = owner.run(&sealed(&meta, &second().packet()));
+        assert_eq!(got.counted[0], "given-up");
+        let late = sealed(&outliving(), &second().packet());
+        owner.expect("not here as well", &late, &Outcome::drop("stale-epoch"));
+    }
+}
+
+#[test]
+fn what_held_a_flow_up_is_told_of_once() {
+    let told = |owner: &Owner| owner.agent.dones.wait(Duration::from_millis(50)).unwrap();
+    let mut owner = owner();
+    let ask = sealed(&release(), &segment(ACK, SECOND, FIRST, b"").packet());
+    owner.answer(&ANSWER[..20]);
+    assert_eq!(told(&owner), [], "nobody has asked");
+    assert_eq!(owner.run(&ask).counted, ["held"]);
+    assert_eq!(owner.run(&ask).counted, ["held"]);
+    assert_eq!(told(&owner), [], "nothing has changed");
+    owner.answer(&ANSWER[20..]);
+    let dones = told(&owner);
+    assert_eq!(dones.len(), 1);
+    assert_eq!(dones[0].dispatcher, DISPATCHER.octets());
+    assert_eq!(dones[0].key, flow_key(CLIENT, VIP));
+    assert_eq!(dones[0].end, end_of(ANSWER));
+    let meta = Meta::decode(&dones[0].meta).unwrap();
+    assert_eq!((meta.epoch, meta.start.raw()), (EPOCH, SECOND));
+
+    assert_eq!(owner.run(&ask).counted, ["held"], "not acknowledged");
+    acknowledge(&owner, end_of(ANSWER) - 1);
+    assert_eq!(told(&owner), []);
+    acknowledge(&owner, end_of(ANSWER));
+    assert_eq!(told(&owner).len(), 1);
+    acknowledge(&owner, end_of(ANSWER));
+    assert_eq!(told(&owner), [], "once");
+    assert_eq!(owner.run(&ask).counted, ["given-up"]);
+}
