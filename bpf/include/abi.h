@@ -436,7 +436,6 @@ struct server {
 	X(BAD_COOKIE, "bad-cookie", "no flow, and its cookie is forged or too old")            \
 	X(NO_COOKIE_KEY, "no-cookie-key", "the daemon has not set this hour's cookie key")     \
 	X(HANDSHAKE_ACK, "handshake-ack", "the bare ACK of a handshake: expected")             \
-	X(VACANT, "vacant", "a bare ACK to a connection whose server has closed: expected")    \
 	X(REPEATED, "repeated", "a copy of a packet that is being handed over")                \
 	X(NO_BACKEND, "no-backend", "its record names a backend that is not there")            \
 	X(NO_ROUTE, "no-route", "no route to the backend: check routes and forwarding")        \
@@ -453,7 +452,7 @@ struct server {
 	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")     \
 	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")    \
 	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing: its client need not hear of it") \
-	X(VACANT, "vacant", "for a connection that its server has closed, and is no request")
+	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
