@@ -53,10 +53,12 @@
 #include "lib/reply.bpf.h"
 #include "lib/answers.bpf.h"
 #include "lib/setup.bpf.h"
+#include "lib/range.bpf.h"
 #include "lib/start.bpf.h"
 #include "lib/owner.bpf.h"
 #include "lib/done.bpf.h"
 #include "lib/closing.bpf.h"
+#include "lib/older.bpf.h"
 
 #define LOST_AFTER_S 60
 /* Clocks of dispatchers and backends differ by no more. */
@@ -85,7 +87,7 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 	struct meta meta = h->outer->meta;
 
 	if (known && known->epoch == bpf_ntohl(meta.epoch) && known->state == SETUP_CONFIRMED)
-		return deliver(skb);
+		return deliver_in_range(skb, segment, known);
 	if (!find_occupant(skb, segment).state) {
 		/* The client must hear an RST, as from the server alone. */
 		if (!known && is_lost(&meta))
@@ -98,7 +100,7 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 		remember(segment, known, &meta, SETUP_CONFIRMED, h->outer->ip.saddr);
 	else
 		return drop(DROP_EARLY); /* that socket is an older connection's */
-	return deliver(skb);
+	return known ? deliver_in_range(skb, segment, known) : deliver(skb);
 }
 
 /* Calls, not inlined: each has the stack to itself. */
@@ -111,7 +113,7 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
 	occupant = find_occupant(skb, segment);
-	set_up = known && known->epoch == bpf_ntohl(h.outer->meta.epoch) && known->state != SETUP_MOVED;
+	set_up = known && known->epoch == bpf_ntohl(h.outer->meta.epoch) && !is_given_up(known);
 	if (set_up && occupant.state)
 		return answer_probe(skb, h.ethernet, h.outer, segment, occupant.rcv_nxt);
 	if (set_up && known->state == SETUP_CONFIRMED)
@@ -133,12 +135,27 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	known = bpf_map_lookup_elem(&setups, &segment.key);
 	/* The very option that was verified before, for the same flow (and this address). */
 	if (!(known && same_meta(&known->meta, &meta)) &&
-	    !is_authentic(h->encapsulated, h->tcp->source, h->tcp->dest))
+	    !is_proved(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
+	if (skb->mark == GC_MARK) {
+		skb->mark = 0;
+		return become_gc(skb, &segment, known);
+	}
+	if (meta.kind == META_GC)
+		return receive_gc(skb, &segment, known);
+	if (meta.kind == META_RETIRED)
+		return receive_retired(known, &meta, h->outer->ip.saddr);
 	if (meta.kind == META_PROBE)
 		return receive_probe(skb, &segment, known);
 	if (meta.kind == META_RELEASE)
 		return receive_release(skb, &segment, known);
+	/* What the client says concerns the owner before us, too. */
+	if (known && known->before && !skb->mark &&
+	    (meta.kind == META_HANDOFF || known->epoch == bpf_ntohl(meta.epoch))) {
+		send_gc(skb);
+		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)))
+			return drop(DROP_REWRITE);
+	}
 	if (meta.kind == META_HANDOFF) {
 		verdict = receive_handoff(skb, &segment, known);
 		if (verdict != HANDED_TO_US)
@@ -146,7 +163,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)) ||
 		    !seal_forward(&meta, meta.value, &segment))
 			return drop(DROP_REWRITE);
-	} else if (known && known->epoch == bpf_ntohl(meta.epoch) && known->state == SETUP_MOVED) {
+	} else if (known && known->epoch == bpf_ntohl(meta.epoch) && is_given_up(known)) {
 		/* What was given up is run by the next owner, if at all. */
 		return drop(DROP_STALE_EPOCH);
 	}
@@ -154,8 +171,10 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		return drop(DROP_STALE_EPOCH);
 	if (known && is_reborn(known, &meta))
 		meta.start = bpf_htonl(known->start);
-	if (starts_request(&segment, bpf_ntohl(meta.start)))
-		return start_request(skb, &segment, known, &meta);
+	if (starts_request(&segment, bpf_ntohl(meta.start))) {
+		verdict = start_request(skb, &segment, known, &meta);
+		return verdict == IT_STANDS && known ? deliver_in_range(skb, &segment, known) : verdict;
+	}
 	if (known && known->state == SETUP_VACANT)
 		return drop(DROP_VACANT);
 	if (known && meta.tcp_options & CARE_FOLLOW) {
@@ -178,7 +197,7 @@ static __noinline int receive_echo(struct __sk_buff *skb)
 	segment.client = h.ip->saddr;
 	segment.vip = h.ip->daddr;
 	segment.ip_length = bpf_ntohs(h.ip->tot_len);
-	if (h.ip->protocol == IPPROTO_TCP || !is_authentic(h.encapsulated, 0, 0))
+	if (h.ip->protocol == IPPROTO_TCP || !is_proved(h.encapsulated, 0, 0))
 		return drop(DROP_BAD_TAG);
 	return answer_echo(skb, h.ethernet, h.outer, &segment);
 }
@@ -204,13 +223,15 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_PROBE:
 	case META_HANDOFF:
 	case META_RELEASE:
+	case META_GC:
+	case META_RETIRED:
 		return h.ip->protocol == IPPROTO_TCP ? receive_segment(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_ECHO:
 		return receive_echo(skb);
 	case META_ICMP:
 		if (h.ip->protocol != IPPROTO_ICMP)
 			return drop(DROP_BAD_ENCAP);
-		return is_authentic(h.encapsulated, 0, 0) ? deliver(skb) : drop(DROP_BAD_TAG);
+		return is_proved(h.encapsulated, 0, 0) ? deliver(skb) : drop(DROP_BAD_TAG);
 	case META_REQUEST:
 	case META_PROBE_ANSWER:
 	case META_REFUSED:
@@ -253,6 +274,8 @@ int agent_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h.tcp.offset >> 4 << 2);
 	payload = skb->len > payload_at ? skb->len - payload_at : 0;
+	if (setup->state == SETUP_OLDER)
+		return leave_older(skb, &h, setup, payload);
 	if (payload)
 		follow(skb, &setup->answers, bpf_ntohl(h.tcp.seq), bpf_ntohl(h.tcp.ack), payload_at);
 	if (setup->waiting)

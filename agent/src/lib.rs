@@ -33,6 +33,10 @@ use feedback::Sampler;
 /// How often the host is looked at; signals are heard at once.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 
+/// How often older owners are looked at, and how long they may hear nothing.
+const LOOK_INTERVAL: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
@@ -58,9 +62,19 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     println!("ready: agent {} on {}", own.name, own.interface);
 
     let mut sampler = Sampler::new();
+    let mut next_look = clock::monotonic();
     loop {
         match signals.wait(SAMPLE_INTERVAL)? {
-            None => maps.feedback.put(&0, &sampler.sample()?, Update::Any)?,
+            None => {
+                maps.feedback.put(&0, &sampler.sample()?, Update::Any)?;
+                let now = clock::monotonic();
+                if now >= next_look {
+                    next_look = now + LOOK_INTERVAL;
+                    if let Err(error) = maps.forsake_silent(now, PATIENCE) {
+                        eprintln!("older owners are not looked after: {error}");
+                    }
+                }
+            }
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host, &teller) {
                     Ok(()) => println!("reloaded {}", config_path.display()),

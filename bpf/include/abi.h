@@ -322,6 +322,7 @@ enum setup_state {
 	SETUP_REFUSED = 3, /* given back: another backend may have it by now */
 	SETUP_MOVED = 4, /* given up: another backend has it from `start` on */
 	SETUP_VACANT = 5, /* its server has closed, owing nothing; `start` is where the next request does */
+	SETUP_OLDER = 6, /* as MOVED, but its socket repeats what lies before `end` till the client has it */
 };
 
 /* Where in an answer the server is. The first five are made of lines. */
@@ -379,11 +380,17 @@ struct setup {
 	__be32 next; /* MOVED: to this backend; 0: to whom the dispatcher likes */
 	__u32 clock_offset; /* MOVED, VACANT: the socket's timestamps less the host's milliseconds */
 	__u32 wanted; /* the start before which it was asked for; with `waiting` */
-	__u32 pad2;
+	__u32 end; /* OLDER: where the range ends; MOVED: where it ended */
+	__u64 heard_ns; /* OLDER: CLOCK_MONOTONIC_COARSE, when the last GC came */
+	__be32 before; /* the owner before, as long as that is an older owner; 0: none */
+	__u32 first; /* with `before`: where the range here starts */
+	__u32 before_epoch; /* and under what that one gave the flow up */
+	__u32 before_start;
 	__u8 refused; /* 1: refused_epoch counts */
 	__u8 waiting; /* enum held: a DONE is owed when that has changed */
-	__u8 reason; /* MOVED: RELEASED_* */
+	__u8 reason; /* OLDER, MOVED: RELEASED_* */
 	__u8 pad;
+	__u32 pad2;
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */
@@ -452,6 +459,7 @@ struct server {
 	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")     \
 	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")    \
 	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing: its client need not hear of it") \
+	X(OLDER, "older-range", "a request for a backend that still sends an earlier answer") \
 	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected")
 
 enum drop_reason {
@@ -480,6 +488,9 @@ enum drop_reason {
 	X(GIVEN_UP, "given-up", "connections that left for another backend") \
 	X(HANDED_ON, "handed-on", "packets sent on to the next backend") \
 	X(HELD, "held", "connections asked for that could not leave yet") \
+	X(HALF_PIPE, "half-pipe", "of these, with bytes on the way to their client") \
+	X(GC, "gc", "acknowledgements sent on to older owners") \
+	X(RETIRED, "retired", "older owners whose client has had all of theirs") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
 	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more")
 

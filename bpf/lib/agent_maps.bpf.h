@@ -25,6 +25,15 @@ struct {
 	__type(value, struct accept_queue);
 } accept_queue SEC(".maps");
 
+/* Flows of which this is an older owner, and the epoch of the one after it: for the daemon to look after. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, __u32);
+} older SEC(".maps");
+
 /* For the daemon to tell dispatchers of. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -94,14 +94,12 @@ static __noinline int hold(struct __sk_buff *skb, const struct segment *segment,
 }
 
 /* From now on whatever is older is late, and what the socket here still says is nobody's. */
-static __always_inline void give_up(struct setup *known, const struct meta *meta, const struct own_socket *own,
-				    __be32 next)
+static __always_inline void give_up(struct setup *known, const struct meta *meta, __be32 next)
 {
 	known->epoch = bpf_ntohl(meta->epoch);
 	known->start = bpf_ntohl(meta->start);
 	known->next = next;
-	if (own->state)
-		known->clock_offset = own->clock_offset;
+	known->end = known->answers.next;
 	known->reason = RELEASED_DRAINED;
 	known->waiting = 0;
 	known->state = SETUP_MOVED;
@@ -133,12 +131,12 @@ static __noinline int reset_own_socket(struct __sk_buff *skb, const struct segme
 }
 
 /* The option of the FORWARD that a HANDOFF stands for, as its dispatcher would seal it (4.2). */
-static __always_inline bool seal_forward(struct meta *meta, __be32 next, const struct segment *segment)
+static __noinline bool seal_forward(struct meta *meta, __be32 next, const struct segment *segment)
 {
 	struct node *self = this_node();
 	struct siphash_key *key;
 
-	if (!self || !(key = tag_key(self->signing_key)))
+	if (!meta || !segment || !self || !(key = tag_key(self->signing_key)))
 		return false;
 	meta->kind = META_FORWARD;
 	meta->key_id = self->signing_key;
@@ -224,7 +222,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 			}
 			return hold(skb, segment, known, reason);
 		}
-		give_up(known, &meta, &own, next);
+		give_up(known, &meta, next);
 		if (next != self->address && own.state)
 			send_own_reset(skb);
 	}
@@ -255,9 +253,45 @@ static __noinline int answer_released(struct __sk_buff *skb, const struct segmen
 	outer.meta.kind = META_RELEASED;
 	outer.meta.reason = known->reason;
 	outer.meta.requests = 0;
-	outer.meta.value = bpf_htonl(known->answers.next);
+	outer.meta.value = bpf_htonl(known->end);
 	__builtin_memcpy(&outer.meta.mss, &clock, sizeof(clock));
 	return send_reply(skb, h.ethernet, &outer, segment);
+}
+
+/* 1.4: an answer that is not over ends there for certain, and nothing comes behind it. */
+static __always_inline bool is_end_known(const struct setup *known, const struct own_socket *own, __u32 start,
+					 __u16 requests)
+{
+	const struct answers *answers = &known->answers;
+
+	return is_set_up(known) && own->state == TCP_STATE_ESTABLISHED && answers->phase == ANSWER_BODY &&
+	       !(answers->flags & ANSWER_CLOSING) && (__u16)(answers->finished + 1) == requests &&
+	       own->rcv_nxt == start && answers->remaining < 1u << 30 &&
+	       own->write_seq - answers->next <= answers->remaining;
+}
+
+/* As give_up(), but that the socket stays until the client has had all up to `end`. False: there are too many. */
+static __noinline bool become_older(const struct segment *segment, struct setup *known, const struct meta *meta,
+				    __u32 end)
+{
+	__u32 epoch;
+
+	if (!segment || !known || !meta)
+		return false;
+	epoch = bpf_ntohl(meta->epoch);
+	if (bpf_map_update_elem(&older, &segment->key, &epoch, BPF_ANY))
+		return false;
+	known->epoch = bpf_ntohl(meta->epoch);
+	known->start = bpf_ntohl(meta->start);
+	known->next = 0;
+	known->end = end;
+	known->reason = RELEASED_HALF_PIPE;
+	known->waiting = 0;
+	known->heard_ns = bpf_ktime_get_coarse_ns();
+	known->state = SETUP_OLDER;
+	count_event(EVENT_GIVEN_UP);
+	count_event(EVENT_HALF_PIPE);
+	return true;
 }
 
 /* 5: the dispatcher's daemon has the next request, and wants the flow for another backend. */
@@ -265,30 +299,39 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 {
 	struct own_socket own;
 	enum held reason;
-	struct headers h;
 	struct meta meta;
 	bool moved;
 
-	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+	if (!segment || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
 		return drop(DROP_MALFORMED);
-	meta = h.outer->meta;
-	moved = known && known->state == SETUP_MOVED && is_same_start(known, &meta) && !known->next;
+	moved = known && is_given_up(known) && is_same_start(known, &meta) && !known->next;
 	if (skb->mark == RESET_MARK)
 		return moved ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
-	if (!moved) {
-		if (known && !is_before(known->epoch, bpf_ntohl(meta.epoch)))
-			return drop(DROP_STALE_EPOCH);
-		own = find_own_socket(skb, segment);
-		reason = known ? why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests)) :
-				 HELD_STRANGER;
-		/* Either may have heard more than the other. */
-		if (!reason && known->state != SETUP_VACANT && segment->ack != known->answers.next && own.snd_una != known->answers.next)
-			reason = HELD_UNACKED;
-		if (reason)
-			return hold(skb, segment, known, reason);
-		give_up(known, &meta, &own, 0);
-		if (own.state)
-			send_own_reset(skb);
-	}
+	if (moved)
+		return answer_released(skb, segment, known);
+	if (!known)
+		return hold(skb, segment, known, HELD_STRANGER);
+	if (!is_before(known->epoch, bpf_ntohl(meta.epoch)))
+		return drop(DROP_STALE_EPOCH);
+	own = find_own_socket(skb, segment);
+	if (own.state)
+		known->clock_offset = own.clock_offset;
+	reason = why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests));
+	/* Either may have heard more than the other. */
+	if (!reason && known->state != SETUP_VACANT && segment->ack != known->answers.next &&
+	    own.snd_una != known->answers.next)
+		reason = HELD_UNACKED;
+	if (meta.reason == RELEASE_HALF_PIPE &&
+	    (reason == HELD_UNACKED ||
+	     (reason == HELD_ANSWERING &&
+	      is_end_known(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests)))) &&
+	    become_older(segment, known, &meta,
+			 known->answers.next + (reason == HELD_ANSWERING ? known->answers.remaining : 0)))
+		return answer_released(skb, segment, known);
+	if (reason)
+		return hold(skb, segment, known, reason);
+	give_up(known, &meta, 0);
+	if (own.state)
+		send_own_reset(skb);
 	return answer_released(skb, segment, known);
 }

@@ -45,6 +45,12 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->answers.next = segment->ack;
 	setup->answers.finished = finished;
 	setup->answers.flags = meta->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
+	if (state == SETUP_TRIED && meta->value) {
+		setup->before = meta->value;
+		setup->first = segment->ack;
+		setup->before_epoch = setup->epoch;
+		setup->before_start = setup->start;
+	}
 	if (!known)
 		bpf_map_update_elem(&setups, &segment->key, setup, BPF_ANY);
 	return 0;
@@ -65,6 +71,12 @@ static __always_inline bool is_same_start(const struct setup *setup, const struc
 static __always_inline bool is_before(__u32 epoch, __u32 other)
 {
 	return (__s32)(epoch - other) < 0;
+}
+
+/* Has another backend the flow, from its `start` on? */
+static __always_inline bool is_given_up(const struct setup *setup)
+{
+	return setup->state == SETUP_MOVED || setup->state == SETUP_OLDER;
 }
 
 /* Does it bring the first byte of the request at `start`? */

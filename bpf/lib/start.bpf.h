@@ -21,6 +21,9 @@ static __always_inline int remove_occupant(struct __sk_buff *skb, const struct s
 	return TC_ACT_OK;
 }
 
+/* A verdict of start_request(): its connection is here; the packet is to be delivered. */
+#define IT_STANDS (-3)
+
 /* `meta` is the option of the FORWARD that the packet is, or stands for. */
 static __noinline int start_request(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 				    const struct meta *meta)
@@ -38,18 +41,23 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 		return drop(DROP_MALFORMED);
 	dispatcher = h.outer->ip.saddr;
 	same = known && is_same_start(known, meta) && known->state <= SETUP_REFUSED;
+	/* Its socket is needed still: there cannot be two. */
+	if (known && known->state == SETUP_OLDER) {
+		count_drop(DROP_OLDER);
+		return refuse(skb, h.ethernet, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
+	}
 	occupant = find_occupant(skb, segment);
 	if (same && known->state == SETUP_CONFIRMED) {
 		/* Without its socket it meets an RST, as with the server alone: it must not run twice. */
 		if (!occupant.state)
 			count_event(EVENT_GHOST);
-		return deliver(skb);
+		return IT_STANDS;
 	}
 	if (occupant.state) {
 		/* Without a record it is ours if it stands where this request could have left it. */
 		if (same) {
 			known->state = SETUP_CONFIRMED;
-			return deliver(skb);
+			return IT_STANDS;
 		}
 		if (!known && occupant.state != TCP_STATE_TIME_WAIT &&
 		    occupant.rcv_nxt - bpf_ntohl(meta->start) < 1 << 30) {

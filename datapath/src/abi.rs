@@ -230,11 +230,17 @@ pod!(
         next: [u8; 4],
         clock_offset: u32,
         wanted: u32,
-        pad2: u32,
+        end: u32,
+        heard_ns: u64,
+        before: [u8; 4],
+        first: u32,
+        before_epoch: u32,
+        before_start: u32,
         refused: u8,
         waiting: u8,
         reason: u8,
         pad: u8,
+        pad2: u32,
     }
 );
 pod!(
@@ -313,6 +319,10 @@ impl FlowState {
     }
 }
 
+/// `enum setup_state`: given up, and given up with bytes on the way.
+pub const SETUP_MOVED: u32 = 4;
+/// As above.
+pub const SETUP_OLDER: u32 = 6;
 /// Bytes that the encapsulation adds to a packet.
 pub const ENCAP_LEN: usize = 72;
 /// UDP port of the encapsulation (RFC 8926).

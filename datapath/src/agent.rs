@@ -2,10 +2,14 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
-use crate::abi::{Done, Feedback, Node, Server, ServerKey, SiphashKey};
+use crate::abi::{
+    Done, Feedback, FlowKey, Node, SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup, SiphashKey,
+};
 use crate::attach::{Hook, attach};
-use crate::map::{Map, PerCpu};
+use crate::diag;
+use crate::map::{Map, PerCpu, Update};
 use crate::object::{self, LoadError};
 use crate::ring::Ring;
 
@@ -22,6 +26,10 @@ pub struct AgentMaps {
     pub feedback: Map<u32, Feedback>,
     /// Tag keys by id.
     pub tag_keys: Map<u32, SiphashKey>,
+    /// What is known of flows.
+    pub setups: Map<FlowKey, Setup>,
+    /// Flows of which this host is an older owner, and the epoch of the one after it.
+    pub older: Map<FlowKey, u32>,
     /// Drops by reason.
     pub drops: PerCpu,
     /// Events by name.
@@ -69,8 +77,38 @@ impl AgentMaps {
             servers: Map::from_pin(&pins.join("servers"))?,
             feedback: Map::from_pin(&pins.join("feedback"))?,
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
+            setups: Map::from_pin(&pins.join("setups"))?,
+            older: Map::from_pin(&pins.join("older"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })
+    }
+    /// Ends the older owners that have heard nothing of their clients for `patience`, as
+    /// of `now` on the monotonic clock (docs/protocol/handoff.md 6.6). Returns how many.
+    ///
+    /// # Errors
+    /// Those of the maps, and of the kernel when it is to remove a socket.
+    pub fn forsake_silent(&self, now: Duration, patience: Duration) -> io::Result<usize> {
+        let mut forsaken = 0;
+        for (key, epoch) in self.older.all()? {
+            if let Some(setup) = self.setups.get(&key)?
+                && setup.state == SETUP_OLDER
+                && setup.epoch == epoch
+            {
+                if now.saturating_sub(Duration::from_nanos(setup.heard_ns)) < patience {
+                    continue;
+                }
+                let moved = Setup {
+                    state: SETUP_MOVED,
+                    ..setup
+                };
+                // First, so that nobody hears what the socket says to its end.
+                self.setups.put(&key, &moved, Update::Any)?;
+                diag::destroy(&key.into())?;
+                forsaken += 1;
+            }
+            self.older.delete(&key)?;
+        }
+        Ok(forsaken)
     }
 }

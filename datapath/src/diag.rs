@@ -1,18 +1,68 @@
-//! Which TCP ports have listeners on this host: by NETLINK_SOCK_DIAG, which
-//! looks at listeners only, however many connections there are.
+//! The kernel's sockets by NETLINK_SOCK_DIAG: which TCP ports have listeners on this host
+//! (it looks at listeners only, however many connections there are), and the end of one
+//! connection's socket.
 
 use std::collections::BTreeSet;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+
+use trapeze_core::flow::FlowKey;
 
 const TCP_LISTEN: u32 = 10;
 const NETLINK_SOCK_DIAG: i32 = 4;
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const SOCK_DESTROY: u16 = 21;
 const NLMSG_HEADER: usize = 16;
 const REQUEST: usize = NLMSG_HEADER + 56;
 
+/// Removes the socket of a connection, as a reset would; whether there was one.
+///
+/// # Errors
+/// The kernel lacks INET_DIAG_DESTROY, or we the right to. IPv6 is not supported yet.
+pub fn destroy(flow: &FlowKey) -> io::Result<bool> {
+    let (IpAddr::V4(client), IpAddr::V4(vip)) = (flow.client.ip(), flow.vip.ip()) else {
+        return Err(io::ErrorKind::Unsupported.into());
+    };
+    let fd = open()?;
+    let mut bytes = request(libc::AF_INET as u8);
+    bytes[4..6].copy_from_slice(&SOCK_DESTROY.to_ne_bytes());
+    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
+    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+    bytes[20..24].fill(0xff);
+    // struct inet_diag_sockid: our port and the other's, our address and the other's.
+    bytes[24..26].copy_from_slice(&flow.vip.port().to_be_bytes());
+    bytes[26..28].copy_from_slice(&flow.client.port().to_be_bytes());
+    bytes[28..32].copy_from_slice(&vip.octets());
+    bytes[44..48].copy_from_slice(&client.octets());
+    bytes[64..72].fill(0xff); // any cookie
+    send(&fd, &bytes)?;
+    let mut answer = [0u8; 1024];
+    // SAFETY: a whole buffer.
+    let length = unsafe { libc::recv(fd.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
+    if length < (NLMSG_HEADER + 4) as isize {
+        return Err(io::Error::last_os_error());
+    }
+    let code = i32::from_ne_bytes(*answer[NLMSG_HEADER..].first_chunk().expect("long enough"));
+    match -code {
+        0 => Ok(true),
+        libc::ENOENT => Ok(false),
+        error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
 /// The ports on which something listens, over IPv4 or IPv6.
 pub fn listening_ports() -> io::Result<BTreeSet<u16>> {
+    let fd = open()?;
+    let mut ports = BTreeSet::new();
+    for family in [libc::AF_INET, libc::AF_INET6] {
+        send(&fd, &request(family as u8))?;
+        while read_answer(&fd, &mut ports)? {}
+    }
+    Ok(ports)
+}
+
+fn open() -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe {
         libc::socket(
@@ -25,13 +75,7 @@ pub fn listening_ports() -> io::Result<BTreeSet<u16>> {
         return Err(io::Error::last_os_error());
     }
     // SAFETY: the kernel has just given us this descriptor.
-    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    let mut ports = BTreeSet::new();
-    for family in [libc::AF_INET, libc::AF_INET6] {
-        send(&fd, &request(family as u8))?;
-        while read_answer(&fd, &mut ports)? {}
-    }
-    Ok(ports)
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 /// struct nlmsghdr, struct inet_diag_req_v2 (linux/inet_diag.h).

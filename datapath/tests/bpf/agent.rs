@@ -121,7 +121,7 @@ fn what_is_for_a_daemon_passes_untouched() {
         let forged = with(frame, &[(META_AT + 31, 0)]);
         agent.expect(what, &forged, &Outcome::untouched(&forged));
     }
-    assert_eq!(agent.setups.all().unwrap(), []);
+    assert_eq!(agent.maps.setups.all().unwrap(), []);
 }
 
 /// Its tag is good, but for its true receiver: a copy that was sent here on
@@ -195,7 +195,7 @@ fn malformed_encapsulations_have_their_reason() {
             &Outcome::drop("malformed"),
         );
     }
-    assert_eq!(agent.setups.all().unwrap(), []);
+    assert_eq!(agent.maps.setups.all().unwrap(), []);
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn echoes_are_answered_by_the_program() {
     let short = sealed(&ask(1), &ipv4(DISPATCHER, HERE, 59, &[0; 19]));
     let bad = Outcome::drop("bad-encapsulation");
     agent.expect("too short for a flow's packet", &short, &bad);
-    assert_eq!(agent.setups.all().unwrap(), []);
+    assert_eq!(agent.maps.setups.all().unwrap(), []);
 
     // In another key than one's own it is answered in one's own.
     let [first, second] = cluster_keys();
@@ -541,7 +541,7 @@ fn without_a_socket() {
         if let Some((epoch, start, state)) = known {
             agent.put_setup(&request(), epoch, start, state);
         }
-        let before = agent.setups.all().unwrap();
+        let before = agent.maps.setups.all().unwrap();
         agent.expect(what, &frame, &expected);
         if expected.counted.contains(&"no-listener") {
             let setup = agent.setup(&request()).expect("it is remembered");
@@ -549,7 +549,7 @@ fn without_a_socket() {
             assert_eq!(found, (EPOCH, START, REFUSED), "{what}");
             assert_eq!(setup.meta, frame[META_AT..INNER_AT], "{what}");
         } else {
-            assert_eq!(agent.setups.all().unwrap(), before, "{what}");
+            assert_eq!(agent.maps.setups.all().unwrap(), before, "{what}");
         }
     }
 }

@@ -52,7 +52,11 @@ impl Follower {
             setup.answers.flags = 4;
         }
         let key = flow_key(CLIENT, VIP);
-        self.agent.setups.put(&key, &setup, Update::Any).unwrap();
+        self.agent
+            .maps
+            .setups
+            .put(&key, &setup, Update::Any)
+            .unwrap();
     }
 
     fn send(&self, at: usize, bytes: &[u8]) -> Answers {

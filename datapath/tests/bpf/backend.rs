@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
-use trapeze_datapath::abi::{Done, FlowKey, Pod, Setup};
+use trapeze_datapath::abi::{Done, Pod, Setup};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, dones};
-use trapeze_datapath::map::{Map, Update, fill_tag_keys};
+use trapeze_datapath::map::{Update, fill_tag_keys};
 use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::ring::Ring;
 use trapeze_datapath::udp::Outbox;
@@ -29,6 +29,9 @@ const ASKER_PORT: u16 = 0xdcbb;
 /// This backend.
 pub const HERE: Ipv4Addr = BACKEND;
 
+/// Another one.
+pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 13);
+
 /// `enum setup_state`.
 pub const TRIED: u32 = 1;
 pub const CONFIRMED: u32 = 2;
@@ -40,7 +43,6 @@ pub struct Agent {
     pub ingress: OwnedFd,
     pub egress: OwnedFd,
     pub maps: AgentMaps,
-    pub setups: Map<FlowKey, Setup>,
     pub dones: Ring<Done>,
     loaded: object::Loaded,
     _pins: Pins,
@@ -58,7 +60,6 @@ impl Agent {
             ingress: loaded.program("agent_ingress"),
             egress: loaded.program("agent_egress"),
             maps: AgentMaps::open(pins.path()).unwrap(),
-            setups: Map::from_pin(&loaded.pin("setups")).unwrap(),
             dones: dones(pins.path()).unwrap(),
             loaded,
             _pins: pins,
@@ -74,7 +75,7 @@ impl Agent {
     pub fn on_the_wire() -> Self {
         let agent = Self::new();
         run_ip(&format!("address add {HERE}/32 dev lo"));
-        for there in [*CLIENT.ip(), DISPATCHER] {
+        for there in [*CLIENT.ip(), DISPATCHER, NEIGHBOUR] {
             run_ip(&format!("route add {there}/32 dev lo"));
         }
         // Its clients are on the same host, which real ones are not.
@@ -129,7 +130,7 @@ impl Agent {
     }
 
     pub fn setup(&self, of: &Tcp) -> Option<Setup> {
-        self.setups.get(&flow_key(of.source, of.dest)).unwrap()
+        self.maps.setups.get(&flow_key(of.source, of.dest)).unwrap()
     }
 
     /// As if this flow had been set up here before, under another option.
@@ -141,12 +142,12 @@ impl Agent {
             ..Setup::zeroed()
         };
         let key = flow_key(of.source, of.dest);
-        self.setups.put(&key, &setup, Update::Any).unwrap();
+        self.maps.setups.put(&key, &setup, Update::Any).unwrap();
     }
 
     pub fn forget(&self) {
-        for (key, _) in self.setups.all().unwrap() {
-            self.setups.delete(&key).unwrap();
+        for (key, _) in self.maps.setups.all().unwrap() {
+            self.maps.setups.delete(&key).unwrap();
         }
     }
 

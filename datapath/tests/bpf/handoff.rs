@@ -17,7 +17,7 @@ use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 use crate::rebuild::accept;
 
-pub const NEXT: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 13);
+pub const NEXT: Ipv4Addr = NEIGHBOUR;
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 14);
 
 /// `enum setup_state`.
@@ -107,6 +107,12 @@ impl Owner {
     pub fn expect_reset(&mut self) {
         let error = self.stream.read(&mut [0; 9]).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    }
+
+    /// It is gone without a packet.
+    pub fn expect_gone(&mut self) {
+        let error = self.stream.read(&mut [0; 9]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
     }
 
     /// It is there, and has nothing to read.
@@ -325,7 +331,7 @@ fn strangers_are_told_so() {
         agent.forget();
         let frame = sealed(&meta, &second().packet());
         agent.expect("nothing known", &frame, &held(Held::Stranger, &second()));
-        assert_eq!(agent.setups.all().unwrap(), []);
+        assert_eq!(agent.maps.setups.all().unwrap(), []);
         for state in [TRIED, CONFIRMED, REFUSED, MOVED] {
             agent.put_setup(&second(), EPOCH, START, state);
             agent.expect("no socket", &frame, &held(Held::Stranger, &second()));

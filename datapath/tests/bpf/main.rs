@@ -15,6 +15,7 @@
 //! | rebuild | and what they do with its sockets |
 //! | handoff | how a backend gives a connection up
 //! | closing | servers that close while they owe nothing
+//! | halfpipe | several owners of one stream
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
@@ -31,6 +32,7 @@ mod cookies;
 mod finished;
 mod flows;
 mod guard;
+mod halfpipe;
 mod handoff;
 mod handshake;
 mod icmp;

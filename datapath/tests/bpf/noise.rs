@@ -133,7 +133,7 @@ fn an_agent_withstands_noise() {
         let tag = ETHERNET + 28 + 12 + 24;
         seed[tag..tag + 8].iter_mut().for_each(|byte| *byte ^= 0x55);
     }
-    let before = agent.setups.all().unwrap();
+    let before = agent.maps.setups.all().unwrap();
     for round in 0..ROUNDS {
         let frame = damaged(&mut random, &seeds);
         for (what, program) in [("ingress", &agent.ingress), ("egress", &agent.egress)] {
@@ -147,5 +147,5 @@ fn an_agent_withstands_noise() {
             }
         }
     }
-    assert_eq!(agent.setups.all().unwrap(), before);
+    assert_eq!(agent.maps.setups.all().unwrap(), before);
 }

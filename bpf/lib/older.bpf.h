@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * older: the anchored half-pipe (docs/protocol/handoff.md 6). The newest owner hears the
+ * client; what it hears of the range of the one before it goes on to that one as GC,
+ * until that one says RETIRED.
+ */
+#pragma once
+
+/* A copy of the packet that becomes the GC to the owner before. */
+#define GC_MARK 0x545a0004
+
+static __always_inline void send_gc(struct __sk_buff *skb)
+{
+	skb->mark = GC_MARK;
+	/* Without memory: the client acknowledges again. */
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+		count_drop(DROP_REWRITE);
+	skb->mark = 0;
+}
+
+/* The sum of a TCP header of `length` bytes, its checksum field as it stands. */
+static __always_inline __s64 header_sum(struct __sk_buff *skb, __u32 at, __u32 length, struct sack_bench *bench)
+{
+	__builtin_memset(bench->before, 0, 64);
+	if (length < sizeof(struct tcp_header) || length > 60 || bpf_skb_load_bytes(skb, at, bench->before, length))
+		return -1;
+	return bpf_csum_diff(NULL, 0, (__be32 *)bench->before, 60, 0);
+}
+
+/*
+ * The inner packet loses its payload, and is no FIN. Its checksum is made anew, or,
+ * where a card was to complete it, its pseudo-header's sum is.
+ */
+static __noinline int strip_payload(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct sack_bench *bench;
+	struct iphdr ip;
+	struct tcp_header tcp;
+	__u32 zero = 0, header_length;
+	__u64 pseudo, new_pseudo;
+	__s64 sum;
+	bool partial;
+
+	if (!segment || bpf_skb_load_bytes(skb, INNER_IP, &ip, sizeof(ip)) ||
+	    bpf_skb_load_bytes(skb, INNER_TCP, &tcp, sizeof(tcp)))
+		return -1;
+	header_length = segment->header_length;
+	bench = bpf_map_lookup_elem(&sack_benches, &zero);
+	if (!bench)
+		return -1;
+	pseudo = pseudo_header_sum(ip.saddr, ip.daddr, segment->ip_length - sizeof(ip));
+	new_pseudo = pseudo_header_sum(ip.saddr, ip.daddr, header_length);
+	partial = tcp.check == checksum_fold(pseudo);
+	ip.tot_len = bpf_htons(sizeof(ip) + header_length);
+	set_ipv4_checksum(&ip);
+	tcp.flags &= ~(TCP_FIN | TCP_PSH);
+	tcp.check = 0;
+	if (bpf_skb_change_tail(skb, INNER_TCP + header_length, 0) ||
+	    bpf_skb_store_bytes(skb, INNER_IP, &ip, sizeof(ip), 0) ||
+	    bpf_skb_store_bytes(skb, INNER_TCP, &tcp, sizeof(tcp), 0))
+		return -1;
+	sum = header_sum(skb, INNER_TCP, header_length, bench);
+	if (sum < 0)
+		return -1;
+	tcp.check = partial ? checksum_fold(new_pseudo) : ~checksum_fold(new_pseudo + sum);
+	return bpf_skb_store_bytes(skb, INNER_TCP + offsetof(struct tcp_header, check), &tcp.check, 2, 0);
+}
+
+/* 6.2: the second pass of what an owner has heard. */
+static __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+{
+	struct node *self = this_node();
+	struct encapsulation outer;
+	struct siphash_key *key;
+	struct meta *meta = &outer.meta;
+	struct headers h;
+
+	if (!segment || !known || !known->before || !self || !(key = tag_key(self->signing_key)))
+		return drop(DROP_STALE_EPOCH);
+	if ((segment->payload || segment->flags & TCP_FIN) && strip_payload(skb, segment))
+		return drop(DROP_REWRITE);
+	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_REWRITE);
+	outer = *h.outer;
+	meta->kind = META_GC;
+	meta->key_id = self->signing_key;
+	meta->reason = 0;
+	meta->epoch = bpf_htonl(known->before_epoch);
+	meta->start = bpf_htonl(known->before_start);
+	meta->requests = 0;
+	meta->value = bpf_htonl(known->first);
+	set_tag(meta, meta_tag(key, meta, known->before, segment->client, segment->vip, segment->key.client_port,
+			       segment->key.vip_port));
+	fill_encapsulation(&outer, self->address, known->before, outer.udp.source,
+			   sizeof(struct iphdr) + segment->header_length);
+	if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_GC);
+	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+}
+
+/* 6.3: to the one after us. */
+static __noinline int answer_retired(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct encapsulation outer;
+	struct headers h;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	outer = *h.outer;
+	outer.meta.kind = META_RETIRED;
+	return send_reply(skb, h.ethernet, &outer, segment);
+}
+
+/* 6.3: what the client has had of our range. */
+static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+{
+	struct range range = {};
+	struct headers h;
+	struct meta meta;
+	bool ours, over;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	meta = h.outer->meta;
+	ours = known && is_given_up(known) && is_same_start(known, &meta);
+	if (skb->mark == RESET_MARK)
+		return ours && known->state == SETUP_MOVED ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
+	/* A client that resets wants nothing more of anybody. */
+	over = segment->flags & TCP_RST || !is_before(segment->ack, bpf_ntohl(meta.value));
+	if (!ours)
+		return over ? answer_retired(skb, segment) : drop(DROP_STALE_EPOCH);
+	if (known->before)
+		send_gc(skb);
+	if (known->state == SETUP_MOVED)
+		return answer_retired(skb, segment);
+	known->heard_ns = bpf_ktime_get_coarse_ns();
+	if (over) {
+		known->state = SETUP_MOVED;
+		bpf_map_delete_elem(&older, &segment->key);
+		count_event(EVENT_RETIRED);
+		send_own_reset(skb);
+		return answer_retired(skb, segment);
+	}
+	range.end = known->end;
+	range.has_end = true;
+	range.first = known->first;
+	range.has_first = !!known->before;
+	/* Whatever the client has sent since is not for this socket, which expects S for ever. */
+	if (!decapsulate(skb) ||
+	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, known->start) ||
+	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_RECEIVED);
+	return TC_ACT_OK;
+}
+
+/* 6.5 */
+static __always_inline int receive_retired(struct setup *known, const struct meta *meta, __be32 from)
+{
+	if (!known || known->before != from || known->before_epoch != bpf_ntohl(meta->epoch) ||
+	    known->first != bpf_ntohl(meta->value))
+		return drop(DROP_STALE_EPOCH);
+	known->before = 0;
+	return TC_ACT_SHOT;
+}
+
+/*
+ * 6.4: from an older owner only what lies in its range leaves, or the word that the
+ * rest of it will never come.
+ */
+static __noinline int leave_older(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
+				  __u32 payload)
+{
+	__u32 end;
+
+	if (!h || !setup)
+		return TC_ACT_UNSPEC;
+	end = bpf_ntohl(h->tcp.seq) + payload;
+	if (h->tcp.flags & TCP_RST)
+		return TC_ACT_UNSPEC;
+	if (!payload || is_before(setup->end, end))
+		return drop(DROP_MOVED);
+	if (h->tcp.flags & TCP_FIN && !set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
+		return drop(DROP_REWRITE);
+	return TC_ACT_UNSPEC;
+}

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * range: what a client says of a stream that several backends have sent, made into
+ * what it says of one backend's range (docs/protocol/handoff.md 6.2, 6.3)
+ * [SPLITSTACK02 III-B: credit to send, and permission to collect].
+ */
+#pragma once
+
+/* The server's sequence numbers from `first` to before `end`, as far as there are these ends. */
+struct range {
+	__u32 first;
+	__u32 end;
+	bool has_first;
+	bool has_end;
+};
+
+#define SACK_BLOCKS_MAX 4
+
+/* A packet's TCP options, as they came and as they go; read from any place within. */
+struct sack_bench {
+	__u8 before[128];
+	__u8 after[128];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct sack_bench);
+} sack_benches SEC(".maps");
+
+struct sack_search {
+	const __u8 *bytes;
+	__u32 length;
+	__u32 at;
+	__u32 size; /* 0: none found */
+};
+
+static long find_sack(__u64 index, struct sack_search *search)
+{
+	__u32 at = search->at;
+	__u8 kind, size;
+
+	if (at + 1 >= search->length || at >= TCP_OPTIONS_MAX)
+		return 1;
+	kind = search->bytes[at & 63];
+	if (kind == 0)
+		return 1;
+	if (kind == 1) {
+		search->at = at + 1;
+		return 0;
+	}
+	size = search->bytes[(at + 1) & 63];
+	if (size < 2 || at + size > search->length)
+		return 1;
+	if (kind == 5) {
+		search->size = size;
+		return 1;
+	}
+	search->at = at + size;
+	return 0;
+}
+
+static __always_inline void put_be32(__u8 *to, __u32 value)
+{
+	to[0] = value >> 24;
+	to[1] = value >> 16;
+	to[2] = value >> 8;
+	to[3] = value;
+}
+
+/* RFC 2018: the blocks that lie in the range, cut to it, one behind the other; NOPs in place of the others. */
+static __always_inline void cut_blocks(struct sack_bench *bench, __u32 at, __u32 size, const struct range *range)
+{
+	__u32 kept = 0;
+
+	for (__u32 block = 0; block < SACK_BLOCKS_MAX; block++) {
+		__u32 from = at + 2 + 8 * block, left, right;
+
+		if (10 + 8 * block > size)
+			break;
+		left = get_be32(bench->before + (from & 63));
+		right = get_be32(bench->before + ((from + 4) & 63));
+		if (range->has_first && (__s32)(left - range->first) < 0)
+			left = range->first;
+		if (range->has_end && (__s32)(right - range->end) > 0)
+			right = range->end;
+		if ((__s32)(right - left) <= 0)
+			continue;
+		put_be32(bench->after + ((at + 2 + 8 * kept) & 63), left);
+		put_be32(bench->after + ((at + 6 + 8 * kept) & 63), right);
+		kept++;
+	}
+	bench->after[(at + 1) & 63] = 2 + 8 * kept;
+	if (!kept)
+		bench->after[at & 63] = bench->after[(at + 1) & 63] = 1;
+	for (__u32 block = 0; block < SACK_BLOCKS_MAX; block++)
+		if (block >= kept && 10 + 8 * block <= size) {
+			put_be32(bench->after + ((at + 2 + 8 * block) & 63), 0x01010101);
+			put_be32(bench->after + ((at + 6 + 8 * block) & 63), 0x01010101);
+		}
+}
+
+#define UNPACKED_TCP (sizeof(struct ethhdr) + sizeof(struct iphdr))
+#define UNPACKED_CHECK (UNPACKED_TCP + offsetof(struct tcp_header, check))
+
+static __noinline int cut_sack(struct __sk_buff *skb, const struct segment *segment, const struct range *range)
+{
+	struct sack_search search = {};
+	struct sack_bench *bench;
+	__u32 zero = 0, length;
+	__s64 difference;
+
+	if (!segment || !range)
+		return -1;
+	bench = bpf_map_lookup_elem(&sack_benches, &zero);
+	length = segment->header_length - sizeof(struct tcp_header);
+	/* NOP NOP timestamps, or less: there is none. */
+	if (!bench || length <= 12 || length > TCP_OPTIONS_MAX)
+		return 0;
+	__builtin_memset(bench, 0, sizeof(*bench));
+	if (bpf_skb_load_bytes(skb, UNPACKED_TCP + sizeof(struct tcp_header), bench->before, length))
+		return -1;
+	search.bytes = bench->before;
+	search.length = length;
+	bpf_loop(TCP_OPTIONS_MAX, find_sack, &search, 0);
+	if (!search.size)
+		return 0;
+	__builtin_memcpy(bench->after, bench->before, TCP_OPTIONS_MAX);
+	cut_blocks(bench, search.at, search.size, range);
+	difference = bpf_csum_diff((__be32 *)bench->before, TCP_OPTIONS_MAX, (__be32 *)bench->after, TCP_OPTIONS_MAX, 0);
+	if (difference < 0 || bpf_l4_csum_replace(skb, UNPACKED_CHECK, 0, difference, 0) ||
+	    bpf_skb_store_bytes(skb, UNPACKED_TCP + sizeof(struct tcp_header), bench->after, length, 0))
+		return -1;
+	return 0;
+}
+
+static __always_inline bool replace_word(struct __sk_buff *skb, __u32 field, __u32 old, __u32 new)
+{
+	__be32 before = bpf_htonl(old), after = bpf_htonl(new);
+
+	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 4) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &after, 4, 0);
+}
+
+/* What an acknowledgement that is raised adds to the right edge is taken from the window. */
+static __always_inline bool shrink_window(struct __sk_buff *skb, __u32 by, __u8 shift)
+{
+	__be16 before, after;
+	__u32 window;
+
+	if (bpf_skb_load_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, window), &before, 2))
+		return false;
+	shift &= 15;
+	by = (by + (1u << shift) - 1) >> shift;
+	window = bpf_ntohs(before);
+	window = window > by ? window - by : 0;
+	after = bpf_htons(window);
+	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 2) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, window), &after, 2, 0);
+}
+
+/* Of an unpacked segment: its acknowledgement, window and SACK blocks, as they concern the range. */
+static __noinline int keep_to_range(struct __sk_buff *skb, const struct segment *segment, const struct range *range,
+				    __u8 shift)
+{
+	__u32 ack;
+
+	if (!segment || !range || !(segment->flags & TCP_ACK))
+		return 0;
+	ack = segment->ack;
+	if (range->has_end && (__s32)(ack - range->end) > 0)
+		ack = range->end;
+	if (range->has_first && (__s32)(ack - range->first) < 0) {
+		ack = range->first;
+		if (!shrink_window(skb, ack - segment->ack, shift))
+			return -1;
+	}
+	if (ack != segment->ack && !replace_word(skb, offsetof(struct tcp_header, ack), segment->ack, ack))
+		return -1;
+	return cut_sack(skb, segment, range);
+}
+
+/* As deliver(), to an owner that may have another before it. */
+static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct segment *segment,
+					    const struct setup *setup)
+{
+	struct range range = { .first = setup->first, .has_first = true };
+
+	if (!setup->before)
+		return deliver(skb);
+	if (!decapsulate(skb) || keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_RECEIVED);
+	return TC_ACT_OK;
+}

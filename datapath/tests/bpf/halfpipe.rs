@@ -1,0 +1,591 @@
+//! Two owners of one stream: what the newer one makes of a client's word for itself and
+//! for the one before it, and how that one ends (docs/protocol/handoff.md 1.4, 6).
+
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use trapeze_core::seq::ServerSeq;
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_datapath::packet_socket::{Batch, PacketSocket};
+
+use crate::backend::*;
+use crate::bench::*;
+use crate::handoff::*;
+use crate::outcome::{Outcome, Verdict};
+use crate::packet::*;
+use crate::rebuild::accept;
+
+/// `enum setup_state`.
+const OLDER: u32 = 6;
+
+/// Where the older owner is, and where the newer one's range starts: 5000 bytes on.
+const BEFORE: Ipv4Addr = NEIGHBOUR;
+const RANGE: u32 = FIRST + 5000;
+
+fn after() -> Meta {
+    let predecessor = BEFORE;
+    followed(Kind::ForwardAfter { predecessor }, MOVE, SECOND)
+}
+
+/// The request, as the dispatcher's daemon sends it: with the range's start.
+fn begun() -> Tcp {
+    segment(ACK | PSH, SECOND, RANGE, REQUEST)
+}
+
+/// An owner here, with one before it.
+fn newer() -> Owner {
+    Owner::with_option(after(), begun())
+}
+
+fn sack(blocks: &[(u32, u32)]) -> Vec<u8> {
+    let mut out = vec![1, 1, 5, 2 + 8 * blocks.len() as u8];
+    for (left, right) in blocks {
+        out.extend(left.to_be_bytes());
+        out.extend(right.to_be_bytes());
+    }
+    out
+}
+
+/// A packet as the newer owner's socket gets it.
+fn up(tcp: &Tcp) -> Outcome {
+    delivered(&tcp.packet(), &["received"])
+}
+
+/// As [`Owner::expect`], whether or not the copy for the other has come round by then.
+fn expect(owner: &Owner, what: &str, frame: &[u8], expected: &Outcome) {
+    let mut got = owner.run(frame);
+    got.counted.retain(|&counted| counted != "gc");
+    assert_eq!(got.difference(expected), None, "{what}");
+}
+
+/// GCs on the wire, with what they enclose.
+fn gcs(sniffer: &PacketSocket) -> Vec<(Meta, Vec<u8>)> {
+    std::thread::sleep(Duration::from_millis(20));
+    let mut batch = Batch::default();
+    sniffer.receive(&mut batch).unwrap();
+    let frames = batch.frames();
+    let told = frames.filter(|f| f[ETHERNET + 16..ETHERNET + 20] == BEFORE.octets());
+    let told = told.map(|frame| {
+        assert_eq!(frame[ETHERNET + 12..ETHERNET + 16], HERE.octets());
+        let told = geneve::open(&frame[ETHERNET + 28..], BEFORE.into(), &keys());
+        let told = told.expect("its tag is good");
+        (told.meta, told.inner.to_vec())
+    });
+    let mut told: Vec<_> = told.collect();
+    told.dedup(); // the loopback device shows each twice
+    told
+}
+
+fn gc() -> Meta {
+    let end = ServerSeq::new(RANGE);
+    Meta {
+        handshake: HANDSHAKE,
+        ..followed(Kind::Gc { end }, MOVE, SECOND)
+    }
+}
+
+#[test]
+fn the_newer_owner_hears_of_its_own_range() {
+    let owner = newer();
+    let seq = SECOND + REQUEST.len() as u32;
+    let says = |ack: u32, window: u16, options: Vec<u8>| Tcp {
+        window,
+        options,
+        ..segment(ACK, seq, ack, b"")
+    };
+    let ts = || timestamps(8, 9);
+    let with = |blocks: &[(u32, u32)]| [ts(), sack(blocks)].concat();
+    let nops = |count: usize| vec![1u8; count];
+    let first = RANGE;
+    let table = [
+        (
+            "nothing of it",
+            says(FIRST, 502, vec![]),
+            says(first, 492, vec![]),
+        ),
+        (
+            "a byte of the other",
+            says(FIRST + 1, 502, ts()),
+            says(first, 492, ts()),
+        ),
+        (
+            "almost all of that",
+            says(first - 1, 502, ts()),
+            says(first, 501, ts()),
+        ),
+        (
+            "a small window",
+            says(FIRST, 7, vec![]),
+            says(first, 0, vec![]),
+        ),
+        (
+            "all of that",
+            says(first, 502, ts()),
+            says(first, 502, ts()),
+        ),
+        (
+            "some of its own",
+            says(first + 9, 502, ts()),
+            says(first + 9, 502, ts()),
+        ),
+        (
+            "a block of its own",
+            says(FIRST, 502, with(&[(first, first + 10)])),
+            says(first, 492, with(&[(first, first + 10)])),
+        ),
+        (
+            "a block of both",
+            says(FIRST, 502, with(&[(first - 10, first + 10)])),
+            says(first, 492, with(&[(first, first + 10)])),
+        ),
+        (
+            "a block of the other",
+            says(FIRST, 502, with(&[(first - 10, first)])),
+            says(first, 492, [ts(), nops(12)].concat()),
+        ),
+        (
+            "three, one of its own",
+            says(
+                FIRST,
+                502,
+                with(&[
+                    (first - 30, first - 20),
+                    (first + 1, first + 2),
+                    (first - 10, first - 5),
+                ]),
+            ),
+            says(
+                first,
+                492,
+                [ts(), sack(&[(first + 1, first + 2)]), nops(16)].concat(),
+            ),
+        ),
+        (
+            "four without timestamps",
+            says(
+                FIRST,
+                502,
+                sack(&[
+                    (first - 3, first - 2),
+                    (first + 5, first + 9),
+                    (first - 1, first + 2),
+                    (first + 20, first + 30),
+                ]),
+            ),
+            says(
+                first,
+                492,
+                [
+                    sack(&[
+                        (first + 5, first + 9),
+                        (first, first + 2),
+                        (first + 20, first + 30),
+                    ]),
+                    nops(8),
+                ]
+                .concat(),
+            ),
+        ),
+    ];
+    let sniffer = PacketSocket::open("lo").unwrap();
+    for (what, came, goes) in table {
+        expect(&owner, what, &sealed(&after(), &came.packet()), &up(&goes));
+        assert_eq!(gcs(&sniffer), [(gc(), came.packet())], "{what}");
+    }
+}
+
+/// With payload, or FIN: the older owner gets neither.
+#[test]
+fn the_older_owner_hears_acknowledgements_only() {
+    let owner = newer();
+    let seq = SECOND + REQUEST.len() as u32;
+    let sniffer = PacketSocket::open("lo").unwrap();
+    for (flags, payload) in [
+        (ACK | PSH, &b"odd"[..]),
+        (ACK | FIN, b""),
+        (ACK | FIN | PSH, b"x"),
+    ] {
+        let came = Tcp {
+            options: timestamps(1, 2),
+            ..segment(flags, seq, FIRST + 77, payload)
+        };
+        let goes = Tcp {
+            ack: RANGE,
+            window: 492,
+            ..came.clone()
+        };
+        let heard = Tcp {
+            flags: ACK,
+            payload: vec![],
+            ..came.clone()
+        };
+        expect(
+            &owner,
+            "with more",
+            &sealed(&after(), &came.packet()),
+            &up(&goes),
+        );
+        assert_eq!(gcs(&sniffer), [(gc(), heard.packet())]);
+    }
+    // The request that began it, as the client repeats it.
+    let again = Tcp {
+        ack: FIRST,
+        ..begun()
+    };
+    let goes = Tcp {
+        window: 492,
+        ..begun()
+    };
+    expect(
+        &owner,
+        "again",
+        &sealed(&after(), &again.packet()),
+        &up(&goes),
+    );
+    assert_eq!(gcs(&sniffer).len(), 1);
+}
+
+#[test]
+fn who_has_retired_is_not_told_any_more() {
+    let owner = newer();
+    let says = segment(ACK, SECOND + 9, FIRST, b"");
+    let frame = sealed(&after(), &says.packet());
+    let retired = |end: u32, epoch: u32| {
+        let end = ServerSeq::new(end);
+        let kind = Kind::Retired { end };
+        let mut frame = sealed(&followed(kind, epoch, SECOND), &says.packet());
+        // Its sender is that owner.
+        frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&BEFORE.octets());
+        frame
+    };
+    let stale = Outcome::drop("stale-epoch");
+    owner.expect("another range's", &retired(RANGE + 1, MOVE), &stale);
+    owner.expect("another epoch's", &retired(RANGE, MOVE - 1), &stale);
+    let kind = Kind::Retired {
+        end: ServerSeq::new(RANGE),
+    };
+    let from_elsewhere = sealed(&followed(kind, MOVE, SECOND), &says.packet());
+    owner.expect("another's", &from_elsewhere, &stale);
+    assert_eq!(owner.agent.setup(&says).unwrap().before, BEFORE.octets());
+    owner.expect(
+        "it has retired",
+        &retired(RANGE, MOVE),
+        &Outcome::drop_counting(&[]),
+    );
+    assert_eq!(owner.agent.setup(&says).unwrap().before, [0; 4]);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    owner.expect("from then on", &frame, &up(&says));
+    assert_eq!(gcs(&sniffer), []);
+}
+
+fn ask_half() -> Meta {
+    Meta {
+        requests: 1,
+        ..followed(Kind::Release { half_pipe: true }, MOVE, SECOND)
+    }
+}
+
+fn released(drained: bool, end: u32) -> Meta {
+    let end = ServerSeq::new(end);
+    followed(
+        Kind::Released {
+            end,
+            drained,
+            clock: 0,
+        },
+        MOVE,
+        SECOND,
+    )
+}
+
+/// A GC from the owner after this one.
+fn heard(ack: u32) -> Tcp {
+    segment(ACK, SECOND + 1000, ack, b"")
+}
+
+fn gc_of(end: u32) -> Meta {
+    let end = ServerSeq::new(end);
+    followed(Kind::Gc { end }, MOVE, SECOND)
+}
+
+/// Gives the flow up with bytes on the way.
+fn older() -> Owner {
+    let owner = Owner::answered();
+    let ask = segment(ACK, SECOND, FIRST, b"");
+    let counted = ["given-up", "half-pipe"];
+    let expected = Outcome::new(
+        Verdict::SendBack,
+        reply(&released(false, end_of(ANSWER)), &ask),
+        &counted,
+    );
+    let frame = sealed(&ask_half(), &ask.packet());
+    owner.expect("half-pipe", &frame, &expected);
+    let again = Outcome {
+        counted: vec![],
+        ..expected
+    };
+    owner.expect("again", &frame, &again);
+    let setup = owner.agent.setup(&ask).unwrap();
+    assert_eq!(
+        (setup.state, setup.epoch, setup.end),
+        (OLDER, MOVE, end_of(ANSWER))
+    );
+    owner
+}
+
+#[test]
+fn an_older_owner_hears_what_concerns_its_range() {
+    let end = end_of(ANSWER);
+    let mut owner = older();
+    let frame = |tcp: &Tcp| sealed(&gc_of(end), &tcp.packet());
+    let table = [
+        ("nothing", heard(FIRST), FIRST, vec![], vec![]),
+        ("some", heard(FIRST + 3), FIRST + 3, vec![], vec![]),
+        (
+            "with blocks",
+            heard(FIRST),
+            FIRST,
+            sack(&[(end, end + 9), (FIRST + 2, FIRST + 4), (end - 1, end + 1)]),
+            [sack(&[(FIRST + 2, FIRST + 4), (end - 1, end)]), vec![1; 8]].concat(),
+        ),
+    ];
+    for (what, tcp, ack, came, goes) in table {
+        let came = Tcp {
+            options: came,
+            ..tcp.clone()
+        };
+        // Its socket expects the next request for ever.
+        let goes = Tcp {
+            seq: SECOND,
+            ack,
+            options: goes,
+            ..tcp
+        };
+        owner.expect(what, &frame(&came), &up(&goes));
+    }
+    owner.expect_alive();
+
+    let all = heard(end);
+    let kind = Kind::Retired {
+        end: ServerSeq::new(end),
+    };
+    let retired = reply(&followed(kind, MOVE, SECOND), &all);
+    let over = Outcome::new(Verdict::SendBack, retired.clone(), &["retired"]);
+    owner.expect("all", &frame(&all), &over);
+    owner.expect_reset();
+    let again = Outcome::new(Verdict::SendBack, retired, &[]);
+    owner.expect("once more", &frame(&all), &again);
+    assert_eq!(owner.agent.setup(&all).unwrap().state, MOVED);
+    // And to those who ask about what nobody knows any more.
+    owner.agent.forget();
+    owner.expect("forgotten", &frame(&all), &again);
+    owner.expect(
+        "not had",
+        &frame(&heard(end - 1)),
+        &Outcome::drop("stale-epoch"),
+    );
+}
+
+#[test]
+fn a_client_that_resets_ends_all_owners() {
+    let end = end_of(ANSWER);
+    let mut owner = older();
+    let mut reset = heard(FIRST);
+    reset.flags = RST;
+    let got = owner.run(&sealed(&gc_of(end), &reset.packet()));
+    assert_eq!(
+        (got.verdict, got.counted),
+        (Verdict::SendBack, vec!["retired"])
+    );
+    owner.expect_reset();
+}
+
+#[test]
+fn from_an_older_owner_leaves_what_lies_in_its_range() {
+    let owner = older();
+    let end = end_of(ANSWER);
+    let says = |flags: u8, seq: u32, payload: &[u8]| Tcp {
+        source: VIP,
+        dest: CLIENT,
+        ..segment(flags, seq, SECOND, payload)
+    };
+    let next = |tcp: &Tcp| Outcome::new(Verdict::Next, tcp.frame(), &[]);
+    let moved = || Outcome::drop("moved");
+    let whole = says(ACK | PSH, FIRST, ANSWER);
+    let table = [
+        ("its answer", whole.clone(), next(&whole)),
+        (
+            "with a FIN",
+            says(ACK | PSH | FIN, FIRST, ANSWER),
+            next(&whole),
+        ),
+        ("an ACK", says(ACK, end, b""), moved()),
+        ("a FIN", says(ACK | FIN, end, b""), moved()),
+        ("a byte too many", says(ACK, end - 1, b"xy"), moved()),
+        ("behind it", says(ACK, end, b"x"), moved()),
+        (
+            "that it breaks",
+            says(ACK | RST, end, b""),
+            next(&says(ACK | RST, end, b"")),
+        ),
+    ];
+    for (what, tcp, expected) in table {
+        let got = owner.agent.run(&owner.agent.egress, &tcp.frame());
+        assert_eq!(got.difference(&expected), None, "{what}");
+    }
+}
+
+/// A body whose length is known need not have been said to its end.
+#[test]
+fn the_end_of_a_known_length_is_known_ahead() {
+    let half = ANSWER.len() - 3;
+    let ask = segment(ACK, SECOND, FIRST, b"");
+    let frame = sealed(&ask_half(), &ask.packet());
+    let mut owner = Owner::new();
+    owner.answer(&ANSWER[..20]);
+    assert_eq!(owner.run(&frame).counted, ["held"], "in the head");
+    owner.answer(&ANSWER[20..half]);
+    let counted = ["given-up", "half-pipe"];
+    let meta = released(false, end_of(ANSWER));
+    let expected = Outcome::new(Verdict::SendBack, reply(&meta, &ask), &counted);
+    owner.expect("in the body", &frame, &expected);
+    owner.stream.write_all(&ANSWER[half..]).unwrap();
+    let rest = Tcp {
+        source: VIP,
+        dest: CLIENT,
+        ..segment(ACK, FIRST + half as u32, SECOND, &ANSWER[half..])
+    };
+    let got = owner.agent.run(&owner.agent.egress, &rest.frame());
+    assert_eq!(
+        got.difference(&Outcome::new(Verdict::Next, rest.frame(), &[])),
+        None
+    );
+
+    let mut owner = Owner::new();
+    owner.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nab");
+    assert_eq!(owner.run(&frame).counted, ["held"], "in a chunk");
+}
+
+#[test]
+fn what_is_drained_is_drained() {
+    let owner = Owner::answered();
+    let ask = probe();
+    let counted = ["given-up"];
+    let meta = released(true, end_of(ANSWER));
+    let expected = Outcome::new(Verdict::SendBack, reply(&meta, &ask), &counted);
+    let frame = sealed(&ask_half(), &ask.packet());
+    owner.expect("nothing on the way", &frame, &expected);
+}
+
+/// A, B, A with A's first answer still on the way: there is but one socket.
+#[test]
+fn an_older_owner_cannot_be_the_newest_as_well() {
+    let mut owner = older();
+    let mut third = second();
+    third.seq = SECOND + 100;
+    third.ack = end_of(ANSWER) + 1000;
+    let meta = followed(Kind::Forward, MOVE + 1, third.seq);
+    let frame = sealed(&meta, &third.packet());
+    let got = owner.run(&frame);
+    assert_eq!(got.verdict, Verdict::SendBack);
+    assert_eq!(got.counted, ["older-range", "refused"]);
+    let stale = Outcome::drop("stale-epoch");
+    let theirs = followed(Kind::Forward, MOVE, SECOND);
+    owner.expect(
+        "what is the other's",
+        &sealed(&theirs, &second().packet()),
+        &stale,
+    );
+    owner.expect_alive();
+    let end = end_of(ANSWER);
+    let _ = owner.run(&sealed(&gc_of(end), &heard(end).packet()));
+    owner.expect_reset();
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("then it can", &frame, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), third.payload);
+    let late = sealed(&gc_of(end), &heard(end - 1).packet());
+    owner.expect("a late GC", &late, &stale);
+    owner.expect_alive();
+}
+
+/// Three in a row: the one in the middle clamps to its range and hears for the first.
+#[test]
+fn owners_form_a_chain() {
+    let mut owner = newer();
+    let seq = SECOND + REQUEST.len() as u32;
+    owner.stream.write_all(ANSWER).unwrap();
+    let end = RANGE + ANSWER.len() as u32;
+    wait_for("it is seen", || {
+        owner.agent.setup(&request()).unwrap().answers.next == end
+    });
+    let ask = segment(ACK, seq, FIRST, b"");
+    let release = Meta {
+        requests: 1,
+        ..followed(Kind::Release { half_pipe: true }, MOVE + 1, seq)
+    };
+    let got = owner.run(&sealed(&release, &ask.packet()));
+    assert_eq!(got.counted, ["given-up", "half-pipe"]);
+
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let gc_to_us = {
+        let end = ServerSeq::new(end);
+        followed(Kind::Gc { end }, MOVE + 1, seq)
+    };
+    let came = segment(ACK, seq + 50, FIRST + 9, b"");
+    let goes = Tcp {
+        seq,
+        ack: RANGE,
+        window: 492,
+        ..came.clone()
+    };
+    expect(
+        &owner,
+        "for the first",
+        &sealed(&gc_to_us, &came.packet()),
+        &up(&goes),
+    );
+    assert_eq!(gcs(&sniffer), [(gc(), came.packet())]);
+    let came = segment(ACK, seq + 50, end + 9, b"");
+    let got = owner.run(&sealed(&gc_to_us, &came.packet()));
+    assert_eq!(got.verdict, Verdict::SendBack);
+    assert!(got.counted.contains(&"retired"));
+    assert_eq!(gcs(&sniffer), [(gc(), came.packet())]);
+    owner.expect_reset();
+}
+
+/// Who hears nothing for long is found by the daemon.
+#[test]
+fn half_pipes_are_listed_until_they_end() {
+    let mut owner = older();
+    let key = flow_key(CLIENT, VIP);
+    assert_eq!(owner.agent.maps.older.all().unwrap(), [(key, MOVE)]);
+    let end = end_of(ANSWER);
+    let maps = &owner.agent.maps;
+    let now = || trapeze_datapath::clock::monotonic();
+    assert_eq!(
+        maps.forsake_silent(now(), Duration::from_secs(60)).unwrap(),
+        0
+    );
+    owner.expect_alive();
+    let later = now() + Duration::from_secs(61);
+    let maps = &owner.agent.maps;
+    let sniffer = PacketSocket::open("lo").unwrap();
+    assert_eq!(
+        maps.forsake_silent(later, Duration::from_secs(60)).unwrap(),
+        1
+    );
+    assert_eq!(maps.older.all().unwrap(), []);
+    assert_eq!(owner.agent.setup(&second()).unwrap().state, MOVED);
+    owner.expect_gone();
+    let mut batch = Batch::default();
+    sniffer.receive(&mut batch).unwrap();
+    let to_client = |frame: &&[u8]| frame[ETHERNET + 16..ETHERNET + 20] == CLIENT.ip().octets();
+    assert_eq!(batch.frames().filter(to_client).count(), 0, "in silence");
+
+    let owner = older();
+    let _ = owner.run(&sealed(&gc_of(end), &heard(end).packet()));
+    assert_eq!(owner.agent.maps.older.all().unwrap(), []);
+}
