@@ -219,10 +219,17 @@ impl Intake {
 
     /// The flow's backend has everything before `received`. True if something was held
     /// until then: see [`Self::resume`].
-    pub fn on_probe_answer(&mut self, key: &FlowKey, received: ClientSeq) -> bool {
+    pub fn on_probe_answer(&mut self, now: Duration, key: &FlowKey, received: ClientSeq) -> bool {
         let Some(mut flow) = self.table.take(key) else {
             return false;
         };
+        if let Phase::Reading(reading) = &mut flow.phase
+            && !flow.connection.settled
+            && flow.connection.start().at_or_before(received)
+        {
+            flow.connection.settled = true;
+            self.acknowledge(now, &mut flow.connection, reading);
+        }
         if let Phase::Retained(retained) = &mut flow.phase
             && retained.confirm(flow.connection.start(), received)
         {

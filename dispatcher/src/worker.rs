@@ -205,7 +205,7 @@ impl State {
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
             Kind::ProbeAnswer { received } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner)
-                    && self.intake.on_probe_answer(&arrived.key, received)
+                    && self.intake.on_probe_answer(now, &arrived.key, received)
                 {
                     self.go_on(now, &arrived.key);
                     self.act();

@@ -238,10 +238,8 @@ impl Intake {
             Taken::News(urgency) => (urgency, Outcome::Held),
             Taken::Known(urgency, why) => (urgency, Outcome::Ignored(why)),
         };
-        let edge = self.edge(&connection);
-        if let Some(ack) = reading.acknowledge(&mut connection, urgency, edge, now) {
-            self.counters.acks += 1;
-            self.actions.push_back(Action::ToClient(ack));
+        if reading.wants_ack(urgency, now) {
+            self.acknowledge(now, &mut connection, &mut reading);
         }
         self.table.put(Flow {
             connection,
@@ -249,6 +247,32 @@ impl Intake {
             phase: Phase::Reading(reading),
         });
         outcome
+    }
+
+    /// An acknowledgement covers all that lies before it, too. Where a backend's part
+    /// lies there, it is asked first whether it has that.
+    pub(super) fn acknowledge(
+        &mut self,
+        now: Duration,
+        connection: &mut Connection,
+        reading: &mut Reading,
+    ) {
+        if !connection.settled {
+            reading.ack_later(now);
+            self.actions.push_back(Action::Probe {
+                key: connection.key,
+                segment: connection.segment_to_backend(
+                    connection.start(),
+                    Flags::default(),
+                    Vec::new(),
+                ),
+            });
+            return;
+        }
+        let edge = self.edge(connection);
+        let ack = reading.acknowledge(connection, edge);
+        self.counters.acks += 1;
+        self.actions.push_back(Action::ToClient(ack));
     }
 
     /// A packet of a flow that the caller has not assigned yet.

@@ -15,10 +15,8 @@ impl Intake {
         mut reading: Reading,
     ) {
         if !reading.expired(now) {
-            let edge = self.edge(&connection);
-            if let Some(ack) = reading.acknowledge_due(&mut connection, edge, now) {
-                self.counters.acks += 1;
-                self.actions.push_back(Action::ToClient(ack));
+            if reading.ack_is_due(now) {
+                self.acknowledge(now, &mut connection, &mut reading);
             }
             self.table.put(Flow {
                 connection,

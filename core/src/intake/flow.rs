@@ -29,6 +29,8 @@ pub(super) struct Connection {
     pub(super) cookie: ServerSeq,
     /// It has an owner, and starts at a boundary in the middle of the connection.
     pub(super) later: bool,
+    /// Its backend has all that lies before: we may acknowledge what follows.
+    pub(super) settled: bool,
     pub(super) handshake: Handshake,
     peer: Peer,
 }
@@ -68,6 +70,7 @@ impl Connection {
             isns: arrived.isns,
             cookie: arrived.cookie,
             later: arrived.later,
+            settled: !arrived.later,
             handshake: arrived.handshake,
             peer: Peer {
                 window: arrived.header.window,
@@ -109,6 +112,7 @@ impl Connection {
         self.peer.window = window as u16;
         self.isns.server = end + u32::MAX;
         self.later = false;
+        self.settled = true;
         if let Some(timestamps) = self.peer.timestamps.as_mut().filter(|_| clock != 0) {
             timestamps.echo = later_clock(timestamps.echo, clock);
         }
@@ -123,6 +127,7 @@ impl Connection {
         };
         rest.peer.heard = self.our_start();
         rest.later = true;
+        rest.settled = false;
         rest
     }
 

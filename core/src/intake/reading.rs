@@ -155,36 +155,30 @@ impl Reading {
         oldest.at_or_before(seq) && seq.at_or_before(connection.edge())
     }
 
-    /// The acknowledgement that is due at once, if one is; else notes when.
-    pub(super) fn acknowledge(
-        &mut self,
-        connection: &mut Connection,
-        urgency: Urgency,
-        edge: ClientSeq,
-        now: Duration,
-    ) -> Option<Segment> {
+    /// Is an acknowledgement due at once? Else notes when.
+    pub(super) fn wants_ack(&mut self, urgency: Urgency, now: Duration) -> bool {
         let waiting = self.assembly.contiguous().len() - self.acked;
         if urgency == Urgency::Now || waiting >= ACK_BYTES {
-            return Some(self.acknowledge_now(connection, edge));
+            return true;
         }
         if waiting > 0 && self.ack_due.is_none() {
             self.ack_due = Some(now + ACK_DELAY);
         }
-        None
+        false
     }
 
-    /// The acknowledgement whose delay is over.
-    pub(super) fn acknowledge_due(
-        &mut self,
-        connection: &mut Connection,
-        edge: ClientSeq,
-        now: Duration,
-    ) -> Option<Segment> {
-        let due = self.ack_due.is_some_and(|due| due <= now);
-        due.then(|| self.acknowledge_now(connection, edge))
+    /// Is the delay of an acknowledgement over?
+    pub(super) fn ack_is_due(&self, now: Duration) -> bool {
+        self.ack_due.is_some_and(|due| due <= now)
     }
 
-    fn acknowledge_now(&mut self, connection: &mut Connection, edge: ClientSeq) -> Segment {
+    /// It has to wait for a backend's word.
+    pub(super) fn ack_later(&mut self, now: Duration) {
+        self.ack_due = Some(now + ACK_DELAY);
+    }
+
+    /// The acknowledgement.
+    pub(super) fn acknowledge(&mut self, connection: &mut Connection, edge: ClientSeq) -> Segment {
         self.ack_due = None;
         self.acked = self.assembly.contiguous().len();
         let (seq, ack) = (connection.our_start(), self.received(connection));

@@ -1,10 +1,11 @@
 //! The intake in virtual time. Here is the bench on which one client's packets
 //! are laid; reading is in tables.rs, what acknowledgements say of gaps in sack.rs,
-//! answering in goodbyes.rs, calls without
+//! answering in goodbyes.rs, later requests in later.rs, calls without
 //! sense or order in noise.rs, whole conversations in simulated.rs.
 
 mod arrived;
 mod goodbyes;
+mod later;
 mod noise;
 mod sack;
 mod simulated;
@@ -131,7 +132,7 @@ impl Bench {
 
     fn confirmed(&mut self, at: u32) {
         self.intake
-            .on_probe_answer(&self.key(), self.isns.client + 1 + at);
+            .on_probe_answer(self.now, &self.key(), self.isns.client + 1 + at);
     }
 
     /// Lets time pass to the next deadline within `limit`, and says how long

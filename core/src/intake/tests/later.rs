@@ -1,0 +1,44 @@
+//! Reading in the middle of a connection: what lies before the boundary is its
+//! owner's.
+
+use super::*;
+
+impl Bench {
+    /// A packet that reaches beyond the boundary.
+    fn later(&mut self, at: i64, payload: &[u8]) -> Outcome<usize> {
+        let mut arrived = self.arrived(at, Flags::ACK, payload);
+        arrived.later = true;
+        self.give(&arrived)
+    }
+}
+
+#[test]
+fn nothing_is_acknowledged_before_the_owner_has_what_lies_before() {
+    let mut bench = Bench::new(bounds());
+    // A gap asks for an acknowledgement at once, which would cover the owner's part.
+    assert_eq!(bench.later(10, b"behind a gap"), Outcome::Held);
+    assert_eq!(bench.actions(), ["probe 0"]);
+    let (key, start) = (bench.key(), bench.isns.client + 1);
+    // A byte is missing there.
+    (bench.intake).on_probe_answer(bench.now, &key, bench.isns.client);
+    assert!(bench.actions().is_empty());
+    bench.intake.on_probe_answer(bench.now, &key, start);
+    let actions = bench.actions();
+    assert_eq!(actions.len(), 1, "{actions:?}");
+    assert!(actions[0].starts_with("client ") && actions[0].ends_with(" ack 0"));
+    // From then on it is as with a first request.
+    assert_eq!(bench.later(30, b"behind another"), Outcome::Held);
+    assert!(bench.actions()[0].starts_with("client "));
+}
+
+#[test]
+fn an_owner_that_does_not_answer_is_asked_again() {
+    let mut bench = Bench::new(bounds());
+    assert_eq!(bench.later(0, b"GET "), Outcome::Held);
+    let mut probes = 0;
+    for _ in 0..10 {
+        bench.wait(ms(1000)).expect("something is due");
+        probes += bench.actions().iter().filter(|a| *a == "probe 0").count();
+    }
+    assert_eq!(probes, 10);
+}
