@@ -31,6 +31,8 @@ pub(super) struct Connection {
     pub(super) later: bool,
     /// Its backend has all that lies before: we may acknowledge what follows.
     pub(super) settled: bool,
+    /// What the client's window leaves behind the place where it has moved.
+    window_behind: Option<u16>,
     pub(super) handshake: Handshake,
     peer: Peer,
 }
@@ -71,6 +73,7 @@ impl Connection {
             cookie: arrived.cookie,
             later: arrived.later,
             settled: !arrived.later,
+            window_behind: None,
             handshake: arrived.handshake,
             peer: Peer {
                 window: arrived.header.window,
@@ -109,7 +112,7 @@ impl Connection {
         let shift = self.handshake.window_scales.map_or(0, |s| s.client.min(14));
         let ahead = self.peer.heard.distance_to(end).max(0).cast_unsigned();
         let window = (u32::from(self.peer.window) << shift).saturating_sub(ahead) >> shift;
-        self.peer.window = window as u16;
+        self.window_behind = Some(window as u16);
         self.isns.server = end + u32::MAX;
         self.later = false;
         self.settled = true;
@@ -125,7 +128,7 @@ impl Connection {
             client: self.isns.client + bytes as u32,
             server: self.cookie,
         };
-        rest.peer.heard = self.our_start();
+        rest.window_behind = None;
         rest.later = true;
         rest.settled = false;
         rest
@@ -188,21 +191,27 @@ impl Connection {
         }
     }
 
-    /// A segment to the backend, as the client's latest packet would have it.
+    /// A segment to the backend, as the client's latest packet would have it. Only the one
+    /// that starts the request says where the backend's answer begins: the others tell the
+    /// owner before how far its own has come.
     pub(super) fn segment_to_backend(
         &self,
         seq: ClientSeq,
         flags: Flags,
         payload: Vec<u8>,
     ) -> Segment {
+        let (ack, window) = match seq == self.start() {
+            true => (self.our_start(), self.window_behind),
+            false => (self.peer.heard, None),
+        };
         Segment {
             source: self.key.client,
             destination: self.key.vip,
             header: Header {
                 seq: seq.raw(),
-                ack: self.our_start().raw(),
+                ack: ack.raw(),
                 flags: flags | Flags::ACK,
-                window: self.peer.window,
+                window: window.unwrap_or(self.peer.window),
                 options: Options {
                     timestamps: self.peer.timestamps,
                     ..Options::default()

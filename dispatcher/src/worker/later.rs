@@ -198,8 +198,9 @@ impl State {
             self.waiting.end(key);
             return;
         };
+        // Nobody can be its own older owner.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
-            && matches!(waiting.target, Target::To(_));
+            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot);
         let way = self.sealed(key, &record, |meta| Meta {
             kind: Kind::Release { half_pipe },
             epoch: waiting.epoch,
@@ -446,7 +447,10 @@ impl State {
             has_rest,
             predecessor: owner.filter(|_| !drained).map(|owner| *owner.ip()),
         };
-        match self.shared.records.move_on(&assignment, waiting.epoch) {
+        // The owner before has given up all up to that epoch, itself included.
+        let again = u32::from(choice.slot == record.slot);
+        let epoch = waiting.epoch.wrapping_add(again);
+        match self.shared.records.move_on(&assignment, epoch) {
             Ok(Some(_)) => {}
             _ => return self.count("record-failures"),
         }

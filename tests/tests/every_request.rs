@@ -1,0 +1,187 @@
+//! Every request its own server: a connection goes from backend to backend between
+//! its requests, and nobody at its ends can tell.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use trapeze_core::config::PolicyKind;
+use trapeze_lab::LinkSettings;
+use trapeze_tests::numbered::{Answered, Numbered, check_logs};
+use trapeze_tests::{Cluster, Connection, same};
+
+/// Three backends that take turns, and log.
+fn cluster(test: &str) -> Cluster {
+    Cluster::with(test, |options| options.access_log = true)
+}
+
+fn backends(answered: &Answered) -> Vec<&str> {
+    answered.values().map(String::as_str).collect()
+}
+
+#[test]
+fn each_request_of_a_connection_goes_where_its_turn_is() {
+    let cluster = cluster("turns");
+    let numbered = Numbered::of(&cluster, &["1k", "10k"]);
+    let answered = cluster.on("c1", || {
+        let mut client = Connection::open();
+        numbered.ask_each(&mut client, 0..30).unwrap()
+    });
+    let each = backends(&answered);
+    for (number, backend) in each.iter().enumerate().skip(3) {
+        assert_eq!(backend, &each[number - 3], "{each:?}");
+    }
+    assert_eq!(BTreeSet::from_iter(each).len(), 3);
+    check_logs(&cluster, &answered);
+}
+
+#[test]
+fn each_url_goes_to_its_own_backend_whatever_was_asked_before() {
+    let cluster = Cluster::with("urls", |options| {
+        options.policy = Some(PolicyKind::Hrw);
+        options.access_log = true;
+    });
+    let path = |url: usize| format!("/1k?url={url}");
+    cluster.on("c1", || {
+        // A connection for each says who has what.
+        let homes: Vec<String> = (0..12)
+            .map(|url| Connection::open().ask(&path(url)).ok().to_owned())
+            .collect();
+        assert!(BTreeSet::from_iter(&homes).len() > 1, "{homes:?}");
+        let mut client = Connection::open();
+        for step in 0..120 {
+            let url = step * 7 % homes.len();
+            assert_eq!(client.ask(&path(url)).ok(), homes[url], "step {step}");
+        }
+    });
+}
+
+#[test]
+fn requests_sent_at_once_are_answered_in_order_each_from_its_own() {
+    let cluster = cluster("pipeline");
+    let numbered = Numbered::of(&cluster, &["1k", "10k", "100k", "1m"]);
+    let answered = cluster.on("c1", || {
+        let mut client = Connection::open();
+        let mut answered = numbered.pipeline(&mut client, 0..12).unwrap();
+        answered.extend(numbered.ask_each(&mut client, 12..18).unwrap());
+        answered.extend(numbered.pipeline(&mut client, 18..30).unwrap());
+        answered
+    });
+    assert_eq!(BTreeSet::from_iter(backends(&answered)).len(), 3);
+    check_logs(&cluster, &answered);
+}
+
+#[test]
+fn bodies_of_every_framing_end_where_the_next_request_starts() {
+    let cluster = cluster("bodies");
+    let body: Vec<u8> = (0..200_000u32).map(|n| (n * 7) as u8).collect();
+    let backends = cluster.on("c1", || {
+        let mut client = Connection::open();
+        let mut backends = BTreeSet::new();
+        for round in 0..6 {
+            client.ask("/1k").ok();
+            client.send(format!(
+                "PUT /upload/whole{round} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            ));
+            client.send(&body);
+            let response = client.response();
+            assert_eq!(response.status, 201, "{}", response.head);
+            backends.insert(response.backend().to_owned());
+            let size = [1, 5_000, 70_000][round % 3];
+            let body = &body[..body.len().min(size * 500)];
+            client.send(format!(
+                "PUT /upload/chunks{round} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            ));
+            let mut chunked = Vec::new();
+            for chunk in body.chunks(size) {
+                chunked.extend(format!("{:x};a=b\r\n", chunk.len()).bytes());
+                chunked.extend(chunk);
+                chunked.extend(b"\r\n");
+            }
+            chunked.extend(b"0\r\nTrailer: x\r\n\r\n");
+            client.send(&chunked);
+            let response = client.response();
+            assert_eq!(response.status, 201, "{}", response.head);
+            let stored = cluster.uploads(response.backend()).join(format!("chunks{round}"));
+            same(&std::fs::read(stored).unwrap(), body);
+        }
+        for round in 0..6 {
+            let stored = backends.iter().find_map(|backend| {
+                std::fs::read(cluster.uploads(backend).join(format!("whole{round}"))).ok()
+            });
+            same(&stored.expect("a body that was taken"), &body);
+        }
+        backends
+    });
+    assert!(backends.len() > 1, "{backends:?}");
+}
+
+#[test]
+fn a_head_has_no_body_to_wait_for() {
+    let cluster = cluster("head");
+    let document = cluster.document("10k");
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let mut seen = BTreeSet::new();
+        for round in 0..12 {
+            if round % 3 == 0 {
+                client.send("HEAD /10k HTTP/1.1\r\nHost: a\r\n\r\n");
+                let response = client.try_response(false).unwrap();
+                assert_eq!(response.header("content-length"), Some("10240"));
+                seen.insert(response.ok().to_owned());
+            } else {
+                let response = client.ask("/10k");
+                same(&response.body, &document);
+                seen.insert(response.ok().to_owned());
+            }
+        }
+        assert_eq!(seen.len(), 3);
+    });
+}
+
+#[test]
+fn nothing_is_lost_mixed_up_or_run_twice_on_bad_links() {
+    let cluster = cluster("bad-links");
+    for (seed, host) in (1..).zip(["c1", "b1", "b2", "b3"]) {
+        let link = LinkSettings {
+            delay: Duration::from_millis(2),
+            jitter: Duration::from_millis(1),
+            loss: 0.01,
+            duplicate: 0.02,
+            reorder: 0.05,
+            seed,
+            ..LinkSettings::default()
+        };
+        cluster.link(host, &link).unwrap();
+    }
+    let numbered = Numbered::of(&cluster, &["1k", "10k", "100k", "1m"]);
+    let answered: Answered = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..12u64)
+            .map(|client| {
+                let (cluster, numbered) = (&cluster, &numbered);
+                scope.spawn(move || {
+                    cluster.on("c1", || {
+                        let mut connection = Connection::open();
+                        let first = client * 1000;
+                        match client % 2 {
+                            0 => numbered.ask_each(&mut connection, first..first + 60),
+                            _ => (first..first + 60).step_by(6).try_fold(
+                                Answered::new(),
+                                |mut all, at| {
+                                    all.extend(numbered.pipeline(&mut connection, at..at + 6)?);
+                                    Ok(all)
+                                },
+                            ),
+                        }
+                        .expect("a connection that lasts")
+                    })
+                })
+            })
+            .collect();
+        (clients.into_iter())
+            .flat_map(|client| client.join().unwrap())
+            .collect()
+    });
+    assert_eq!(answered.len(), 12 * 60);
+    check_logs(&cluster, &answered);
+}
