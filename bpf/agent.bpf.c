@@ -147,8 +147,11 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		return receive_probe(skb, &segment, known);
 	if (meta.kind == META_RELEASE)
 		return receive_release(skb, &segment, known);
-	/* What the client says concerns the owner before us, too. */
-	if (known && known->before && !skb->mark &&
+	/*
+	 * What the client says concerns the owner before us, too; but for the packet that
+	 * starts the request, whose acknowledgement is where we begin, not what it has heard.
+	 */
+	if (known && known->before && !skb->mark && !starts_request(&segment, bpf_ntohl(meta.start)) &&
 	    (meta.kind == META_HANDOFF || known->epoch == bpf_ntohl(meta.epoch))) {
 		send_gc(skb);
 		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)))

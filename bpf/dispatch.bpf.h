@@ -7,6 +7,7 @@
  *   of a flow with a record    forwarded to its backend          forward
  *   the first of a proved one  placed as one like it before      standing
  *                              or given to the daemon            forward
+ *   a later request            the same; it may change hands     boundary
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
@@ -22,6 +23,7 @@
 #include "lib/flow.bpf.h"
 #include "lib/icmp.bpf.h"
 #include "lib/standing.bpf.h"
+#include "lib/boundary.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
 {
@@ -29,10 +31,19 @@ static __always_inline int drop(enum drop_reason reason)
 	return VERDICT_DROP;
 }
 
-static __always_inline int forward(context_t *ctx, const struct flow *flow, const struct segment *segment)
+static __always_inline int forward(context_t *ctx, struct flow *flow, const struct segment *segment)
 {
-	int verdict = send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
+	int verdict;
 
+	if (flow->marks & MARK_MOVING) {
+		if (!has_arrived(flow)) {
+			verdict = send_handoff(ctx, segment, flow);
+			goto sent;
+		}
+		__sync_fetch_and_and(&flow->marks, ~MARK_MOVING);
+	}
+	verdict = send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
+sent:
 	if (verdict != VERDICT_DROP)
 		count_event(EVENT_FORWARDED);
 	return verdict;
@@ -92,7 +103,25 @@ static __always_inline bool is_unheard(const struct flow *flow, const struct seg
 	return backend && backend->silent;
 }
 
-static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment, struct flow *flow)
+/* Its server has closed, and nothing is owed: as a connection that has proved itself. */
+static __always_inline int dispatch_vacant(context_t *ctx, const struct segment *segment, struct flow *flow)
+{
+	struct proof proof = proof_of(flow);
+
+	if (segment->flags & TCP_RST) {
+		if (segment->seq == flow->last_seq)
+			flow->state = FLOW_RESET;
+		return drop(DROP_VACANT);
+	}
+	if (segment->seq == proof.client_isn && segment->payload <= 1)
+		return answer_keep_alive(ctx, segment, &proof);
+	if (segment->payload || segment->flags & TCP_FIN)
+		return send_to_daemon(ctx, segment, &proof, META_REQUEST);
+	return drop(DROP_VACANT);
+}
+
+static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment,
+					  const struct service *service, struct flow *flow)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	bool unheard = is_unheard(flow, segment);
@@ -103,9 +132,23 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		flow->last_seen_ns = now;
 		return send_to_daemon(ctx, segment, &proof, unheard ? META_UNHEARD : META_REQUEST);
 	}
+	if (flow->state == FLOW_VACANT) {
+		flow->last_seen_ns = now;
+		return dispatch_vacant(ctx, segment, flow);
+	}
 	if (flow->packets == 1)
 		spend_proof(&segment->key);
 	age_flow(flow, segment, now);
+	if (reaches_beyond(flow, segment)) {
+		switch (next_request(ctx, segment, flow, service->id)) {
+		case BOUNDARY_REPEATED:
+			return drop(DROP_REPEATED);
+		case BOUNDARY_ASK:
+			if (has_daemon())
+				return ask_daemon(ctx, segment, flow);
+			stay(flow);
+		}
+	}
 	return forward(ctx, flow, segment);
 }
 
@@ -124,7 +167,7 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 		return answer_syn(ctx, segment, service);
 	}
 	if (flow && !is_another_connection(ctx, flow, segment))
-		return dispatch_known(ctx, segment, flow);
+		return dispatch_known(ctx, segment, service, flow);
 	return dispatch_unknown(ctx, segment, service, flow);
 }
 

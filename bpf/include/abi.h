@@ -80,6 +80,7 @@ enum meta_kind {
 	META_VACATED = 15, /* owner -> dispatcher: the server has closed */
 	META_GC = 16, /* owner -> the one before it: an acknowledgement for your range */
 	META_RETIRED = 17, /* older owner -> the one after it: the client has had all of mine */
+	META_NEXT = 18, /* as REQUEST: what starts at a boundary of a flow that has an owner */
 };
 
 /* Why an owner does not give a flow up. */
@@ -105,6 +106,7 @@ enum refusal {
 #define TCP_OPTION_SACK 2
 #define TCP_OPTION_TIMESTAMPS 4
 #define TCP_OPTION_ECN 8
+#define TCP_OPTIONS_AGREED 15
 /* What a backend is to do about the answers, beside these. */
 #define CARE_FOLLOW 16 /* know where each ends */
 #define CARE_HEAD 32 /* the first request is a HEAD */
@@ -137,9 +139,32 @@ enum flow_state {
 	FLOW_ESTABLISHED = 2, /* assigned: everything is forwarded */
 	FLOW_CLIENT_FIN = 3, /* as ESTABLISHED, and the client has said FIN */
 	FLOW_RESET = 4, /* as ESTABLISHED, and the client has said RST */
+	FLOW_VACANT = 5, /* its server has closed, and nothing is owed: as a proved connection */
 };
 
-/* The flow record of DESIGN 3, as far as the data path needs it. */
+/* What starts at a flow's boundary (core/src/head/framing.rs). */
+enum expected {
+	EXPECT_HEAD = 0,
+	EXPECT_CHUNK = 1, /* the size of a chunked body's first chunk */
+	EXPECT_CHUNK_AFTER = 2, /* the end of a chunk, and the size of the next */
+	EXPECT_TRAILER = 3, /* a line behind the last chunk */
+};
+
+/* Of a flow, in `marks`. */
+#define MARK_TUNNEL 1 /* no boundaries: TLS, HTTP/2, an upgrade, a pool that hands nothing over */
+#define MARK_HELD 2 /* the daemon is at work at `next` */
+#define MARK_MOVING 4 /* no word of the new owner: its packets go by way of `previous` */
+#define MARK_PIPELINES 8 /* this client asks before it is answered: the daemon cuts */
+#define MARK_SHORT 16 /* its owner has it by the short way: the one before may still refuse */
+#define MARK_SHORT_BEFORE 32 /* so had the one before */
+
+/* Epochs of a flow that moves often run ahead of the clock by no more than this. */
+#define EPOCH_LEAD_MAX (1 << 15)
+
+/*
+ * The flow record of DESIGN 3, as far as the data path needs it. One that has moved
+ * looks as if its connection had begun there: docs/protocol/handoff.md 1.1.
+ */
 struct flow {
 	struct meta meta; /* put in front of every packet, tag included */
 	__u32 client_isn;
@@ -155,17 +180,30 @@ struct flow {
 	__u64 syn_seen_ns; /* a SYN of the same 4-tuple came by: look twice */
 	__u64 packets; /* client -> backend; what the daemon forwarded counts as one */
 	__u64 bytes;
-	__u64 object; /* what its first request asks for: the policy's */
+	__u64 object; /* what its latest request asks for, as far as it was placed: the policy's */
 	__u64 acked_ns; /* CLOCK_MONOTONIC, when the client last acknowledged more; kept while `report` */
 	__u32 charge_us; /* what that request adds to its backend's cost until it is finished */
 	__u32 shared; /* how many the backend had when it was placed, this one included */
 	__u16 kind; /* the policy's */
 	__u8 class; /* the policy's */
 	__u8 report; /* 1: tell the daemon when that request is finished */
+	__u32 marks; /* MARK_* */
+	__u64 asked_ns; /* CLOCK_MONOTONIC, when its latest request was placed */
+	__u32 next; /* the client's sequence number at which the next request can start */
+	__u32 expect; /* enum expected: what is there */
+	__u32 asked_ack; /* what the client had acknowledged when its latest request began */
+	__u32 requests; /* given to this owner since its setup */
+	__u32 cookie; /* our SYN-ACK's number; server_isn moves with the owners */
+	__u32 busy; /* 1: it is being changed; a copy of the packet that does it has to wait */
+	/* The owner before, as long as it may take the flow back (MARK_MOVING and after). */
+	struct meta before; /* its option; version 0: nothing to take back */
+	__u32 previous; /* its slot */
+	__u32 server_isn_before;
+	__u32 requests_before;
 	__u32 pad;
 };
 
-/* The first request of a flow is finished; sent to the daemon by the ring `reports`. */
+/* A request of a flow is finished; sent to the daemon by the ring `reports`. */
 struct finished {
 	__u64 object;
 	__u64 bytes; /* of the answer, as acknowledged; modulo 2^32 */
@@ -212,7 +250,7 @@ struct standing {
 	__u64 k0; /* of the SipHash by which requests are alike */
 	__u64 k1;
 	__u32 generation; /* decisions of another one do not stand */
-	__u32 epoch_floor; /* new records' epochs are no lower */
+	__u32 epoch_floor; /* new records' epochs are no lower; 0: none */
 };
 
 /* A request that the daemon has placed, and where the like of it go. */
@@ -229,7 +267,8 @@ struct decision {
 	__u32 pool;
 	__u32 slot; /* or SLOT_BY_TURNS */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
-	__u16 pad;
+	__u8 care; /* CARE_*: of the pool */
+	__u8 pad;
 };
 
 /* A pool's backends in the order in which they are chosen, over and over. */
@@ -245,8 +284,8 @@ struct turns {
 	struct turn turns[TURNS_MAX];
 };
 
-/* Epochs: the cluster's clock in units of 2^26 ns, about 15 to a second. */
-#define EPOCH_SHIFT 26
+/* Epochs: the cluster's clock in units of 2^20 ns, about 954 to a second. */
+#define EPOCH_SHIFT 20
 
 /* A bare handshake ACK with a valid cookie leaves this (LRU, bounded). */
 struct proof {
@@ -404,6 +443,7 @@ struct server {
 	X(BAD_COOKIE, "bad-cookie", "no flow, and its cookie is forged or too old")            \
 	X(NO_COOKIE_KEY, "no-cookie-key", "the daemon has not set this hour's cookie key")     \
 	X(HANDSHAKE_ACK, "handshake-ack", "the bare ACK of a handshake: expected")             \
+	X(REPEATED, "repeated", "a copy of a packet that is being handed over")                \
 	X(NO_BACKEND, "no-backend", "its record names a backend that is not there")            \
 	X(NO_ROUTE, "no-route", "no route to the backend: check routes and forwarding")        \
 	X(NO_NEIGHBOUR, "no-neighbour", "the backend's link address is not known (yet)")       \
@@ -420,7 +460,7 @@ struct server {
 	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")    \
 	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing: its client need not hear of it") \
 	X(OLDER, "older-range", "a request for a backend that still sends an earlier answer") \
-	X(VACANT, "vacant", "for a connection that its server has closed, and is no request")
+	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -434,6 +474,8 @@ enum drop_reason {
 	X(SYN, "syn-answered", "SYNs answered with a cookie")           \
 	X(COOKIE_OK, "cookie-valid", "handshakes proved by their cookie") \
 	X(DECIDED, "decided", "connections placed by a decision that the daemon made before") \
+	X(STAYED, "stayed", "later requests decided in the data path: the owner has them") \
+	X(MOVED, "moved", "later requests decided in the data path: another backend has them") \
 	X(TO_DAEMON, "to-daemon", "packets given to the daemon")        \
 	X(FORWARDED, "forwarded", "packets forwarded to backends")      \
 	X(ICMP_FORWARDED, "icmp-forwarded", "ICMP errors forwarded")    \

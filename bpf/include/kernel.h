@@ -58,6 +58,7 @@ struct icmp_header {
 #define TCP_STATE_ESTABLISHED 1
 #define TCP_STATE_FIN_WAIT1 4
 #define TCP_STATE_TIME_WAIT 6
+#define TCP_STATE_LAST_ACK 9
 #define TCP_STATE_LISTEN 10
 #define TCP_STATE_NEW_SYN_RECV 12
 

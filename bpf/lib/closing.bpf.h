@@ -100,6 +100,9 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 		full = bpf_skc_to_tcp_sock(sender);
 	if (!full)
 		return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
+	/* The client has closed before: there is nothing left that could outlive it. */
+	if (sender->state == TCP_STATE_LAST_ACK)
+		return TC_ACT_UNSPEC;
 	if (is_before(full->snd_una, setup->answers.next))
 		return h->tcp.flags & TCP_RST ? TC_ACT_UNSPEC : drop(DROP_SERVER_CLOSE);
 	setup->clock_offset = full->tsoffset;

@@ -58,6 +58,8 @@ struct workbench {
 	__u8 head[HEAD_ROOM];
 	struct flow flow;
 	struct finished finished;
+	__u8 care; /* CARE_* of the request on the bench */
+	__u8 pad[7];
 };
 
 struct {

@@ -64,10 +64,10 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 	if (!flow->syn_seen_ns || bpf_ktime_get_coarse_ns() - flow->syn_seen_ns > SYN_SEEN_LIFETIME_NS)
 		return false;
 	proof = bpf_map_lookup_elem(&proofs, &segment->key);
-	if (proof && proof->mss && proof->server_isn != flow->server_isn && segment->ack == proof->server_isn + 1 &&
+	if (proof && proof->mss && proof->server_isn != flow->cookie && segment->ack == proof->server_isn + 1 &&
 	    segment->seq - proof->client_isn < 1 << 20)
 		return is_later(flow, proof->client_isn);
-	if (segment->ack - 1 == flow->server_isn || !is_later(flow, segment->seq - 1) ||
+	if (segment->ack - 1 == flow->cookie || !is_later(flow, segment->seq - 1) ||
 	    read_options(ctx, segment, &options) == CHECKSUM_WRONG)
 		return false;
 	return check_cookie(&segment->key, segment->seq - 1, segment->ack - 1, options.timestamps,
@@ -75,7 +75,7 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 }
 
 /*
- * The flow's first request is finished, or given up: its backend has that much
+ * The flow's latest request is finished, or given up: its backend has that much
  * less to do, and the daemon learns what it took.
  */
 static __noinline int finish_request(struct flow *flow)
@@ -97,15 +97,15 @@ static __noinline int finish_request(struct flow *flow)
 	flow->report = 0;
 	bench->finished = (struct finished){
 		.object = flow->object,
-		.bytes = flow->last_ack - flow->server_isn - 1,
-		.elapsed_ns = flow->acked_ns - flow->created_ns,
+		.bytes = flow->last_ack - flow->asked_ack,
+		.elapsed_ns = flow->acked_ns - flow->asked_ns,
 		.charge_us = charge,
 		.shared = flow->shared,
 		.pool = flow->pool,
 		.slot = slot,
 		.kind = flow->kind,
 		.class = flow->class,
-		.lost = flow->last_ack == flow->server_isn + 1,
+		.lost = flow->last_ack == flow->asked_ack,
 	};
 	/* Full: the daemon is gone, or learns from the others. */
 	bpf_ringbuf_output(&reports, &bench->finished, sizeof(bench->finished), BPF_RB_NO_WAKEUP);
@@ -126,7 +126,7 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 	if (load)
 		__sync_fetch_and_add(&load->active, -1);
 	/* Whoever says FIN behind a request waits for its answer. */
-	if (state == FLOW_RESET || flow->last_ack != flow->server_isn + 1)
+	if (state == FLOW_RESET || flow->last_ack != flow->asked_ack)
 		finish_request(flow);
 }
 
@@ -165,8 +165,8 @@ static __always_inline void age_flow(struct flow *flow, const struct segment *se
 		if (flow->report)
 			flow->acked_ns = bpf_ktime_get_ns();
 	}
-	/* Who asks again has had the first answer. */
-	if (flow->report && segment->payload && flow->last_ack != flow->server_isn + 1)
+	/* Who asks again has had the answer before. */
+	if (flow->report && segment->payload && flow->last_ack != flow->asked_ack)
 		finish_request(flow);
 	if (segment->flags & TCP_FIN) {
 		if (flow->last_seq == end)

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
 /*
- * standing: a first request that is like one that the daemon has placed before
- * is placed here, as long as the daemon's decision stands: it is in `decisions`,
- * of the daemon's latest generation, and its lease has not run out.
+ * standing: a request that is like one that the daemon has placed before is placed
+ * here (the later ones of a connection: boundary.bpf.h), as long as the daemon's
+ * decision stands: it is in `decisions`, of the daemon's latest generation, and its
+ * lease has not run out.
  *
  * Alike are requests with the same request line and the same Host line, byte
  * for byte (core/src/head/likeness.rs computes the same), in a packet that holds
@@ -68,6 +69,32 @@ static __always_inline __u64 line_feeds(__u64 word)
 	return ~(((x & EVERY_BYTE(0x7f)) + EVERY_BYTE(0x7f)) | x | EVERY_BYTE(0x7f));
 }
 
+#define IN_LOWER_CASE 0x2020202020202020ull
+
+/*
+ * "content-", "transfer", "upgrade:" in any case: what may come behind such a head is not
+ * for us to say. Nor is what a line says that continues the one before (RFC 9112 5.2).
+ */
+static __always_inline bool announces_more(__u64 word)
+{
+	__u8 first = word;
+	__u64 name = word | IN_LOWER_CASE;
+
+	return first == ' ' || first == '\t' || name == 0x2d746e65746e6f63ull || name == 0x726566736e617274ull ||
+	       name == 0x3a65646172677075ull;
+}
+
+/* GET, HEAD: requests without a body that make no tunnel. */
+static __always_inline bool is_head_request(__u64 word)
+{
+	return (word & 0xffffffffff) == 0x2044414548ull;
+}
+
+static __always_inline bool is_get_request(__u64 word)
+{
+	return (word & 0xffffffff) == 0x20544547ull;
+}
+
 /* "host:" in any case. */
 static __always_inline bool begins_host(__u64 word)
 {
@@ -90,6 +117,8 @@ static __noinline int end_line(struct head_scan *scan, __u32 at)
 		return 0;
 	/* The empty line ends the head, and the packet has to end there too. */
 	if (((next & 0xff) == '\r' || (next & 0xff) == '\n') && at + 3 < scan->length)
+		scan->unusual = true;
+	if (announces_more(next))
 		scan->unusual = true;
 	if (begins_host(next)) {
 		if (scan->host.at)
@@ -147,7 +176,9 @@ static __noinline __u64 likeness(const __u8 *head, __u32 length, const struct st
 
 	if (!head || !rules || length < 16 || length > HEAD_MAX)
 		return 0;
-	if (word_at(head, length - 8) >> 32 != 0x0a0d0a0d || head[0] < 'A' || head[0] > 'Z')
+	if (word_at(head, length - 8) >> 32 != 0x0a0d0a0d)
+		return 0;
+	if (!is_get_request(word_at(head, 0)) && !is_head_request(word_at(head, 0)))
 		return 0;
 	bpf_loop(HEAD_MAX / 8, scan_word, &scan, 0);
 	if (scan.unusual || scan.lines < 2 || !scan.line.length)
@@ -183,7 +214,7 @@ static __always_inline __u32 new_epoch(const struct standing *rules, const struc
 {
 	__u32 epoch = cluster_time_ns() >> EPOCH_SHIFT;
 
-	if ((__s32)(epoch - rules->epoch_floor) < 0)
+	if (rules->epoch_floor && (__s32)(epoch - rules->epoch_floor) < 0)
 		epoch = rules->epoch_floor;
 	if (proof->older_epoch && (__s32)(epoch - proof->older_epoch) <= 0)
 		epoch = proof->older_epoch + 1;
@@ -192,7 +223,7 @@ static __always_inline __u32 new_epoch(const struct standing *rules, const struc
 
 /* As the daemon writes it (dispatcher/src/records.rs). False: it cannot be sealed. */
 static __always_inline bool fill_flow(struct flow *flow, const struct segment *segment, const struct proof *proof,
-				      const struct turn *turn, __u32 pool, __u32 epoch)
+				      const struct turn *turn, __u32 pool, __u8 care, __u32 epoch)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct node *self = this_node();
@@ -212,7 +243,7 @@ static __always_inline bool fill_flow(struct flow *flow, const struct segment *s
 			.start = bpf_htonl(proof->client_isn + 1),
 			.mss = bpf_htons(proof->mss),
 			.window_scales = proof->window_scales,
-			.tcp_options = proof->tcp_options,
+			.tcp_options = proof->tcp_options | care,
 			.server_port = turn->server_port,
 		},
 		.client_isn = proof->client_isn,
@@ -226,10 +257,47 @@ static __always_inline bool fill_flow(struct flow *flow, const struct segment *s
 		.last_seen_ns = now,
 		.packets = 1,
 		.bytes = segment->payload,
+		.marks = care & CARE_FOLLOW ? 0 : MARK_TUNNEL,
+		.asked_ns = now,
+		.next = proof->client_isn + 1 + segment->payload,
+		.asked_ack = proof->server_isn + 1,
+		.requests = 1,
+		.cookie = proof->server_isn,
 	};
 	set_tag(&flow->meta, meta_tag(key, &flow->meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
 				      segment->key.client_port, segment->key.vip_port));
 	return true;
+}
+
+/* The decision that stands for the whole head that `segment` holds; NULL: none. */
+static __noinline struct decision *decision_for(context_t *ctx, const struct segment *segment,
+						struct workbench *bench, __u32 service)
+{
+	struct decision_key key = { .service = service };
+	struct decision *decision;
+	struct standing *rules;
+	__u32 zero = 0, length;
+
+	if (!segment || !bench)
+		return NULL;
+	rules = bpf_map_lookup_elem(&standing, &zero);
+	length = segment->payload;
+	if (!rules || rules->valid_until_ns < bpf_ktime_get_coarse_ns() || length < 16 || length > HEAD_MAX)
+		return NULL;
+	if (context_load(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) + segment->header_length, bench->head,
+			 length))
+		return NULL;
+	key.likeness = likeness(bench->head, length, rules);
+	decision = key.likeness ? bpf_map_lookup_elem(&decisions, &key) : NULL;
+	return decision && decision->generation == rules->generation ? decision : NULL;
+}
+
+/* What the owner is to do about the answer to the head on the bench. */
+static __always_inline __u8 care_for(const struct decision *decision, const struct workbench *bench)
+{
+	return decision->care & CARE_FOLLOW && is_head_request(word_at(bench->head, 0)) ?
+		       decision->care | CARE_HEAD :
+		       decision->care;
 }
 
 /*
@@ -239,30 +307,24 @@ static __always_inline bool fill_flow(struct flow *flow, const struct segment *s
 static __noinline bool place(context_t *ctx, const struct segment *segment, const struct proof *proof,
 			     struct workbench *bench, __u32 service)
 {
-	struct decision_key key = { .service = service };
 	struct backend_load *load;
 	struct standing *rules;
 	struct decision *decision;
-	__u32 zero = 0, length, slot;
+	__u32 zero = 0, slot;
 	struct turn turn;
 
 	if (!segment || !proof || !bench)
 		return false;
+	if (segment->seq != proof->client_isn + 1 || segment->flags & TCP_FIN)
+		return false;
+	decision = decision_for(ctx, segment, bench, service);
 	rules = bpf_map_lookup_elem(&standing, &zero);
-	length = segment->payload;
-	if (!rules || rules->valid_until_ns < bpf_ktime_get_coarse_ns() || length < 16 || length > HEAD_MAX ||
-	    segment->seq != proof->client_isn + 1 || segment->flags & TCP_FIN)
-		return false;
-	if (context_load(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) + segment->header_length, bench->head,
-			 length))
-		return false;
-	key.likeness = likeness(bench->head, length, rules);
-	decision = key.likeness ? bpf_map_lookup_elem(&decisions, &key) : NULL;
-	if (!decision || decision->generation != rules->generation)
+	if (!decision || !rules)
 		return false;
 	turn = whose_turn(decision);
 	if (turn.slot >= BACKENDS_MAX ||
-	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, new_epoch(rules, proof)))
+	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),
+		       new_epoch(rules, proof)))
 		return false;
 	/* Two copies of a request at once: one makes the record, both are the daemon's to sort. */
 	if (bpf_map_update_elem(&flows, &segment->key, &bench->flow, BPF_NOEXIST))

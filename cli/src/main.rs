@@ -5,6 +5,7 @@ mod amount;
 mod backends;
 mod check;
 mod doctor;
+mod drain;
 mod drops;
 mod explain;
 mod file;
@@ -42,6 +43,8 @@ enum Command {
     Drops(drops::Args),
     Explain(explain::Args),
     Reload(reload::Args),
+    Drain(drain::Args),
+    Undrain(drain::UndrainArgs),
     Check(check::Args),
     Doctor(doctor::Args),
     Lab(trapeze_lab::Args),
@@ -95,6 +98,8 @@ fn main() -> ExitCode {
         Command::Drops(args) => drops::run(&args).map(done),
         Command::Explain(args) => explain::run(&args).map(done),
         Command::Reload(args) => reload::run(&args),
+        Command::Drain(args) => drain::run(&args),
+        Command::Undrain(args) => drain::undo(&args).map(done),
         Command::Check(args) => check::run(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Lab(args) => trapeze_lab::run(args),

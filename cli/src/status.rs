@@ -81,6 +81,8 @@ struct Flows {
     established: usize,
     closing: usize,
     reset: usize,
+    /// Without a backend until their next request.
+    vacant: usize,
 }
 
 /// Shows them.
@@ -194,15 +196,17 @@ impl Flows {
             Some(FlowState::Established) => self.established += 1,
             Some(FlowState::ClientFin) => self.closing += 1,
             Some(FlowState::Reset) => self.reset += 1,
+            Some(FlowState::Vacant) => self.vacant += 1,
             None => {}
         }
     }
 
-    fn by_state(&self) -> [(FlowState, usize); 4] {
+    fn by_state(&self) -> [(FlowState, usize); 5] {
         [
             (FlowState::Established, self.established),
             (FlowState::ClientFin, self.closing),
             (FlowState::Reset, self.reset),
+            (FlowState::Vacant, self.vacant),
             (FlowState::Reading, self.reading),
         ]
     }

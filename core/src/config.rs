@@ -177,8 +177,26 @@ pub struct Pool {
     pub stickiness: Option<Stickiness>,
     /// How the cost of a request is known (default: learnt).
     pub costs: Costs,
+    /// How a connection changes hands between requests (default half-pipe).
+    pub handoff: Handoff,
+    /// Does a client's connection outlive a server that closes it while no answer is
+    /// owed (default true)?
+    pub survive_close: bool,
     /// Its backends, at least one.
     pub members: Vec<Member>,
+}
+
+/// How a connection whose next request is another backend's gets there
+/// (docs/protocol/handoff.md).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Handoff {
+    /// As soon as the end of the answer before is known [SPLITSTACK02 §III-B].
+    #[default]
+    HalfPipe,
+    /// Once the client has acknowledged that answer.
+    Drained,
+    /// Not at all: the first request decides for the connection.
+    None,
 }
 
 /// A backend in a pool.
@@ -268,6 +286,8 @@ pub struct Limits {
     pub idle_timeout: Duration,
     /// The same once the client has said FIN (1 s..=1 h; default 60 s).
     pub fin_timeout: Duration,
+    /// How long `trapeze drain` waits for a backend's connections (0 s..=1 d; default 30 s).
+    pub drain_timeout: Duration,
     /// Heartbeats between nodes (10 ms..=5 s; default 200 ms); three missed mean dead.
     pub heartbeat: Duration,
 }
@@ -282,6 +302,7 @@ impl Default for Limits {
             flows: 1 << 20,
             idle_timeout: Duration::from_secs(3600),
             fin_timeout: Duration::from_secs(60),
+            drain_timeout: Duration::from_secs(30),
             heartbeat: Duration::from_millis(200),
         }
     }

@@ -3,6 +3,7 @@
 //! only what a rule or policy can ask for; whether the rest is right is left to
 //! the server, so that clients see the same as when talking to it alone.
 
+mod framing;
 mod hello;
 mod http;
 mod likeness;
@@ -15,6 +16,7 @@ mod http_tests;
 #[cfg(test)]
 mod split_tests;
 
+pub use framing::{Expected, Followed, follow, follow_head};
 pub use hello::ClientHello;
 pub use http::HttpHead;
 pub(crate) use http::is_token_byte;

@@ -43,7 +43,7 @@ pub use events::{Action, Arrived, End, Ignored, Isns, Looked, Outcome};
 use crate::config::Limits;
 use crate::flow::FlowKey;
 use crate::head::Progress;
-use crate::seq::ClientSeq;
+use crate::seq::{ClientSeq, ServerSeq};
 use crate::wire::checksum::TcpChecksum;
 use crate::wire::tcp::Flags;
 use flow::{Connection, Flow, Phase};
@@ -166,45 +166,80 @@ impl Intake {
             return false;
         };
         let mss = usize::from(mss);
-        let mut ahead = Vec::new();
-        let retained = match phase {
-            Phase::Reading(reading) if reading.acked == 0 => {
-                let all = retained::all_segments(&connection, &reading, mss);
-                self.send_to_backend(&connection, all);
-                return true;
-            }
-            Phase::Reading(reading) => {
-                ahead = retained::segments_ahead(&connection, &reading, mss);
-                Retained::new(&reading, mss, now)
-            }
+        match phase {
+            Phase::Reading(reading) => self.depart(now, connection, serial, reading, mss),
             Phase::Retained(mut retained) => {
                 retained.reassign(mss, now);
-                retained
+                self.send_retained(&connection, &retained);
+                self.table.put(Flow {
+                    connection,
+                    serial,
+                    phase: Phase::Retained(retained),
+                });
             }
             Phase::Goodbye(_) => return false,
-        };
-        self.send_retained(&connection, &retained);
-        self.send_to_backend(&connection, ahead);
-        self.table.put(Flow {
-            connection,
-            serial,
-            phase: Phase::Retained(retained),
-        });
+        }
         true
     }
 
-    /// The flow's backend has everything before `received`.
-    pub fn on_probe_answer(&mut self, key: &FlowKey, received: ClientSeq) {
+    /// The owner of a later request's connection has given it up: the request is as a
+    /// connection's first one now, which began at `end`, where the answers before end.
+    /// `clock` is the owner's latest timestamp, 0 if there are none.
+    pub fn released(&mut self, key: &FlowKey, end: ServerSeq, clock: u32) {
+        if let Some(mut flow) = self.table.take(key) {
+            if matches!(flow.phase, Phase::Reading(_)) {
+                flow.connection.rebase(end, clock);
+            }
+            self.table.put(flow);
+        }
+    }
+
+    /// Looks at what is held behind a request that has been assigned. None if nothing
+    /// is, or if it has to wait.
+    pub fn resume<Decision>(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        inspect: impl FnMut(&[u8], &mut Progress) -> Looked<Decision>,
+    ) -> Option<Outcome<Decision>> {
+        if !self.is_undecided(key) {
+            return None;
+        }
+        let Some(Flow {
+            connection,
+            serial,
+            phase: Phase::Reading(reading),
+        }) = self.table.take(key)
+        else {
+            return None;
+        };
+        let taken = Taken::News(reading::Urgency::Later);
+        Some(self.read_on(now, connection, serial, reading, taken, inspect))
+    }
+
+    /// The flow's backend has everything before `received`. True if something was held
+    /// until then: see [`Self::resume`].
+    pub fn on_probe_answer(&mut self, key: &FlowKey, received: ClientSeq) -> bool {
         let Some(mut flow) = self.table.take(key) else {
-            return;
+            return false;
         };
         if let Phase::Retained(retained) = &mut flow.phase
             && retained.confirm(flow.connection.start(), received)
         {
             self.counters.confirmed += 1;
-            return;
+            let Some(rest) = retained.rest.take() else {
+                return false;
+            };
+            let (connection, reading) = *rest;
+            self.table.put(Flow {
+                connection,
+                serial: flow.serial,
+                phase: Phase::Reading(reading),
+            });
+            return true;
         }
         self.table.put(flow);
+        false
     }
 
     /// Answers a connection ourselves: the one that this packet belongs to,
@@ -260,6 +295,25 @@ impl Intake {
     pub fn is_reading(&self, key: &FlowKey) -> bool {
         let flow = self.table.get(key);
         flow.is_some_and(|flow| matches!(flow.phase, Phase::Reading(_)))
+    }
+
+    fn is_undecided(&self, key: &FlowKey) -> bool {
+        let flow = self.table.get(key);
+        flow.is_some_and(|flow| matches!(&flow.phase, Phase::Reading(r) if !r.decided))
+    }
+
+    /// Does anything follow the request that has been decided?
+    pub fn has_rest(&self, key: &FlowKey) -> bool {
+        match self.table.get(key).map(|flow| &flow.phase) {
+            Some(Phase::Reading(reading)) => reading.has_rest(),
+            Some(Phase::Retained(retained)) => retained.rest.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Is anything of this flow held?
+    pub fn holds(&self, key: &FlowKey) -> bool {
+        self.table.get(key).is_some()
     }
 
     /// When [`Self::on_timeout`] wants to be called.

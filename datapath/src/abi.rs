@@ -100,6 +100,18 @@ pod!(
         kind: u16,
         class: u8,
         report: u8,
+        marks: u32,
+        asked_ns: u64,
+        next: u32,
+        expect: u32,
+        asked_ack: u32,
+        requests: u32,
+        cookie: u32,
+        busy: u32,
+        before: [u8; 32],
+        previous: u32,
+        server_isn_before: u32,
+        requests_before: u32,
         pad: u32,
     }
 );
@@ -187,7 +199,8 @@ pod!(
         pool: u32,
         slot: u32,
         server_port: [u8; 2],
-        pad: u16,
+        care: u8,
+        pad: u8,
     }
 );
 pod!(
@@ -278,6 +291,7 @@ pub enum FlowState {
     Established = 2,
     ClientFin = 3,
     Reset = 4,
+    Vacant = 5,
 }
 
 impl FlowState {
@@ -288,6 +302,7 @@ impl FlowState {
             2 => Self::Established,
             3 => Self::ClientFin,
             4 => Self::Reset,
+            5 => Self::Vacant,
             _ => return None,
         })
     }
@@ -299,6 +314,7 @@ impl FlowState {
             Self::Established => "established",
             Self::ClientFin => "closing",
             Self::Reset => "reset",
+            Self::Vacant => "vacant",
         }
     }
 }
@@ -320,7 +336,21 @@ pub const TURNS_MAX: usize = 512;
 /// A decision's slot when its pool takes turns.
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.
-pub const EPOCH_SHIFT: u32 = 26;
+pub const EPOCH_SHIFT: u32 = 20;
+/// Epochs of a flow that moves often run ahead of the clock by no more than this.
+pub const EPOCH_LEAD_MAX: i32 = 1 << 15;
+/// A mark of a flow without boundaries: TLS, HTTP/2, an upgrade.
+pub const MARK_TUNNEL: u32 = 1;
+/// A mark of a flow whose next request the daemon is at work on.
+pub const MARK_HELD: u32 = 2;
+/// A mark of a flow whose packets go by way of the owner before.
+pub const MARK_MOVING: u32 = 4;
+/// A mark of a flow whose client asks before it is answered.
+pub const MARK_PIPELINES: u32 = 8;
+/// A mark of a flow whose owner has it by the short way: the one before may still refuse.
+pub const MARK_SHORT: u32 = 16;
+/// A mark of a flow whose owner before had it so, too.
+pub const MARK_SHORT_BEFORE: u32 = 32;
 /// Seconds of a cookie's time period.
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.

@@ -168,6 +168,13 @@ impl Loads {
         entry.cost_us.fetch_add(charge_us.into(), Ordering::Relaxed);
     }
 
+    /// One of its connections has a request more, that is expected to cost so much.
+    pub fn charged(&self, slot: u32, charge_us: u32) {
+        self.entry(slot)
+            .cost_us
+            .fetch_add(charge_us.into(), Ordering::Relaxed);
+    }
+
     /// A request that was charged so much is not its affair any more.
     pub fn finished(&self, slot: u32, charge_us: u32) {
         self.entry(slot)

@@ -10,6 +10,7 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Composite, CompositeMember, MemberAttr};
 use std::net::Ipv4Addr;
 use trapeze_core::flow::{Handshake, WindowScales};
+use trapeze_core::head::Expected;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{self, Care, Held, Kind, Meta, Refusal};
 use trapeze_core::wire::{geneve, meta as wire_meta};
@@ -225,12 +226,33 @@ fn constants_are_the_same() {
         ("FLOW_ESTABLISHED", FlowState::Established),
         ("FLOW_CLIENT_FIN", FlowState::ClientFin),
         ("FLOW_RESET", FlowState::Reset),
+        ("FLOW_VACANT", FlowState::Vacant),
     ] {
         assert_eq!(constant(name), state as u64);
         assert_eq!(FlowState::from_raw(state as u32), Some(state));
     }
     assert_eq!(FlowState::from_raw(0), None);
-    assert_eq!(FlowState::from_raw(5), None);
+    assert_eq!(FlowState::from_raw(6), None);
+    for (name, mark) in [
+        ("MARK_TUNNEL", abi::MARK_TUNNEL),
+        ("MARK_HELD", abi::MARK_HELD),
+        ("MARK_MOVING", abi::MARK_MOVING),
+        ("MARK_PIPELINES", abi::MARK_PIPELINES),
+        ("MARK_SHORT", abi::MARK_SHORT),
+        ("MARK_SHORT_BEFORE", abi::MARK_SHORT_BEFORE),
+    ] {
+        assert_eq!(constant(name), u64::from(mark), "{name}");
+    }
+    for (name, expected) in [
+        ("EXPECT_HEAD", Expected::Head),
+        ("EXPECT_CHUNK", Expected::Chunk),
+        ("EXPECT_CHUNK_AFTER", Expected::ChunkAfter),
+        ("EXPECT_TRAILER", Expected::Trailer),
+    ] {
+        assert_eq!(constant(name), u64::from(expected.number()), "{name}");
+        assert_eq!(Expected::from_number(expected.number()), Some(expected));
+    }
+    assert_eq!(Expected::from_number(4), None);
     let open = libbpf_rs::ObjectBuilder::default()
         .open_file(OBJECTS[0].1)
         .unwrap();

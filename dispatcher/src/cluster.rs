@@ -4,12 +4,12 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use trapeze_core::config::{Config, Dispatcher, Pool};
+use trapeze_core::config::{Config, Dispatcher, Handoff, Pool};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
 use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Stands};
 use trapeze_core::route::{Asked, route};
-use trapeze_core::wire::meta::Keys;
+use trapeze_core::wire::meta::{Care, Keys};
 
 use trapeze_datapath::abi::{self, Turn};
 use trapeze_datapath::clock;
@@ -210,6 +210,23 @@ impl Cluster {
         let chosen = BackendId(u16::try_from(next(&self.turns, pool)?.slot).ok()?);
         backends.get_open(chosen)?;
         self.choice(pool, chosen, Placed::unnoticed(*request))
+    }
+
+    /// What a pool wants of its backends' answers.
+    pub fn care(&self, pool: usize) -> Care {
+        let pool = &self.config.pools[pool];
+        let follow = pool.handoff != Handoff::None;
+        Care {
+            follow,
+            head: false,
+            outlive: follow && pool.survive_close,
+        }
+    }
+
+    /// How connections leave a pool; one that is configured no more is left in any way.
+    pub fn handoff(&self, pool: usize) -> Handoff {
+        let pool = self.config.pools.get(pool);
+        pool.map_or(Handoff::HalfPipe, |pool| pool.handoff)
     }
 
     /// The pool's member with that slot, as a choice.

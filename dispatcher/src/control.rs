@@ -11,10 +11,10 @@ use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
 use trapeze_core::policy::{self, BackendId};
 
-use crate::Shared;
 use crate::cluster::Cluster;
 use crate::explain::{Question, View, explain};
 use crate::health::{Health, State};
+use crate::{Shared, drain};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 /// More than any question needs.
@@ -32,6 +32,12 @@ pub enum Request {
     Explain(Question),
     /// Read the configuration again.
     Reload,
+    /// This backend is to have no connections.
+    Drain(String),
+    /// It may have connections again.
+    Undrain(String),
+    /// What has this backend left, that is drained?
+    Left(String),
 }
 
 /// How the daemon is.
@@ -58,7 +64,7 @@ pub struct BackendStatus {
     pub name: String,
     /// Its address.
     pub address: String,
-    /// `up`, `unknown`, `silent`, `no-server` or `busy`.
+    /// `up`, `unknown`, `silent`, `no-server`, `busy` or `drained`.
     pub state: String,
     /// Connections open now.
     pub active: u64,
@@ -126,6 +132,9 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
             shared.reload()?;
             serde_json::Value::Null
         }
+        Request::Drain(name) => serde_json::to_value(drain::set(shared, &name, true)?)?,
+        Request::Undrain(name) => serde_json::to_value(drain::set(shared, &name, false)?)?,
+        Request::Left(name) => serde_json::to_value(drain::left(shared, &name)?)?,
         Request::Explain(question) => {
             let cluster = shared.cluster();
             let view = Live {
@@ -198,6 +207,7 @@ fn state_name(state: State) -> &'static str {
         State::Silent => "silent",
         State::NoServer => "no-server",
         State::Busy => "busy",
+        State::Drained => "drained",
     }
 }
 

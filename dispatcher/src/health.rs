@@ -1,7 +1,7 @@
 //! Which backends can be given work: whose data path answers our heartbeats,
 //! and has not refused lately.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -36,6 +36,8 @@ struct Slot {
     beat: AtomicU64,
     no_server_until_ms: AtomicU64,
     busy_until_ms: AtomicU64,
+    /// It is to have no connections any more.
+    drained: AtomicBool,
     /// What its agent said with its latest answer, and when.
     feedback: Mutex<Option<(u64, Feedback)>>,
 }
@@ -53,6 +55,8 @@ pub enum State {
     NoServer,
     /// Its server accepts too slowly, as it told us just now.
     Busy,
+    /// An operator wants it to have no connections.
+    Drained,
 }
 
 impl State {
@@ -128,6 +132,8 @@ impl Health {
             || heard != 0 && now.saturating_sub(heard) > patience
         {
             State::Silent
+        } else if entry.drained.load(Ordering::Relaxed) {
+            State::Drained
         } else if now < entry.no_server_until_ms.load(Ordering::Relaxed) {
             State::NoServer
         } else if now < entry.busy_until_ms.load(Ordering::Relaxed) {
@@ -137,6 +143,13 @@ impl Health {
         } else {
             State::Up
         }
+    }
+
+    /// Whether it is to have connections.
+    pub fn drain(&self, slot: u32, drained: bool) {
+        self.slots[slot as usize]
+            .drained
+            .store(drained, Ordering::Relaxed);
     }
 
     pub fn loads(&self) -> &Loads {

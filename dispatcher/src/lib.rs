@@ -11,10 +11,13 @@
 
 mod cluster;
 mod control;
+mod drain;
 mod explain;
 mod farewell;
+mod handoff;
 mod health;
 mod keys;
+mod look;
 mod memory;
 mod pulse;
 mod records;
@@ -24,6 +27,7 @@ mod sweep;
 mod worker;
 
 pub use control::{BackendStatus, Request, Status, ask};
+pub use drain::Left;
 pub use explain::{Explained, Question, explain_offline};
 
 use std::net::IpAddr;
@@ -46,6 +50,7 @@ use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
 use cluster::Cluster;
+use drain::Drains;
 use farewell::Farewell;
 use health::Health;
 use records::Records;
@@ -68,6 +73,7 @@ pub(crate) struct Shared {
     records: Records,
     standing: Standing,
     health: Health,
+    drains: Drains,
     registry: Mutex<Registry>,
     maps: Arc<DispatcherMaps>,
     host: Mutex<Option<Host>>,
@@ -107,6 +113,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         records: Records::new(maps.clone(), loads.clone()),
         standing,
         health: Health::new(loads, cluster.config.limits.heartbeat),
+        drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         registry: Mutex::new(registry),
         host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
         stopping: AtomicBool::new(false),
@@ -117,6 +124,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     });
     shared.publish(&own)?;
     shared.prepare_host()?;
+    drain::tell_health(&shared);
 
     let mut threads = Vec::new();
     // In this order: the sockets' places in their group are the workers' numbers.
@@ -126,9 +134,11 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     }
     let control = control::listen(&shared)?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
+    let for_drain = shared.clone();
     let farewell = Farewell::open(&own)?;
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
+    threads.push(spawn("drain", move || drain::run(&for_drain))?);
     threads.push(spawn("sweep", move || sweep::run(&for_sweep, farewell))?);
     std::thread::Builder::new()
         .name("control".into())
@@ -201,6 +211,7 @@ impl Shared {
         self.standing.suspend()?;
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
         self.publish(&own)?;
+        drain::tell_health(self);
         self.generation.fetch_add(1, Ordering::Release);
         self.renew_decisions()?;
         self.prepare_host()?;

@@ -1,21 +1,27 @@
 //! Flow records: written here, followed and aged by the data path.
 
 use std::io;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use trapeze_core::flow::{FlowKey, Handshake};
+use trapeze_core::head::Expected;
 use trapeze_core::intake::Isns;
 use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{self, Binding, Care, Keys, Kind, Meta};
-use trapeze_datapath::abi::{self, Finished, Flow, FlowState, Pod};
+use trapeze_datapath::abi::{
+    self, Finished, Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT,
+    MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
+};
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{DispatcherMaps, Loads};
 use trapeze_datapath::map::Update;
 
 use crate::cluster::Choice;
-use crate::memory::request_of;
+use crate::look::Extent;
+use crate::memory::{Placed, request_of};
 
 /// The flow table.
 pub struct Records {
@@ -38,6 +44,14 @@ pub struct Assignment<'a> {
     pub older: Option<u32>,
     /// Bytes that go there from here.
     pub held: usize,
+    /// How far the request goes.
+    pub extent: Extent,
+    /// What the pool wants of the answers.
+    pub care: Care,
+    /// More has come than the request.
+    pub has_rest: bool,
+    /// The owner before, that still sends: its address.
+    pub predecessor: Option<Ipv4Addr>,
 }
 
 /// What a record says, for who must follow it in user space.
@@ -50,8 +64,33 @@ pub struct Record {
     pub state: FlowState,
     /// The option for its packets, tag included.
     pub option: meta::Raw,
-    /// Its first request, as its pool's policy saw it.
+    /// Its latest request, as its pool's policy saw it.
     pub request: Request,
+    /// Where the next request can start, and what is there.
+    pub next: ClientSeq,
+    pub expected: Expected,
+    /// Requests given to the owner since its setup.
+    pub requests: u32,
+    /// The number of our SYN-ACK.
+    pub cookie: ServerSeq,
+    /// MARK_*.
+    pub marks: u32,
+    /// Where the owner's server listens.
+    pub server_port: u16,
+    /// What the client has acknowledged.
+    pub heard: ServerSeq,
+    /// The slot of the owner before, and how many requests that had been given.
+    pub previous: u32,
+    pub requests_before: u32,
+}
+
+/// How an owner is told to give up, or has been told: docs/protocol/handoff.md §3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenBack {
+    /// The record is again that of the owner before; the other was to have been this.
+    Yes { slot: u32, server_port: u16 },
+    /// The word is late, or about something else.
+    No,
 }
 
 impl Records {
@@ -84,17 +123,25 @@ impl Records {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                 let old = self.maps.flows.get(&key)?;
-                if let Some(old) = old.as_ref().and_then(Record::read) {
-                    let assigned = old.isns == to.isns && old.state != FlowState::Reading;
-                    if assigned && to.after != Some(old.epoch) {
+                if let Some((raw, old)) = old.and_then(|raw| Some((raw, Record::read(&raw)?))) {
+                    let has_backend = ![FlowState::Reading, FlowState::Vacant].contains(&old.state);
+                    let same = old.isns == to.isns;
+                    if same && has_backend && to.after != Some(old.epoch) {
                         return Ok(old);
                     }
                     if old.state == FlowState::Established {
                         self.loads.closed(old.slot);
                     }
                     self.loads.finished(old.slot, old.request.cost_us);
-                    epoch = later(epoch, Some(old.epoch));
+                    // One that is being read, and has had no backend, has no epoch.
+                    epoch = later(epoch, Some(old.epoch).filter(|&epoch| epoch != 0));
                     flow = to.flow(epoch);
+                    if same {
+                        inherit(&mut flow, &raw);
+                    }
+                    if same && has_backend {
+                        repeat(&mut flow, &raw);
+                    }
                 }
                 self.maps.flows.put(&key, &flow, Update::Any)?;
             }
@@ -115,23 +162,269 @@ impl Records {
             .max(now) as u32
     }
 
-    /// No epoch so far was higher.
+    /// No new record's epoch so far was higher.
     pub fn highest_epoch(&self) -> u32 {
-        self.highest_epoch.load(Ordering::Relaxed) as u32
+        self.epoch_now()
     }
 
     /// Lets the data path bring a connection's packets here.
     pub fn read_on(&self, key: &FlowKey, isns: Isns, handshake: Handshake) -> io::Result<()> {
         let map_key = abi::FlowKey::from(*key);
-        if let Some(old) = self.get(key)? {
+        let mut flow = new_flow(isns, handshake);
+        if let Some(raw) = self.maps.flows.get(&map_key)?
+            && let Some(old) = Record::read(&raw)
+        {
             if old.state == FlowState::Established {
                 self.loads.closed(old.slot);
             }
             self.loads.finished(old.slot, old.request.cost_us);
+            if old.isns == isns {
+                inherit(&mut flow, &raw);
+            }
+            // Backends that had the 4-tuple take nothing earlier.
+            flow.meta[4..8].copy_from_slice(&raw.meta[4..8]);
         }
-        self.maps
-            .flows
-            .put(&map_key, &new_flow(isns, handshake), Update::Any)
+        self.maps.flows.put(&map_key, &flow, Update::Any)
+    }
+
+    /// Its owner has been given what starts at the boundary: the boundary is behind it.
+    /// `asked` says which request begins there, and what the client had acknowledged.
+    pub fn advance(
+        &self,
+        key: &FlowKey,
+        extent: &Extent,
+        asked: Option<(ServerSeq, Option<&Placed>)>,
+        has_rest: bool,
+    ) -> io::Result<()> {
+        let mut charge_us = 0;
+        let flow = self.change(key, |flow| {
+            flow.marks &= !MARK_HELD;
+            match extent.next {
+                Some((at, expected)) => {
+                    flow.next = flow.next.wrapping_add(at as u32);
+                    flow.expect = expected.number();
+                    if has_rest {
+                        flow.marks |= MARK_HELD;
+                    }
+                }
+                None => flow.marks |= MARK_TUNNEL,
+            }
+            let Some((heard, placed)) = asked else { return };
+            flow.requests += 1;
+            flow.asked_ack = heard.raw();
+            flow.asked_ns = clock::monotonic().as_nanos() as u64;
+            if let Some(placed) = placed {
+                flow.object = placed.request.object;
+                flow.kind = placed.request.kind.number();
+                flow.class = placed.request.class as u8;
+                charge_us = placed.charge_us;
+                flow.charge_us = flow.charge_us.wrapping_add(charge_us);
+                flow.shared = placed.shared;
+                flow.report = placed.report.into();
+            }
+        })?;
+        if let Some(flow) = flow.filter(|_| charge_us > 0) {
+            self.loads.charged(flow.backend, charge_us);
+        }
+        Ok(())
+    }
+
+    /// The owner has given the flow up, at `isns`: another one has it from there on,
+    /// under that epoch.
+    pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Record>> {
+        let key = abi::FlowKey::from(to.key);
+        let Some(old) = self.maps.flows.get(&key)? else {
+            return Ok(None);
+        };
+        let mut flow = to.flow(epoch);
+        inherit(&mut flow, &old);
+        flow.state = old.state;
+        flow.marks |= old.marks & MARK_PIPELINES;
+        self.maps.flows.put(&key, &flow, Update::Replace)?;
+        if old.state == FlowState::Established as u32 {
+            self.loads.closed(old.backend);
+            self.loads
+                .opened(to.choice.slot, to.choice.placed.charge_us);
+        } else {
+            self.loads
+                .charged(to.choice.slot, to.choice.placed.charge_us);
+        }
+        self.loads.finished(old.backend, old.charge_us);
+        Ok(Record::read(&flow))
+    }
+
+    /// An owner that the data path has passed over has not given the flow up: it has it
+    /// again. `restored` makes an option for it where the record has none any more.
+    pub fn take_back(
+        &self,
+        key: &FlowKey,
+        (epoch, start): (u32, ClientSeq),
+        owner: u32,
+        requests: u16,
+        restored: impl FnOnce(&Record) -> Option<meta::Raw>,
+    ) -> io::Result<TakenBack> {
+        let map_key = abi::FlowKey::from(*key);
+        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
+            return Ok(TakenBack::No);
+        };
+        let of = |raw: &meta::Raw| {
+            let word =
+                |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+            (word(4), ClientSeq::new(word(8)))
+        };
+        let last = flow.marks & MARK_SHORT != 0 && of(&flow.meta) == (epoch, start);
+        let before = flow.marks & MARK_SHORT_BEFORE != 0 && of(&flow.before) == (epoch, start);
+        let Some(record) = Record::read(&flow).filter(|_| last || before) else {
+            return Ok(TakenBack::No);
+        };
+        let refused = if last { flow.backend } else { flow.previous };
+        let refused_meta = if last { flow.meta } else { flow.before };
+        let server_port = u16::from_be_bytes([refused_meta[16], refused_meta[17]]);
+        let (had, has) = (flow.backend, owner);
+        let known = last && flow.before[0] != 0 && flow.previous == owner;
+        let option = match known {
+            true => Some(flow.before),
+            false => restored(&record),
+        };
+        let Some(option) = option else {
+            return Ok(TakenBack::No);
+        };
+        flow.meta = option;
+        flow.backend = owner;
+        flow.client_isn = of(&option).1.raw().wrapping_sub(1);
+        if known {
+            flow.server_isn = flow.server_isn_before;
+        }
+        flow.requests = match known {
+            true => flow.requests_before,
+            false => requests.into(),
+        };
+        flow.next = start.raw();
+        flow.expect = Expected::Head.number();
+        let was_short = known && flow.marks & MARK_SHORT_BEFORE != 0;
+        flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
+        flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
+        flow.before = [0; 32];
+        self.maps.flows.put(&map_key, &flow, Update::Replace)?;
+        if flow.state == FlowState::Established as u32 && had != has {
+            self.loads.closed(had);
+            self.loads.opened(has, 0);
+        }
+        Ok(TakenBack::Yes {
+            slot: refused,
+            server_port,
+        })
+    }
+
+    /// The server has closed, and owes nothing: no backend has the flow, until the next
+    /// request comes. False: an answer is owed, or the word is late.
+    pub fn vacate(
+        &self,
+        key: &FlowKey,
+        epoch: u32,
+        answers: u16,
+        end: ServerSeq,
+    ) -> io::Result<bool> {
+        let mut vacated = None;
+        self.change(key, |flow| {
+            let known = Record::read(flow).filter(|record| {
+                record.epoch == epoch
+                    && record.requests as u16 == answers
+                    && record.state == FlowState::Established
+                    && record.marks & (MARK_HELD | MARK_MOVING | MARK_TUNNEL) == 0
+                    && record.expected == Expected::Head
+            });
+            if known.is_none() {
+                return;
+            }
+            flow.client_isn = flow.next.wrapping_sub(1);
+            flow.server_isn = end.raw().wrapping_sub(1);
+            flow.asked_ack = end.raw();
+            flow.state = FlowState::Vacant as u32;
+            flow.before = [0; 32];
+            vacated = Some((flow.backend, std::mem::take(&mut flow.charge_us)));
+        })?;
+        if let Some((slot, charge_us)) = vacated {
+            self.loads.closed(slot);
+            self.loads.finished(slot, charge_us);
+        }
+        Ok(vacated.is_some())
+    }
+
+    /// The owner has given the flow up, as it was asked to, and there is no request.
+    pub fn vacate_released(
+        &self,
+        key: &FlowKey,
+        (epoch, start): (u32, ClientSeq),
+        end: ServerSeq,
+    ) -> io::Result<()> {
+        let mut closed = None;
+        self.change(key, |flow| {
+            if flow.next != start.raw() || flow.state == FlowState::Vacant as u32 {
+                return;
+            }
+            let charge_us = std::mem::take(&mut flow.charge_us);
+            closed = Some((flow.state, flow.backend, charge_us));
+            flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
+            flow.client_isn = start.raw().wrapping_sub(1);
+            flow.server_isn = end.raw().wrapping_sub(1);
+            flow.asked_ack = end.raw();
+            flow.before = [0; 32];
+            flow.marks &= MARK_PIPELINES;
+            flow.state = FlowState::Vacant as u32;
+        })?;
+        if let Some((state, slot, charge_us)) = closed {
+            if state == FlowState::Established as u32 {
+                self.loads.closed(slot);
+            }
+            self.loads.finished(slot, charge_us);
+        }
+        Ok(())
+    }
+
+    /// Lets the data path bring here what comes next of a flow that is idle, as far as
+    /// can be seen here. None: it is not.
+    pub fn hold_idle(&self, key: &FlowKey) -> io::Result<Option<Record>> {
+        let mut held = None;
+        self.change(key, |flow| {
+            let marks = MARK_HELD | MARK_MOVING | MARK_TUNNEL;
+            if flow.state == FlowState::Established as u32 && flow.marks & marks == 0 {
+                flow.marks |= MARK_HELD;
+                held = Record::read(flow);
+            }
+        })?;
+        Ok(held)
+    }
+
+    /// The flow has no boundaries any more: all that comes is its owner's.
+    pub fn stay(&self, key: &FlowKey) -> io::Result<()> {
+        let change = |flow: &mut Flow| {
+            flow.marks |= MARK_TUNNEL;
+            flow.marks &= !MARK_HELD;
+        };
+        self.change(key, change).map(drop)
+    }
+
+    /// The daemon is not at work on the flow any more.
+    pub fn let_go(&self, key: &FlowKey) -> io::Result<()> {
+        self.change(key, |flow| flow.marks &= !MARK_HELD).map(drop)
+    }
+
+    /// Changes a record, if there is one of a flow that has a backend.
+    fn change(&self, key: &FlowKey, change: impl FnOnce(&mut Flow)) -> io::Result<Option<Flow>> {
+        let map_key = abi::FlowKey::from(*key);
+        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
+            return Ok(None);
+        };
+        if flow.state == FlowState::Reading as u32 {
+            return Ok(None);
+        }
+        let before = flow;
+        change(&mut flow);
+        if flow != before {
+            self.maps.flows.put(&map_key, &flow, Update::Replace)?;
+        }
+        Ok(Some(flow))
     }
 
     /// The client's FIN has come this way, unseen by the data path.
@@ -149,11 +442,12 @@ impl Records {
         Ok(())
     }
 
-    /// Takes a record away that was for reading; another connection's stays.
+    /// Takes a record away that was for reading, or has no backend; another connection's
+    /// stays.
     pub fn end_reading(&self, key: &FlowKey, isns: Isns) -> io::Result<()> {
         if let Some(record) = self.get(key)?
             && record.isns == isns
-            && record.state == FlowState::Reading
+            && matches!(record.state, FlowState::Reading | FlowState::Vacant)
         {
             self.maps.flows.delete(&(*key).into())?;
         }
@@ -170,11 +464,11 @@ impl Records {
             self.loads.closed(flow.backend);
         }
         self.loads.finished(flow.backend, flow.charge_us);
-        let bytes = flow.last_ack.wrapping_sub(flow.server_isn).wrapping_sub(1);
+        let bytes = flow.last_ack.wrapping_sub(flow.asked_ack);
         Ok((flow.report != 0).then(|| Finished {
             object: flow.object,
             bytes: bytes.into(),
-            elapsed_ns: flow.acked_ns.saturating_sub(flow.created_ns),
+            elapsed_ns: flow.acked_ns.saturating_sub(flow.asked_ns),
             charge_us: flow.charge_us,
             shared: flow.shared,
             pool: flow.pool,
@@ -188,6 +482,30 @@ impl Records {
 }
 
 impl Record {
+    /// Has it a backend, whatever its client has said?
+    pub fn has_backend(&self) -> bool {
+        !matches!(self.state, FlowState::Reading | FlowState::Vacant)
+    }
+
+    /// Do its packets go by way of the owner before? As in bpf/lib/boundary.bpf.h.
+    pub fn is_moving(&self) -> bool {
+        self.marks & MARK_MOVING != 0 && self.heard.at_or_before(self.isns.server + 1)
+    }
+
+    /// How far its owner's first request goes, for another one: the record knows.
+    pub fn again(&self) -> Extent {
+        let is_head = Meta::decode(&self.option).is_ok_and(|meta| meta.care.head);
+        Extent {
+            next: None,
+            is_head,
+        }
+    }
+
+    /// Has it no boundaries?
+    pub fn is_tunnel(&self) -> bool {
+        self.marks & MARK_TUNNEL != 0
+    }
+
     fn read(flow: &Flow) -> Option<Self> {
         Some(Self {
             isns: Isns {
@@ -200,6 +518,15 @@ impl Record {
             state: FlowState::from_raw(flow.state)?,
             option: flow.meta,
             request: request_of(flow.object, flow.kind, flow.class, flow.charge_us),
+            next: ClientSeq::new(flow.next),
+            expected: Expected::from_number(flow.expect)?,
+            requests: flow.requests,
+            cookie: ServerSeq::new(flow.cookie),
+            marks: flow.marks,
+            server_port: u16::from_be_bytes([flow.meta[16], flow.meta[17]]),
+            heard: ServerSeq::new(flow.last_ack),
+            previous: flow.previous,
+            requests_before: flow.requests_before,
         })
     }
 }
@@ -207,13 +534,29 @@ impl Record {
 impl Assignment<'_> {
     fn flow(&self, epoch: u32) -> Flow {
         let meta = Meta {
+            kind: match self.predecessor {
+                Some(predecessor) => Kind::ForwardAfter { predecessor },
+                None => Kind::Forward,
+            },
             server_port: self.choice.server_port,
             epoch,
+            care: Care {
+                head: self.extent.is_head && self.care.follow,
+                ..self.care
+            },
             ..meta_of(self.isns, self.handshake)
         };
         let binding = Binding::of_flow(self.choice.address, self.key.client, self.key.vip);
         let binding = binding.expect("configuration and data path are IPv4");
         let placed = &self.choice.placed;
+        let start = self.isns.client + 1;
+        let (next, expected, mut marks) = match self.extent.next {
+            Some((at, expected)) if self.care.follow => (start + at as u32, expected, 0),
+            _ => (start, Expected::Head, MARK_TUNNEL),
+        };
+        if self.has_rest {
+            marks |= MARK_HELD;
+        }
         Flow {
             meta: meta.seal(self.keys, &binding),
             backend: self.choice.slot,
@@ -227,6 +570,10 @@ impl Assignment<'_> {
             charge_us: placed.charge_us,
             shared: placed.shared,
             report: placed.report.into(),
+            next: next.raw(),
+            expect: expected.number(),
+            requests: 1,
+            marks,
             last_seq: (self.isns.client + 1 + self.held as u32).raw(),
             ..new_flow(self.isns, self.handshake)
         }
@@ -245,8 +592,30 @@ fn new_flow(isns: Isns, handshake: Handshake) -> Flow {
         last_ack: (isns.server + 1).raw(),
         created_ns: now,
         last_seen_ns: now,
+        asked_ns: now,
+        asked_ack: (isns.server + 1).raw(),
+        cookie: isns.server.raw(),
         ..Flow::zeroed()
     }
+}
+
+/// The same request again, for another backend than the one that has not taken it: its
+/// end is known, and it is as much a HEAD as it was.
+fn repeat(flow: &mut Flow, old: &Flow) {
+    flow.next = old.next;
+    flow.expect = old.expect;
+    flow.requests = old.requests;
+    flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
+}
+
+/// What a new record of the same connection keeps of the one before.
+fn inherit(flow: &mut Flow, old: &Flow) {
+    flow.cookie = old.cookie;
+    flow.created_ns = old.created_ns;
+    flow.syn_isn = old.syn_isn;
+    flow.syn_seen_ns = old.syn_seen_ns;
+    flow.packets = old.packets + 1;
+    flow.bytes = flow.bytes.wrapping_add(old.bytes);
 }
 
 fn meta_of(isns: Isns, handshake: Handshake) -> Meta {

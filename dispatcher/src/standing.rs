@@ -142,6 +142,7 @@ impl Standing {
             pool: choice.pool as u32,
             slot,
             server_port: choice.server_port.to_be_bytes(),
+            care: cluster.care(choice.pool).bits(),
             pad: 0,
         };
         self.maps.decisions.put(&key, &decision, Update::Any)

@@ -65,7 +65,8 @@ pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
                     budget = budget.saturating_sub(found.len().max(1));
                     for (key, flow) in &found {
                         if lifetimes.are_over(flow, now) {
-                            if flow.state == FlowState::Established as u32 {
+                            let open = [FlowState::Established, FlowState::Vacant];
+                            if open.map(|state| state as u32).contains(&flow.state) {
                                 farewell.say(&shared.maps, key, flow)?;
                             }
                             if let Some(told) = shared.records.expire(key, flow)? {
@@ -97,7 +98,7 @@ impl Lifetimes {
     fn are_over(&self, flow: &Flow, now: Duration) -> bool {
         let lifetime = match FlowState::from_raw(flow.state) {
             Some(FlowState::Reading) => self.reading,
-            Some(FlowState::Established) => self.idle,
+            Some(FlowState::Established | FlowState::Vacant) => self.idle,
             Some(FlowState::ClientFin | FlowState::Reset) => self.closed,
             None => return true,
         };

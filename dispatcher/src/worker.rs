@@ -1,6 +1,8 @@
 //! A worker: takes the packets that the data path cannot place, and places
 //! their flows. One thread, one socket, one intake; a flow is always the same
-//! worker's.
+//! worker's. What becomes of a flow that has an owner is in worker/later.rs.
+
+mod later;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddrV4};
@@ -9,24 +11,25 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trapeze_core::config::Dispatcher;
-use trapeze_core::flow::{FlowKey, addr_from_bytes};
-use trapeze_core::head::{self, Inspection};
-use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Isns, Looked, Outcome};
+use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
+use trapeze_core::head::{self, Expected, Inspection};
+use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
 use trapeze_core::policy::Feedback;
-use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
-use trapeze_core::wire::meta::{Binding, Kind, Meta, Refusal};
+use trapeze_core::wire::meta::{self, Binding, Kind, Meta, Refusal};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::Flags;
 use trapeze_core::wire::{geneve, ipv4};
-use trapeze_datapath::abi::{ENCAP_LEN, FlowState, GENEVE_PORT};
+use trapeze_datapath::abi::{ENCAP_LEN, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
+use crate::handoff::Waitings;
 use crate::health;
+use crate::look::{Extent, Found, Look};
 use crate::records::{Assignment, Record};
 use crate::{Shared, v4};
 
@@ -49,7 +52,7 @@ pub struct Worker {
     state: State,
 }
 
-struct State {
+pub(crate) struct State {
     shared: Arc<Shared>,
     cluster: Arc<Cluster>,
     generation: u64,
@@ -59,6 +62,8 @@ struct State {
     /// The largest inner packet that fits an encapsulated frame.
     inner_max: usize,
     intake: Intake,
+    /// Requests that wait for their owners.
+    waiting: Waitings,
     raw: RawSocket,
     to_backends: Outbox,
     to_clients: Outbox,
@@ -79,6 +84,7 @@ impl Worker {
                 own_address: own.address,
                 inner_max: host::mtu(&own.interface)? as usize - ENCAP_LEN,
                 intake: Intake::new(Bounds::per_worker(&cluster.config.limits, own.workers)),
+                waiting: Waitings::default(),
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
                 to_clients: Outbox::default(),
@@ -96,21 +102,25 @@ impl Worker {
         let mut shown = Instant::now();
         while !self.state.shared.stopping.load(Ordering::Relaxed) {
             let now = clock::monotonic();
-            let due = self
-                .state
-                .intake
-                .poll_timeout()
-                .map(|at| at.saturating_sub(now));
+            let dues = [
+                self.state.intake.poll_timeout(),
+                self.state.waiting.next_due(),
+            ];
+            let due = dues.into_iter().flatten().min();
+            let due = due.map(|at| at.saturating_sub(now));
             let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
             // In this order: a decision by an older configuration must not stand.
             self.state.decisions = self.state.shared.standing.generation();
             self.state.follow_reload();
             let now = clock::monotonic();
             for index in 0..count {
-                let (datagram, _) = self.socket.datagram(index);
-                self.state.on_datagram(now, datagram);
+                let (datagram, from) = self.socket.datagram(index);
+                self.state.on_datagram(now, datagram, from);
             }
             self.state.intake.on_timeout(now);
+            let idle = self.state.shared.drains.take_idle(self.index);
+            self.state.take_from_owners(now, &idle);
+            self.state.on_waiting_due(now);
             self.state.act();
             if !self.state.to_backends.is_empty() {
                 let lost = self.socket.send(&self.state.to_backends);
@@ -183,7 +193,7 @@ impl State {
         }
     }
 
-    fn on_datagram(&mut self, now: Duration, datagram: &[u8]) {
+    fn on_datagram(&mut self, now: Duration, datagram: &[u8], from: SocketAddrV4) {
         let cluster = self.cluster.clone();
         let packet = match geneve::open(datagram, self.own_address, &cluster.keys) {
             Ok(packet) => packet,
@@ -194,10 +204,22 @@ impl State {
             Kind::Unheard { .. } => self.on_unheard(now, &packet.meta, packet.inner),
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
             Kind::ProbeAnswer { received } => {
-                if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
-                    self.intake.on_probe_answer(&arrived.key, received);
+                if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner)
+                    && self.intake.on_probe_answer(&arrived.key, received)
+                {
+                    self.go_on(now, &arrived.key);
+                    self.act();
                 }
             }
+            Kind::Next { .. } => self.on_next(now, &packet.meta, packet.inner),
+            Kind::Held(held) => self.on_held(now, &packet.meta, packet.inner, held, from),
+            Kind::Released {
+                end,
+                drained,
+                clock,
+            } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
+            Kind::Done => self.on_done(&packet.meta, packet.inner),
+            Kind::Vacated { end } => self.on_vacated(&packet.meta, packet.inner, end),
             Kind::EchoReply { feedback } => {
                 self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);
             }
@@ -206,61 +228,79 @@ impl State {
     }
 
     fn on_request(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
-        let Ok(arrived) = Arrived::parse(meta, inner) else {
+        let Ok(mut arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
-        // It may have been on its way here while its flow was decided.
-        if ClientSeq::new(arrived.header.seq) != arrived.isns.client + 1
-            && let Some(record) = self.assigned(&arrived)
-        {
-            return self.forward(&record, &arrived, inner);
-        }
-        let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
-        let limit = cluster.config.limits.head_bytes;
-        let mut not_remembered = false;
-        let outcome = self.intake.on_packet(now, &arrived, |bytes, progress| {
-            let inspection = head::inspect_from(bytes, progress, limit);
-            let (vip, client) = (arrived.key.vip, arrived.key.client);
-            let looked = cluster.look(&shared.health, vip, client, &inspection);
-            if let (Inspection::Http(head), Looked::Done(Decision::To(choice))) =
-                (&inspection, &looked)
-            {
-                let (standing, generation) = (&shared.standing, self.decisions);
-                not_remembered =
-                    (standing.remember(generation, &cluster, vip, head, bytes, choice)).is_err();
+        if let Some(record) = self.record_of(&arrived) {
+            arrived.cookie = record.cookie;
+            // It may have been on its way here while its flow was decided.
+            if record.has_backend() && arrived.header.seq != (arrived.isns.client + 1).raw() {
+                return self.pass_on(now, &record, arrived, inner);
             }
-            looked
-        });
-        if not_remembered {
-            self.count("not-remembered");
         }
-        match outcome {
-            Outcome::Complete(Decision::To(choice)) => {
-                if let Some(record) = self.assign(now, &arrived, &choice, Before::of(meta)) {
+        match self.take(now, &arrived, None) {
+            Outcome::Complete(Found::Request(Decision::To(choice), extent)) => {
+                let before = Before::of(meta);
+                if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
                     self.forward(&record, &arrived, inner);
                 }
             }
-            Outcome::Decide(Decision::To(choice)) => {
+            Outcome::Decide(Found::Request(Decision::To(choice), extent)) => {
+                let before = Before::of(meta);
                 if self
-                    .assign(now, &arrived, &choice, Before::of(meta))
+                    .assign(now, &arrived, &choice, before, extent)
                     .is_some()
                 {
-                    self.intake
-                        .assigned(now, &arrived.key, self.payload_max(&arrived));
+                    let payload_max = self.payload_max(&arrived.handshake);
+                    self.intake.assigned(now, &arrived.key, payload_max);
+                    self.go_on(now, &arrived.key);
                 }
             }
-            Outcome::Complete(Decision::Refuse(answer, body))
-            | Outcome::Decide(Decision::Refuse(answer, body)) => {
+            Outcome::Complete(Found::Request(Decision::Refuse(answer, body), _))
+            | Outcome::Decide(Found::Request(Decision::Refuse(answer, body), _)) => {
                 self.intake.answer(now, &arrived, answer, body);
             }
             Outcome::Assigned => {
                 if let Some(record) = self.assigned(&arrived) {
-                    self.forward(&record, &arrived, inner);
+                    self.pass_on(now, &record, arrived, inner);
                 }
             }
-            Outcome::Held | Outcome::Answering | Outcome::Closed | Outcome::Ignored(_) => {}
+            Outcome::Closed => {
+                // A connection without a backend ends as quietly.
+                let (key, isns) = (arrived.key, arrived.isns);
+                let _ = self.shared.records.end_reading(&key, isns);
+            }
+            Outcome::Complete(Found::Owners(_)) | Outcome::Decide(Found::Owners(_)) => {
+                debug_assert!(false, "a first request has no owner");
+            }
+            Outcome::Held | Outcome::Answering | Outcome::Ignored(_) => {}
         }
         self.act();
+    }
+
+    /// Gives a packet to the intake; `later` says what starts at its flow's boundary, if
+    /// the flow has an owner.
+    fn take(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        later: Option<Expected>,
+    ) -> Outcome<Found> {
+        let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
+        let mut look = Look {
+            shared: &shared,
+            cluster: &cluster,
+            decisions: self.decisions,
+            key: arrived.key,
+            later,
+            not_remembered: false,
+        };
+        let outcome =
+            (self.intake).on_packet(now, arrived, |bytes, progress| look.at(bytes, progress));
+        if look.not_remembered {
+            self.count("not-remembered");
+        }
+        outcome
     }
 
     /// A backend could not set the connection up: another one may, and if there
@@ -273,13 +313,14 @@ impl State {
             return;
         };
         if record.isns.client != arrived.isns.client
-            || record.state == FlowState::Reading
+            || !record.has_backend()
             || record.epoch != meta.epoch
         {
             return self.count("late-refusals");
         }
         self.count("refusals");
         arrived.isns = record.isns;
+        arrived.cookie = record.cookie;
         self.shared.health.refused(record.slot, why);
         if self.shared.renew_decisions().is_err() {
             self.count("record-failures");
@@ -287,11 +328,12 @@ impl State {
         let decision = self.decide_again(&arrived, &record);
         match (decision, why) {
             (Decision::To(choice), _) if choice.slot != record.slot => {
-                let Some(record) = self.assign(now, &arrived, &choice, Before::Refused(meta.epoch))
+                let before = Before::Refused(meta.epoch);
+                let Some(record) = self.assign(now, &arrived, &choice, before, record.again())
                 else {
                     return;
                 };
-                let payload_max = self.payload_max(&arrived);
+                let payload_max = self.payload_max(&arrived.handshake);
                 if !self.intake.assigned(now, &arrived.key, payload_max) {
                     self.forward(&record, &arrived, inner);
                 }
@@ -334,8 +376,8 @@ impl State {
         match decision {
             Decision::To(choice) => {
                 let before = Before::Refused(record.epoch);
-                if let Some(record) = self.assign(now, &arrived, &choice, before) {
-                    let payload_max = self.payload_max(&arrived);
+                if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
+                    let payload_max = self.payload_max(&arrived.handshake);
                     if !self.intake.assigned(now, &arrived.key, payload_max) {
                         self.forward(&record, &arrived, inner);
                     }
@@ -351,7 +393,7 @@ impl State {
         cluster.lost(record.pool, &record.request, record.slot);
         let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
         let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
-        if let Looked::Done(decision) =
+        if let Looked::Done(decision) | Looked::Cut(decision, _) =
             cluster.look(health, arrived.key.vip, arrived.key.client, &inspection)
         {
             return decision;
@@ -385,12 +427,12 @@ impl State {
 
     /// The record of the very connection that a packet belongs to, if it has a backend.
     fn assigned(&self, arrived: &Arrived<'_>) -> Option<Record> {
-        self.assigned_record(&arrived.key, arrived.isns)
+        self.record_of(arrived).filter(Record::has_backend)
     }
 
-    fn assigned_record(&self, key: &FlowKey, isns: Isns) -> Option<Record> {
-        let record = self.shared.records.get(key).ok()??;
-        (record.isns == isns && record.state != FlowState::Reading).then_some(record)
+    fn record_of(&self, arrived: &Arrived<'_>) -> Option<Record> {
+        let record = self.shared.records.get(&arrived.key).ok()??;
+        (record.isns == arrived.isns).then_some(record)
     }
 
     fn assign(
@@ -399,6 +441,7 @@ impl State {
         arrived: &Arrived<'_>,
         choice: &Choice,
         before: Before,
+        extent: Extent,
     ) -> Option<Record> {
         let held = self
             .intake
@@ -413,6 +456,10 @@ impl State {
             after: before.refused(),
             older: before.older(),
             held,
+            extent,
+            care: self.cluster.care(choice.pool),
+            has_rest: self.intake.has_rest(&arrived.key),
+            predecessor: None,
         };
         match self.shared.records.assign(&assignment) {
             Ok(record) => Some(record),
@@ -431,13 +478,13 @@ impl State {
         if arrived.checksum == TcpChecksum::Wrong {
             return self.count("bad-checksum");
         }
-        let Some(to) = self.backend_address(record.slot) else {
+        let Some((to, option)) = self.way_of(&arrived.key, record) else {
             return self.count("no-backend");
         };
         self.note_end(&arrived.key, arrived.header.flags);
         if inner.len() <= self.inner_max {
             self.to_backends.push(to, |out| {
-                geneve::write(&record.option, inner, out);
+                geneve::write(&option, inner, out);
                 if arrived.checksum == TcpChecksum::Partial {
                     let at = out.len() - inner.len() + HEADERS / 2;
                     let (source, destination) = (arrived.key.client.ip(), arrived.key.vip.ip());
@@ -446,7 +493,12 @@ impl State {
             });
             return;
         }
-        let chunk = usize::from(self.payload_max(arrived));
+        self.forward_in_pieces(&option, to, arrived);
+    }
+
+    /// Sends a client's packet on in pieces that fit.
+    fn forward_in_pieces(&mut self, option: &meta::Raw, to: SocketAddrV4, arrived: &Arrived<'_>) {
+        let chunk = usize::from(self.payload_max(&arrived.handshake));
         let count = arrived.payload.len().div_ceil(chunk);
         for (index, payload) in arrived.payload.chunks(chunk).enumerate() {
             let mut header = arrived.header;
@@ -462,13 +514,29 @@ impl State {
             };
             let packet = segment.to_packet();
             self.to_backends
-                .push(to, |out| geneve::write(&record.option, &packet, out));
+                .push(to, |out| geneve::write(option, &packet, out));
         }
     }
 
+    /// Where a flow's packets go, and with which option: as the data path does it.
+    fn way_of(&self, key: &FlowKey, record: &Record) -> Option<(SocketAddrV4, meta::Raw)> {
+        let to = self.backend_address(record.slot)?;
+        if !record.is_moving() {
+            return Some((to, record.option));
+        }
+        let by = self.backend_address(record.previous)?;
+        let handoff = Meta {
+            kind: Kind::Handoff { next: *to.ip() },
+            requests: record.requests_before as u16,
+            ..Meta::decode(&record.option).ok()?
+        };
+        let binding = Binding::of_flow(IpAddr::V4(*by.ip()), key.client, key.vip)?;
+        Some((by, handoff.seal(&self.cluster.keys, &binding)))
+    }
+
     /// The most payload of one segment to a backend.
-    fn payload_max(&self, arrived: &Arrived<'_>) -> u16 {
-        let options = if arrived.handshake.timestamps { 12 } else { 0 };
+    fn payload_max(&self, handshake: &Handshake) -> u16 {
+        let options = if handshake.timestamps { 12 } else { 0 };
         (self.inner_max - HEADERS - options).min(u16::MAX.into()) as u16
     }
 
@@ -494,11 +562,19 @@ impl State {
                 } => {
                     // A copy of the first segment was on its way here while the flow was
                     // assigned and the intake forgot it: the backend has it.
-                    if self.intake.is_reading(&key) && self.assigned_record(&key, isns).is_some() {
+                    let known = self.shared.records.get(&key).ok().flatten();
+                    let assigned = known.is_some_and(|r| r.isns == isns && r.has_backend());
+                    if self.intake.is_reading(&key) && assigned {
                         self.intake.forget(&key);
                     } else if self.shared.records.read_on(&key, isns, handshake).is_err() {
                         self.count("table-full");
                         self.intake.forget(&key);
+                    }
+                }
+                Action::Stay { key } => {
+                    self.waiting.end(&key);
+                    if self.shared.records.stay(&key).is_err() {
+                        self.count("record-failures");
                     }
                 }
                 Action::Ended { key, isns, .. } => {
@@ -512,19 +588,12 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
-        let Some(to) = self.backend_address(record.slot) else {
-            return self.count("no-backend");
+        let way = match kind {
+            None => self.way_of(key, &record),
+            Some(kind) => self.sealed(key, &record, |meta| Meta { kind, ..meta }),
         };
-        let option = match kind {
-            None => record.option,
-            Some(kind) => {
-                let Ok(meta) = Meta::decode(&record.option) else {
-                    return;
-                };
-                let binding = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip);
-                let Some(binding) = binding else { return };
-                Meta { kind, ..meta }.seal(&self.cluster.keys, &binding)
-            }
+        let Some((to, option)) = way else {
+            return self.count("no-backend");
         };
         if kind.is_none() {
             self.note_end(key, segment.header.flags);
@@ -532,6 +601,19 @@ impl State {
         let packet = segment.to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
+    }
+
+    /// The owner's address, and its option as `change` makes it.
+    fn sealed(
+        &self,
+        key: &FlowKey,
+        record: &Record,
+        change: impl FnOnce(Meta) -> Meta,
+    ) -> Option<(SocketAddrV4, meta::Raw)> {
+        let to = self.backend_address(record.slot)?;
+        let meta = Meta::decode(&record.option).ok()?;
+        let binding = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip)?;
+        Some((to, change(meta).seal(&self.cluster.keys, &binding)))
     }
 
     /// A FIN that does not pass through the data path ages its record all the same.

@@ -14,8 +14,8 @@ use super::errors::ConfigErrors;
 use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
-    Attach, Backend, ClusterKey, Config, Dispatcher, HeaderRule, Limits, Member, Pool, Rule,
-    Service, value,
+    Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
+    Rule, Service, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -165,6 +165,8 @@ fn read_pools<'s>(
             let policy = read_policy(&mut section);
             let stickiness = read_stickiness(&mut section);
             let costs = read_costs(&mut section);
+            let handoff = section.optional("handoff", value::handoff);
+            let survive_close = section.optional("survive_close", value::boolean);
             let listed = section.required("backends", "[\"b1\"]", |v| {
                 v.as_array().ok_or_else(|| "expected an array such as [\"b1\", \"b2\"]".to_owned())
             });
@@ -190,6 +192,8 @@ fn read_pools<'s>(
                 policy,
                 stickiness,
                 costs,
+                handoff: value_or(handoff, Handoff::default()),
+                survive_close: value_or(survive_close, true),
                 members,
             }
         })
@@ -366,6 +370,7 @@ fn read_limits(mut section: Section<'_>) -> Limits {
         flows: value_or(flows, default.flows.into()) as u32,
         idle_timeout: duration("idle_timeout", s(1)..=s(30 * 86_400), default.idle_timeout),
         fin_timeout: duration("fin_timeout", s(1)..=s(3600), default.fin_timeout),
+        drain_timeout: duration("drain_timeout", s(0)..=s(86_400), default.drain_timeout),
         heartbeat: duration("heartbeat", ms(10)..=s(5), default.heartbeat),
     };
     section.finish();

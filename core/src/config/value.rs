@@ -9,7 +9,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::nearest::suggestion;
-use super::{Attach, CookieValue, Costs, PolicyKind, Stickiness};
+use super::{Attach, CookieValue, Costs, Handoff, PolicyKind, Stickiness};
 use crate::policy::Class;
 
 /// The longest name: it is a C string of 32 bytes in the data path.
@@ -234,6 +234,17 @@ pub(super) fn attach(value: &DeValue<'_>) -> Result<Attach, String> {
             ("xdp", Attach::Xdp),
             ("xdp-generic", Attach::XdpGeneric),
             ("tc", Attach::Tc),
+        ],
+    )
+}
+
+pub(super) fn handoff(value: &DeValue<'_>) -> Result<Handoff, String> {
+    one_of(
+        value,
+        &[
+            ("half-pipe", Handoff::HalfPipe),
+            ("drained", Handoff::Drained),
+            ("none", Handoff::None),
         ],
     )
 }

@@ -41,6 +41,17 @@ impl<'a> HttpHead<'a> {
             .map(|(_, value)| value)
     }
 
+    /// Has every line a name and a colon, so that nobody reads a field where we read
+    /// none? Lines that continue the one before, and white space before a colon, leave
+    /// it to the reader (RFC 9112 §5.1, §5.2).
+    pub fn has_plain_fields(&self) -> bool {
+        let lines = self.fields.split(|&b| b == b'\n').map(without_cr);
+        lines.filter(|line| !line.is_empty()).all(|line| {
+            let name = until(line, b":");
+            name.len() < line.len() && !name.is_empty() && name.iter().all(|&b| is_token_byte(b))
+        })
+    }
+
     /// Every field line that has a name, with its value as sent but for the
     /// white space around it.
     pub fn headers(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {

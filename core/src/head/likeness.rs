@@ -13,11 +13,12 @@ const HEAD_MIN: usize = 16;
 /// A number that requests with the same request line and the same Host line have
 /// in common, byte for byte; others have another, but for one case in 2^64 that
 /// nobody without the key can find. None for what is unusual: `payload` must be
-/// one whole head and nothing else, with lines that end in CR LF where it ends,
-/// and at most one Host.
+/// one whole head of a GET or HEAD and nothing else, with lines that end in CR LF where
+/// it ends, at most one Host, and no field that may announce more: a body, an upgrade.
 pub fn likeness(payload: &[u8], key: &[u8; 16]) -> Option<NonZeroU64> {
     let fits = (HEAD_MIN..=HEAD_MAX).contains(&payload.len());
-    if !fits || !payload.ends_with(b"\r\n\r\n") || !payload[0].is_ascii_uppercase() {
+    let is_plain = payload.starts_with(b"GET ") || payload.starts_with(b"HEAD ");
+    if !fits || !payload.ends_with(b"\r\n\r\n") || !is_plain {
         return None;
     }
     let mut lines = payload.split(|&b| b == b'\n');
@@ -30,7 +31,7 @@ pub fn likeness(payload: &[u8], key: &[u8; 16]) -> Option<NonZeroU64> {
             break;
         }
         let ends_head = line.is_empty() || line[0] == b'\r';
-        if ends_head && at + 2 < payload.len() {
+        if ends_head && at + 2 < payload.len() || announces_more(&payload[at..]) {
             return None;
         }
         if line
@@ -51,6 +52,17 @@ pub fn likeness(payload: &[u8], key: &[u8; 16]) -> Option<NonZeroU64> {
     text.extend_from_slice(&(request_line.len() as u32).to_le_bytes());
     text.extend_from_slice(&(host.len() as u32).to_le_bytes());
     NonZeroU64::new(siphash24(key, &text))
+}
+
+/// May a line that begins so say of bytes behind the head, or continue the line before
+/// (RFC 9112 §5.2)? Compared as the data path does: eight bytes, in lower case.
+fn announces_more(line: &[u8]) -> bool {
+    let folded = matches!(line.first(), Some(b' ' | b'\t'));
+    folded
+        || line.first_chunk::<8>().is_some_and(|name| {
+            let name = name.map(|byte| byte | 0x20);
+            [b"content-", b"transfer", b"upgrade:"].contains(&&name)
+        })
 }
 
 #[cfg(test)]
@@ -79,7 +91,7 @@ mod tests {
             "GET /a HTTP/1.1\r\nHost: y\r\n\r\n",
             "GET /a HTTP/1.1\r\nHost:x\r\n\r\n",
             "GET /a HTTP/1.1\r\nXHost: x\r\n\r\n",
-            "GET /a HTTP/1.1\r\n Host: x\r\n\r\n",
+            "GET /a HTTP/1.1\r\nUpgrade-Insecure-Requests: 1\r\n\r\n",
         ] {
             assert!(of(other).is_some_and(|o| o != plain), "{other}");
         }
@@ -95,6 +107,12 @@ mod tests {
             "\r\nGET /a HTTP/1.1\r\nHost: x\r\n\r\n",
             "\u{16}ET /a HTTP/1.1\r\nHost: x\r\n\r\n",
             "GET /a\r\n\r\n",
+            "POST /a HTTP/1.1\r\nHost: x\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
+            "GET /a HTTP/1.1\r\nTRANSFER-ENCODING: chunked\r\nHost: x\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: x\r\nuPGRADE: websocket\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: x\r\n Content-Length: 5\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: x\r\n\tcontinued\r\n\r\n",
         ] {
             assert_eq!(of(unusual), None, "{unusual:?}");
         }

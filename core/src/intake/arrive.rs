@@ -12,6 +12,11 @@ impl Intake {
         if let Err(why) = check(arrived) {
             return Outcome::Ignored(why);
         }
+        if arrived.later
+            && let Some(flow) = self.table.take_retained(&arrived.key, arrived.cookie)
+        {
+            return self.on_rest(now, flow, arrived);
+        }
         let Some(Flow {
             connection,
             serial,
@@ -39,6 +44,30 @@ impl Intake {
         }
     }
 
+    /// What follows a request that a backend is still to confirm: it waits.
+    fn on_rest<Decision>(
+        &mut self,
+        now: Duration,
+        mut flow: Flow,
+        arrived: &Arrived<'_>,
+    ) -> Outcome<Decision> {
+        let mut outcome = Outcome::Held;
+        if let Phase::Retained(retained) = &mut flow.phase {
+            let first_window = self.bounds.first_window.into();
+            let (connection, reading) = &mut **retained.rest.get_or_insert_with(|| {
+                let reading = Reading::new(now + self.bounds.head_timeout);
+                Box::new((Connection::new(arrived, first_window), reading))
+            });
+            if connection.isns != arrived.isns || self.table.bytes() > self.bounds.bytes {
+                outcome = Outcome::Ignored(Ignored::Full);
+            } else if let Err(why) = reading.take_in(connection, arrived, self.bounds.capacity()) {
+                outcome = Outcome::Ignored(why);
+            }
+        }
+        self.table.put(flow);
+        outcome
+    }
+
     /// The first packet of a connection that we see.
     fn on_new<Decision>(
         &mut self,
@@ -49,12 +78,12 @@ impl Intake {
         if arrived.is(Flags::RST) {
             return Outcome::Ignored(Ignored::Reset);
         }
-        if arrived.ack() != arrived.isns.server + 1 {
+        if !arrived.later && arrived.ack() != arrived.isns.server + 1 {
             return Outcome::Ignored(Ignored::BadAck);
         }
         let in_order = arrived.seq() == arrived.isns.client + 1;
         if arrived.payload.is_empty() {
-            return if in_order && arrived.is(Flags::FIN) {
+            return if in_order && arrived.is(Flags::FIN) && !arrived.later {
                 self.close_silently(arrived)
             } else {
                 Outcome::Ignored(Ignored::Empty)
@@ -62,12 +91,18 @@ impl Intake {
         }
 
         let mut reading = Reading::new(now + self.bounds.head_timeout);
-        if in_order {
+        let mut cut = None;
+        if in_order && !arrived.later {
             match inspect(arrived.payload, &mut reading.progress) {
                 Looked::Done(decision) => {
                     self.replace(&arrived.key);
                     return Outcome::Complete(decision);
                 }
+                Looked::Cut(decision, end) if end >= arrived.payload.len() => {
+                    self.replace(&arrived.key);
+                    return Outcome::Complete(decision);
+                }
+                Looked::Cut(decision, end) => cut = Some((decision, end)),
                 Looked::Bad(answer) => {
                     self.answer(now, arrived, answer, Body::Full);
                     return Outcome::Answering;
@@ -88,7 +123,18 @@ impl Intake {
         if !self.make_room(serial, reading.assembly.bytes()) {
             return Outcome::Ignored(Ignored::Full);
         }
-        self.want_packets_of(&connection);
+        if let Some((decision, end)) = cut {
+            reading.decide(Some(end));
+            self.table.put(Flow {
+                connection,
+                serial,
+                phase: Phase::Reading(reading),
+            });
+            return Outcome::Decide(decision);
+        }
+        if !arrived.later {
+            self.want_packets_of(&connection);
+        }
         self.read_on(now, connection, serial, reading, taken, inspect)
     }
 
@@ -102,7 +148,8 @@ impl Intake {
         arrived: &Arrived<'_>,
         inspect: impl FnMut(&[u8], &mut Progress) -> Looked<Decision>,
     ) -> Outcome<Decision> {
-        let taken = if arrived.is(Flags::ACK) && arrived.ack() != connection.our_start() {
+        let heard_more = arrived.is(Flags::ACK) && arrived.ack() != connection.our_start();
+        let taken = if heard_more && !connection.later {
             Err(Ignored::BadAck)
         } else if arrived.is(Flags::RST) {
             if reading.allows_reset(&connection, arrived.seq()) {
@@ -132,7 +179,7 @@ impl Intake {
     }
 
     /// Looks at what has come together.
-    fn read_on<Decision>(
+    pub(super) fn read_on<Decision>(
         &mut self,
         now: Duration,
         mut connection: Connection,
@@ -145,8 +192,16 @@ impl Intake {
         if bytes.len() > reading.inspected {
             match inspect(bytes, &mut reading.progress) {
                 Looked::More => reading.inspected = bytes.len(),
-                Looked::Done(decision) => {
-                    reading.decide();
+                looked @ (Looked::Done(_) | Looked::Cut(..)) => {
+                    let (decision, cut) = match looked {
+                        Looked::Cut(decision, end) => (decision, Some(end)),
+                        Looked::Done(decision) => (decision, None),
+                        Looked::More | Looked::Bad(_) => unreachable!("not in this arm"),
+                    };
+                    reading.decide(cut);
+                    if connection.later {
+                        reading.wait_until(now + self.bounds.head_timeout * 3);
+                    }
                     self.table.put(Flow {
                         connection,
                         serial,
@@ -160,7 +215,12 @@ impl Intake {
                 }
             }
         }
-        if reading.inspected >= self.bounds.head_bytes {
+        let too_large = reading.inspected >= self.bounds.head_bytes;
+        if connection.later && (too_large || reading.closed()) {
+            self.stay(now, connection, serial, reading);
+            return Outcome::Assigned;
+        }
+        if too_large {
             self.counters.heads_too_large += 1;
             let answer = if reading.is_tls() {
                 Answer::DECODE_ERROR
@@ -194,11 +254,15 @@ impl Intake {
     /// A packet of a flow that the caller has not assigned yet.
     fn on_decided<Decision>(
         &mut self,
-        connection: Connection,
+        mut connection: Connection,
         serial: u64,
-        reading: Reading,
+        mut reading: Reading,
         arrived: &Arrived<'_>,
     ) -> Outcome<Decision> {
+        // It waits for its owner to give it up, and what follows waits with it.
+        if connection.later {
+            let _ = reading.take_in(&mut connection, arrived, self.bounds.capacity());
+        }
         if arrived.is(Flags::RST) && reading.allows_reset(&connection, arrived.seq()) {
             self.end(&connection, End::ClientReset);
             return Outcome::Ignored(Ignored::Reset);

@@ -66,6 +66,25 @@ impl Assembly {
         (place < end).then_some(start..end)
     }
 
+    /// Takes off what lies from `at` on, as a stream of its own that starts there.
+    pub(super) fn split_off(&mut self, at: usize) -> Self {
+        let mut rest = Self::default();
+        if at < self.contiguous.len() {
+            rest.contiguous = self.contiguous.split_off(at);
+        }
+        for (start, mut piece) in std::mem::take(&mut self.ahead) {
+            if start < at {
+                let behind = piece.split_off(piece.len().min(at - start));
+                self.ahead.insert(start, piece);
+                rest.insert(0, &behind);
+            } else {
+                rest.insert(start - at, &piece);
+            }
+        }
+        self.ahead_bytes = self.ahead.values().map(Vec::len).sum();
+        rest
+    }
+
     /// Adds `bytes` at `start`, where none is there yet.
     pub(super) fn insert(&mut self, start: usize, bytes: &[u8]) -> Inserted {
         let known = self.contiguous.len().saturating_sub(start).min(bytes.len());
@@ -189,6 +208,45 @@ mod tests {
             "progress is always possible"
         );
         assert_eq!(assembly.insert(1001, b"x"), Inserted::Ahead);
+    }
+
+    #[test]
+    fn what_lies_behind_a_place_is_a_stream_of_its_own() {
+        for at in 0..=14 {
+            let mut whole = Assembly::default();
+            whole.insert(0, b"abcd");
+            whole.insert(6, b"ghi");
+            whole.insert(11, b"l");
+            let bytes = whole.bytes();
+            let rest = whole.split_off(at);
+            assert_eq!(whole.bytes() + rest.bytes(), bytes, "{at}");
+            assert!(whole.end() <= at || at > 12, "{at}");
+            let all: Vec<u8> = (0..14)
+                .map(|place| match place < at {
+                    true => byte_at(&whole, place),
+                    false => byte_at(&rest, place - at),
+                })
+                .collect();
+            assert_eq!(all, b"abcd..ghi..l..", "{at}");
+            assert_eq!(
+                rest.contiguous().is_empty(),
+                rest.bytes() == 0 || rest.has_gap_first()
+            );
+        }
+    }
+
+    impl Assembly {
+        fn has_gap_first(&self) -> bool {
+            self.contiguous.is_empty() && !self.ahead.contains_key(&0)
+        }
+    }
+
+    fn byte_at(assembly: &Assembly, place: usize) -> u8 {
+        let ahead = (assembly.ahead()).find(|(at, piece)| (*at..at + piece.len()).contains(&place));
+        match assembly.contiguous().get(place) {
+            Some(&byte) => byte,
+            None => ahead.map_or(b'.', |(at, piece)| piece[place - at]),
+        }
     }
 
     /// Against a model that keeps one cell for each byte.

@@ -32,6 +32,8 @@ counters! {
     assigned,
     /// Packets of flows that we answer.
     answering,
+    /// Connections that stay with their owner: what they hold has no boundary.
+    stayed,
     /// Connections closed by the client without a byte.
     closed_silent,
     /// Heads that did not come in time.

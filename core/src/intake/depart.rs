@@ -3,6 +3,9 @@
 use super::*;
 use crate::wire::segment::Segment;
 
+/// Fits every path (RFC 9293 §3.7.1).
+const SMALLEST_SEGMENT: usize = 536;
+
 impl Intake {
     pub(super) fn on_reading_due(
         &mut self,
@@ -22,6 +25,10 @@ impl Intake {
                 serial,
                 phase: Phase::Reading(reading),
             });
+            return;
+        }
+        if connection.later {
+            self.stay(now, connection, serial, reading);
             return;
         }
         self.counters.head_timeouts += 1;
@@ -162,8 +169,65 @@ impl Intake {
         });
     }
 
+    /// What starts at an owner's boundary is the owner's, whatever it is.
+    pub(super) fn stay(
+        &mut self,
+        now: Duration,
+        connection: Connection,
+        serial: u64,
+        reading: Reading,
+    ) {
+        self.counters.stayed += 1;
+        let key = connection.key;
+        self.actions.push_back(Action::Stay { key });
+        self.depart(now, connection, serial, reading, SMALLEST_SEGMENT);
+    }
+
+    /// Sends what was read to its backend, and keeps what has been acknowledged.
+    pub(super) fn depart(
+        &mut self,
+        now: Duration,
+        connection: Connection,
+        serial: u64,
+        mut reading: Reading,
+        mss: usize,
+    ) {
+        let rest = reading.split_rest(now + self.bounds.head_timeout);
+        let rest = rest.map(|(cut, rest)| (connection.rest(cut), rest));
+        if reading.acked == 0 {
+            let all = retained::all_segments(&connection, &reading, mss);
+            self.send_to_backend(&connection, all);
+            if let Some((connection, reading)) = rest {
+                self.table.put(Flow {
+                    connection,
+                    serial,
+                    phase: Phase::Reading(reading),
+                });
+            }
+            return;
+        }
+        let ahead = retained::segments_ahead(&connection, &reading, mss);
+        let mut retained = Retained::new(&reading, mss, now);
+        retained.rest = rest.map(Box::new);
+        self.send_retained(&connection, &retained);
+        self.send_to_backend(&connection, ahead);
+        self.table.put(Flow {
+            connection,
+            serial,
+            phase: Phase::Retained(retained),
+        });
+    }
+
     /// A flow that has to go for another one.
     pub(super) fn evict(&mut self, mut connection: Connection, reading: &Reading) {
+        if connection.later {
+            let key = connection.key;
+            self.actions.push_back(Action::Stay { key });
+            let all = retained::all_segments(&connection, reading, SMALLEST_SEGMENT);
+            self.send_to_backend(&connection, all);
+            self.counters.ended(End::Evicted);
+            return;
+        }
         self.reset(&mut connection, reading);
         self.end(&connection, End::Evicted);
     }

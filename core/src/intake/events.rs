@@ -26,6 +26,12 @@ pub struct Arrived<'a> {
     pub key: FlowKey,
     /// Its beginnings.
     pub isns: Isns,
+    /// The number of our SYN-ACK, the same for the connection's whole life: ISNs move
+    /// with its owners.
+    pub cookie: ServerSeq,
+    /// It is about a request of a connection that has an owner. `isns` are the number
+    /// before that request's first one, and the cookie.
+    pub later: bool,
     /// What its handshake agreed.
     pub handshake: Handshake,
     /// The packet's TCP header.
@@ -52,7 +58,9 @@ impl<'a> Arrived<'a> {
         let (header, payload) = tcp::Header::parse(packet.payload())?;
         let (source, destination) = (packet.source().into(), packet.destination().into());
         let server_isn = match meta.kind {
-            Kind::Request { server_isn } | Kind::Unheard { server_isn } => server_isn,
+            Kind::Request { server_isn }
+            | Kind::Unheard { server_isn }
+            | Kind::Next { server_isn } => server_isn,
             _ => ServerSeq::new(header.ack) + u32::MAX,
         };
         Ok(Self {
@@ -64,6 +72,8 @@ impl<'a> Arrived<'a> {
                 client: meta.start + u32::MAX,
                 server: server_isn,
             },
+            cookie: server_isn,
+            later: matches!(meta.kind, Kind::Next { .. }),
             handshake: meta.handshake,
             header,
             payload,
@@ -98,6 +108,9 @@ pub enum Looked<Decision> {
     More,
     /// It is complete, and this is what the caller makes of it.
     Done(Decision),
+    /// As `Done`, and only so many bytes belong to it: what follows is to be looked at
+    /// by itself, once this has been assigned ([`resume`](super::Intake::resume)).
+    Cut(Decision, usize),
     /// It can only be answered.
     Bad(Answer),
 }
@@ -165,6 +178,12 @@ pub enum Action {
         /// An empty segment of the flow, to be enclosed.
         segment: Segment,
     },
+    /// What is held of a flow that has an owner is the owner's, whatever it is, and so
+    /// is all that will come. The bytes follow.
+    Stay {
+        /// The flow.
+        key: FlowKey,
+    },
     /// Write a record that brings the flow's packets here.
     Reading {
         /// The flow.
@@ -174,7 +193,8 @@ pub enum Action {
         /// What its handshake agreed.
         handshake: Handshake,
     },
-    /// Delete the flow's record, if it is still that of these ISNs.
+    /// Delete the flow's record, if it is still that of these ISNs and was made for
+    /// reading.
     Ended {
         /// The flow.
         key: FlowKey,
@@ -195,6 +215,7 @@ impl Action {
             },
             Self::ToBackend { key, .. }
             | Self::Probe { key, .. }
+            | Self::Stay { key }
             | Self::Reading { key, .. }
             | Self::Ended { key, .. } => *key,
         }

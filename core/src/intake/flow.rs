@@ -26,6 +26,11 @@ pub(super) struct Flow {
 pub(super) struct Connection {
     pub(super) key: FlowKey,
     pub(super) isns: Isns,
+    pub(super) cookie: ServerSeq,
+    /// It has an owner, and starts at a boundary in the middle of the connection.
+    pub(super) later: bool,
+    /// What the client's window leaves behind the place where it has moved.
+    window_behind: Option<u16>,
     pub(super) handshake: Handshake,
     peer: Peer,
 }
@@ -46,6 +51,8 @@ pub(super) enum Phase {
 struct Peer {
     /// The window field of its latest packet.
     window: u16,
+    /// What it has acknowledged.
+    heard: ServerSeq,
     /// Its latest clock, and the latest of ours that it has seen.
     timestamps: Option<Timestamps>,
     /// The clock that we echo: of its latest packet in order (RFC 7323 §4.3).
@@ -61,9 +68,13 @@ impl Connection {
         Self {
             key: arrived.key,
             isns: arrived.isns,
+            cookie: arrived.cookie,
+            later: arrived.later,
+            window_behind: None,
             handshake: arrived.handshake,
             peer: Peer {
                 window: arrived.header.window,
+                heard: arrived.ack(),
                 timestamps: timestamps.filter(|_| arrived.handshake.timestamps),
                 recent: timestamps.map_or(0, |timestamps| timestamps.value),
                 edge: arrived.isns.client + 1 + first_window,
@@ -81,9 +92,41 @@ impl Connection {
         self.isns.client + 1
     }
 
-    /// Our first byte.
+    /// Our first byte. While an owner sends, what the client expects: it is the only
+    /// number that a client takes in any case.
     pub(super) fn our_start(&self) -> ServerSeq {
-        self.isns.server + 1
+        if self.later {
+            self.peer.heard
+        } else {
+            self.isns.server + 1
+        }
+    }
+
+    /// The owner has given it up: it begins anew, at `end` in our space. The client may
+    /// be about to hear what lies before; `clock` is the latest that it will have seen of
+    /// ours then (RFC 7323), 0 if nobody knows.
+    pub(super) fn rebase(&mut self, end: ServerSeq, clock: u32) {
+        let shift = self.handshake.window_scales.map_or(0, |s| s.client.min(14));
+        let ahead = self.peer.heard.distance_to(end).max(0).cast_unsigned();
+        let window = (u32::from(self.peer.window) << shift).saturating_sub(ahead) >> shift;
+        self.window_behind = Some(window as u16);
+        self.isns.server = end + u32::MAX;
+        self.later = false;
+        if let Some(timestamps) = self.peer.timestamps.as_mut().filter(|_| clock != 0) {
+            timestamps.echo = later_clock(timestamps.echo, clock);
+        }
+    }
+
+    /// The same connection from a boundary on that lies `bytes` behind its start.
+    pub(super) fn rest(&self, bytes: usize) -> Self {
+        let mut rest = self.clone();
+        rest.isns = Isns {
+            client: self.isns.client + bytes as u32,
+            server: self.cookie,
+        };
+        rest.window_behind = None;
+        rest.later = true;
+        rest
     }
 
     /// How many SACK blocks a segment to the client may have.
@@ -98,6 +141,7 @@ impl Connection {
     /// Remembers what a packet says; `expected` is the next byte in order.
     pub(super) fn note(&mut self, arrived: &Arrived<'_>, expected: ClientSeq) {
         self.peer.window = arrived.header.window;
+        self.peer.heard = self.peer.heard.later_of(arrived.ack());
         let (Some(known), Some(new)) =
             (&mut self.peer.timestamps, arrived.header.options.timestamps)
         else {
@@ -142,21 +186,27 @@ impl Connection {
         }
     }
 
-    /// A segment to the backend, as the client's latest packet would have it.
+    /// A segment to the backend, as the client's latest packet would have it. Only the one
+    /// that starts the request says where the backend's answer begins: the others tell the
+    /// owner before how far its own has come.
     pub(super) fn segment_to_backend(
         &self,
         seq: ClientSeq,
         flags: Flags,
         payload: Vec<u8>,
     ) -> Segment {
+        let (ack, window) = match seq == self.start() {
+            true => (self.our_start(), self.window_behind),
+            false => (self.peer.heard, None),
+        };
         Segment {
             source: self.key.client,
             destination: self.key.vip,
             header: Header {
                 seq: seq.raw(),
-                ack: self.our_start().raw(),
+                ack: ack.raw(),
                 flags: flags | Flags::ACK,
-                window: self.peer.window,
+                window: window.unwrap_or(self.peer.window),
                 options: Options {
                     timestamps: self.peer.timestamps,
                     ..Options::default()
@@ -190,7 +240,7 @@ impl Flow {
     pub(super) fn bytes(&self) -> usize {
         match &self.phase {
             Phase::Reading(reading) => reading.assembly.bytes(),
-            Phase::Retained(retained) => retained.bytes.len(),
+            Phase::Retained(retained) => retained.bytes.len() + retained.rest_bytes(),
             Phase::Goodbye(_) => 0,
         }
     }

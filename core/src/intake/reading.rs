@@ -38,6 +38,8 @@ pub(super) struct Reading {
     expires: Duration,
     /// Complete: waits for the caller.
     pub(super) decided: bool,
+    /// What follows from here on is not part of it.
+    cut: Option<usize>,
 }
 
 /// What taking a packet in did.
@@ -70,7 +72,28 @@ impl Reading {
             ack_due: None,
             expires,
             decided: false,
+            cut: None,
         }
+    }
+
+    /// Does anything lie behind the place where it is cut?
+    pub(super) fn has_rest(&self) -> bool {
+        let end = self.fin.map_or(self.assembly.end(), |fin| fin + 1);
+        self.cut.is_some_and(|cut| end > cut)
+    }
+
+    /// Takes off what lies behind the place where it is cut, if anything does.
+    pub(super) fn split_rest(&mut self, expires: Duration) -> Option<(usize, Self)> {
+        let cut = self.cut.filter(|_| self.has_rest())?;
+        let rest = Self {
+            assembly: self.assembly.split_off(cut),
+            acked: self.acked.saturating_sub(cut),
+            fin: self.fin.and_then(|fin| fin.checked_sub(cut)),
+            ..Self::new(expires)
+        };
+        self.acked = self.acked.min(cut);
+        self.fin = self.fin.filter(|&fin| fin < cut);
+        Some((cut, rest))
     }
 
     /// Takes in the bytes and the FIN of a packet, up to `capacity` bytes
@@ -179,9 +202,15 @@ impl Reading {
     }
 
     /// Complete: only the caller's decision is missing.
-    pub(super) fn decide(&mut self) {
+    pub(super) fn decide(&mut self, cut: Option<usize>) {
         self.decided = true;
         self.ack_due = None;
+        self.cut = cut;
+    }
+
+    /// It waits for its turn, not for the client.
+    pub(super) fn wait_until(&mut self, expires: Duration) {
+        self.expires = self.expires.max(expires);
     }
 
     /// The next byte in order.

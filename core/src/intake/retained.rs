@@ -17,6 +17,8 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 pub(super) struct Retained {
     /// From the client's first byte on.
     pub(super) bytes: Vec<u8>,
+    /// What starts at the boundary behind them: looked at once they are confirmed.
+    pub(super) rest: Option<Box<(Connection, Reading)>>,
     /// Bytes at the beginning that we have acknowledged.
     acked: usize,
     /// Bytes at the beginning that the backend has.
@@ -42,6 +44,7 @@ impl Retained {
     pub(super) fn new(reading: &Reading, mss: usize, now: Duration) -> Self {
         Self {
             bytes: reading.assembly.contiguous().to_vec(),
+            rest: None,
             acked: reading.acked,
             confirmed: 0,
             fin: reading.closed(),
@@ -88,6 +91,11 @@ impl Retained {
     pub(super) fn segments(&self, connection: &Connection) -> Vec<Segment> {
         let bytes = &self.bytes[self.confirmed..];
         segments(connection, self.confirmed, bytes, self.fin, self.mss)
+    }
+
+    /// Bytes held of what follows.
+    pub(super) fn rest_bytes(&self) -> usize {
+        (self.rest.as_ref()).map_or(0, |rest| rest.1.assembly.bytes())
     }
 
     /// The number behind all that has come, FIN included.

@@ -4,6 +4,7 @@
 use super::events::Isns;
 use super::flow::{Flow, Phase};
 use crate::flow::FlowKey;
+use crate::seq::ServerSeq;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
@@ -36,6 +37,17 @@ impl Table {
     /// Takes a flow out if it is the one of these beginnings.
     pub(super) fn take_same(&mut self, key: &FlowKey, isns: Isns) -> Option<Flow> {
         if self.isns(key)? == isns {
+            self.take(key)
+        } else {
+            None
+        }
+    }
+
+    /// Takes a flow out if it is of the connection with that cookie, and retained.
+    pub(super) fn take_retained(&mut self, key: &FlowKey, cookie: ServerSeq) -> Option<Flow> {
+        let flow = self.get(key)?;
+        let same = flow.connection.cookie == cookie;
+        if same && matches!(flow.phase, Phase::Retained(_)) {
             self.take(key)
         } else {
             None

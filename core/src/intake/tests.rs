@@ -90,6 +90,8 @@ impl Bench {
         Arrived {
             key: self.key(),
             isns: self.isns,
+            cookie: self.isns.server,
+            later: false,
             handshake: self.handshake,
             header: Header {
                 seq: (self.isns.client + 1 + at as u32).raw(),
@@ -192,6 +194,7 @@ impl Bench {
                 )
             }
             Action::Reading { .. } => "reading".into(),
+            Action::Stay { .. } => "stay".into(),
             Action::Ended { why, .. } => format!("ended {why:?}"),
         }
     }

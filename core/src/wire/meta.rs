@@ -97,6 +97,12 @@ pub enum Kind {
         /// The sequence number of our SYN-ACK: the cookie.
         server_isn: ServerSeq,
     },
+    /// A dispatcher's data path to its daemon: what starts at, or reaches beyond, the
+    /// boundary of a flow that has an owner.
+    Next {
+        /// The sequence number of our SYN-ACK: the cookie.
+        server_isn: ServerSeq,
+    },
     /// A dispatcher's data path to the owner: this request goes to another one, by
     /// way of you (docs/protocol/handoff.md).
     Handoff {
@@ -278,6 +284,7 @@ impl Kind {
             Self::Vacated { end } => (15, 0, end.raw()),
             Self::Gc { end } => (16, 0, end.raw()),
             Self::Retired { end } => (17, 0, end.raw()),
+            Self::Next { server_isn } => (18, 0, server_isn.raw()),
         }
     }
 
@@ -342,6 +349,9 @@ impl Kind {
             17 => Self::Retired {
                 end: ServerSeq::new(value),
             },
+            18 => Self::Next {
+                server_isn: ServerSeq::new(value),
+            },
             other => return Err(MetaError::Kind(other)),
         })
     }
@@ -372,7 +382,8 @@ const HEAD: u8 = 32;
 const OUTLIVE: u8 = 64;
 
 impl Care {
-    fn bits(self) -> u8 {
+    /// Its bits among the TCP options, as they travel.
+    pub fn bits(self) -> u8 {
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
         bit(self.follow, FOLLOW) | bit(self.head, HEAD) | bit(self.outlive, OUTLIVE)
     }

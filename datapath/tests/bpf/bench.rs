@@ -11,8 +11,8 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
-    self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, Flow, FlowKey, FlowState, Node, Pod, Proof,
-    Service, ServiceKey, SiphashKey,
+    self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, Flow, FlowKey, FlowState, MARK_TUNNEL, Node,
+    Pod, Proof, Service, ServiceKey, SiphashKey,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests};
@@ -49,7 +49,7 @@ pub const EGRESS_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x44];
 pub const SLOT: u32 = 2;
 pub const EMPTY_SLOT: u32 = 3;
 /// No interface of the bench has this number.
-const ELSEWHERE: u32 = 77;
+pub const ELSEWHERE: u32 = 77;
 
 /// Which ids have keys, the signing one first.
 pub const KEY_IDS: [u8; 2] = [3, 4];
@@ -323,7 +323,8 @@ pub const HANDSHAKE: Handshake = Handshake {
     ecn: true,
 };
 
-/// A record of the flow from [`CLIENT`] to [`VIP`], assigned to [`SLOT`].
+/// A record of the flow from [`CLIENT`] to [`VIP`], assigned to [`SLOT`]; without
+/// boundaries, as a pool that hands nothing over makes it.
 pub fn established() -> Flow {
     record(FlowState::Established)
 }
@@ -339,6 +340,11 @@ pub fn record(state: FlowState) -> Flow {
         last_ack: SERVER_ISN + 1,
         created_ns: 1,
         packets: 1,
+        marks: MARK_TUNNEL,
+        next: CLIENT_ISN.wrapping_add(1),
+        asked_ack: SERVER_ISN + 1,
+        cookie: SERVER_ISN,
+        requests: 1,
         ..Flow::zeroed()
     }
 }

@@ -23,7 +23,7 @@ fn placed(ago: Duration) -> Flow {
         class: 2,
         report: 1,
         pool: 6,
-        created_ns: (clock::monotonic() - ago).as_nanos() as u64,
+        asked_ns: (clock::monotonic() - ago).as_nanos() as u64,
         last_seq: AFTER,
         ..established()
     }

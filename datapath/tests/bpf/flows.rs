@@ -423,6 +423,7 @@ fn a_flows_own_first_payload_stays_with_its_backend_after_a_syn() {
         let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), CLIENT_ISN, period);
         bench.put_flow(&Flow {
             server_isn: cookie,
+            cookie,
             packets: 2, // proofs stay
             ..established()
         });

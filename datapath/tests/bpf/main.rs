@@ -24,6 +24,7 @@ mod agent;
 mod answers;
 mod backend;
 mod bench;
+mod boundary;
 mod budget;
 mod closing;
 mod cookie;

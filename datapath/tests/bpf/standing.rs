@@ -24,6 +24,7 @@ const TO_SLOT: Decision = Decision {
     pool: POOL,
     slot: SLOT,
     server_port: 8080u16.to_be_bytes(),
+    care: 0,
     pad: 0,
 };
 
@@ -119,6 +120,8 @@ fn a_request_like_one_decided_before_gets_the_record_that_the_daemon_would_write
                 bytes: head.len() as u64,
                 created_ns: flow.created_ns,
                 last_seen_ns: flow.last_seen_ns,
+                asked_ns: flow.created_ns,
+                next: (ClientSeq::new(CLIENT_ISN) + 1 + head.len() as u32).raw(),
                 ..established()
             };
             assert_eq!(flow, expected);
@@ -248,6 +251,7 @@ fn epochs_are_above_those_before() {
     let ended = Flow {
         client_isn: CLIENT_ISN.wrapping_sub(1 << 20),
         server_isn: SERVER_ISN + 99,
+        cookie: SERVER_ISN + 99,
         state: FlowState::ClientFin as u32,
         syn_isn: CLIENT_ISN,
         syn_seen_ns: clock::monotonic().as_nanos() as u64 - 20_000_000,
@@ -308,13 +312,18 @@ fn backends_take_turns() {
 fn heads() -> impl Strategy<Value = Vec<u8>> {
     let line = prop_oneof![
         4 => "[A-Za-z-]{1,12}: [ -~]{0,60}",
+        1 => "(Content-Length|content|CONTENT-|transfer|Upgrade|UPGRADE-Insecure|\t| )[:;]? ?[0-9]{0,3}",
         2 => "(Host|host|HOST|Hos|Host |XHost|hoſt):[ -~]{0,40}",
         1 => "[ -~]{0,20}",
         1 => Just(String::new()),
     ];
     let ending = prop_oneof![8 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r")];
     let lines = prop::collection::vec((line, ending), 0..24);
-    ("[A-Z]{0,7} /[ -~]{0,90} HTTP/1.[01]", lines, 0..4u8).prop_map(|(first, lines, end)| {
+    let method =
+        prop_oneof![6 => Just("GET"), 2 => Just("HEAD"), 1 => Just("POST"), 1 => Just("GETS")];
+    let first =
+        (method, "/[ -~]{0,90} HTTP/1.[01]").prop_map(|(method, rest)| format!("{method} {rest}"));
+    (first, lines, 0..4u8).prop_map(|(first, lines, end)| {
         let mut head = format!("{first}\r\n");
         for (line, ending) in lines {
             head += &line;

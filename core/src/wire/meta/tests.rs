@@ -92,6 +92,9 @@ fn every_kind_is_read_as_written() {
         Kind::Unheard {
             server_isn: ServerSeq::new(7),
         },
+        Kind::Next {
+            server_isn: ServerSeq::new(12),
+        },
         Kind::ForwardAfter {
             predecessor: Ipv4Addr::new(10, 0, 0, 9),
         },
@@ -159,7 +162,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 18, MetaError::Kind(18)),
+        (1, 19, MetaError::Kind(19)),
         (3, 3, MetaError::Reason(3)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),

@@ -1,0 +1,216 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * boundary: where a request ends and the next one starts, in a connection that has an
+ * owner (docs/protocol/handoff.md). What lies before the flow's boundary `next` is the
+ * owner's. A packet that starts there and holds one whole head, whose like the daemon
+ * has placed before, is placed here:
+ *
+ *   with its owner         the boundary advances, nothing else
+ *   with another backend   the record moves; the packet goes by way of the owner, as
+ *                          HANDOFF, which knows whether it may
+ *
+ * All else that reaches beyond the boundary is the daemon's.
+ */
+#pragma once
+
+/* A client's window reaches no further: 65535 << 9, twice. */
+#define BOUNDARY_REACH (1 << 26)
+/* What the daemon may hold lies this near: limits.head_bytes and a first window. */
+#define BOUNDARY_NEAR (1 << 17)
+
+/* What becomes of a packet that reaches beyond the boundary. */
+enum boundary {
+	BOUNDARY_FORWARD = 0, /* the record says where it goes */
+	BOUNDARY_ASK = 1, /* the daemon */
+	BOUNDARY_REPEATED = 2, /* another copy is changing the record just now */
+};
+
+static __always_inline bool reaches_beyond(const struct flow *flow, const struct segment *segment)
+{
+	return segment->payload && !(flow->marks & MARK_TUNNEL) &&
+	       segment->seq + segment->payload - flow->next - 1 < BOUNDARY_REACH;
+}
+
+/* Not for a lease: until its daemon is back, a connection stays where it is. */
+static __always_inline bool has_daemon(void)
+{
+	__u32 zero = 0;
+	struct standing *rules = bpf_map_lookup_elem(&standing, &zero);
+
+	return rules && (!rules->valid_until_ns || rules->valid_until_ns > bpf_ktime_get_coarse_ns());
+}
+
+/* Where its next request starts is known to nobody from here on. */
+static __always_inline void stay(struct flow *flow)
+{
+	__sync_fetch_and_or(&flow->marks, MARK_TUNNEL);
+}
+
+/* To the daemon, and nothing goes the short way until that is done. */
+static __noinline int ask_daemon(context_t *ctx, const struct segment *segment, struct flow *flow)
+{
+	struct proof proof;
+
+	if (!segment || !flow)
+		return VERDICT_DROP;
+	if (segment->seq + segment->payload - flow->next - 1 < BOUNDARY_NEAR)
+		__sync_fetch_and_or(&flow->marks, MARK_HELD);
+	proof = proof_of(flow);
+	proof.client_isn = flow->next - 1;
+	proof.server_isn = flow->cookie;
+	return send_to_daemon(ctx, segment, &proof, META_NEXT);
+}
+
+/*
+ * The owner changes: the record is the new one's from here on, and what is needed to
+ * take it back is kept. False: it cannot be sealed.
+ */
+static __noinline bool move_flow(struct flow *flow, const struct segment *segment, const struct turn *turn,
+				 struct workbench *bench)
+{
+	struct node *self = this_node();
+	struct backend_load *load;
+	struct backend *backend;
+	struct siphash_key *key;
+	struct meta *meta;
+	__u32 slot;
+
+	if (!flow || !segment || !turn || !bench)
+		return false;
+	slot = turn->slot;
+	backend = bpf_map_lookup_elem(&backends, &slot);
+	if (!backend || !backend->name[0] || backend->silent || !self || !(key = tag_key(self->signing_key)))
+		return false;
+	meta = &bench->flow.meta;
+	*meta = flow->meta;
+	meta->key_id = self->signing_key;
+	meta->epoch = bpf_htonl(bpf_ntohl(flow->meta.epoch) + 1);
+	meta->start = bpf_htonl(segment->seq);
+	meta->tcp_options = (flow->meta.tcp_options & TCP_OPTIONS_AGREED) | bench->care;
+	meta->server_port = turn->server_port;
+	meta->value = 0;
+	set_tag(meta, meta_tag(key, meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
+			       segment->key.client_port, segment->key.vip_port));
+
+	flow->before = flow->meta;
+	flow->previous = flow->backend;
+	flow->server_isn_before = flow->server_isn;
+	flow->requests_before = flow->requests;
+	flow->meta = *meta;
+	flow->backend = slot;
+	flow->client_isn = segment->seq - 1;
+	flow->server_isn = segment->ack - 1;
+	flow->requests = 1;
+	if (flow->marks & MARK_SHORT)
+		__sync_fetch_and_or(&flow->marks, MARK_SHORT_BEFORE);
+	else
+		__sync_fetch_and_and(&flow->marks, ~MARK_SHORT_BEFORE);
+	__sync_fetch_and_or(&flow->marks, MARK_MOVING | MARK_SHORT);
+
+	load = bpf_map_lookup_elem(&loads, &slot);
+	if (load) {
+		__sync_fetch_and_add(&load->active, 1);
+		__sync_fetch_and_add(&load->total, 1);
+	}
+	slot = flow->previous;
+	load = bpf_map_lookup_elem(&loads, &slot);
+	if (load)
+		__sync_fetch_and_add(&load->active, -1);
+	count_event(EVENT_MOVED);
+	return true;
+}
+
+/* So many moves a second that a later connection's epoch might be below this one's. */
+static __always_inline bool runs_ahead(const struct flow *flow)
+{
+	__u32 clock = cluster_time_ns() >> EPOCH_SHIFT;
+
+	return (__s32)(bpf_ntohl(flow->meta.epoch) - clock) > EPOCH_LEAD_MAX;
+}
+
+/* The request that starts in this packet. */
+static __noinline int next_request(context_t *ctx, const struct segment *segment, struct flow *flow, __u32 service)
+{
+	struct workbench *bench = this_workbench();
+	struct decision *decision;
+	struct turn turn;
+	bool moved;
+
+	if (!segment || !flow || !bench)
+		return BOUNDARY_ASK;
+	if (segment->seq != flow->next || flow->expect != EXPECT_HEAD || flow->state != FLOW_ESTABLISHED ||
+	    flow->marks & (MARK_HELD | MARK_PIPELINES) || segment->flags & (TCP_FIN | TCP_RST))
+		return BOUNDARY_ASK;
+	/* It cannot have been answered: the client has not heard a word since it last asked. */
+	if ((__s32)(segment->ack - flow->asked_ack) <= 0) {
+		__sync_fetch_and_or(&flow->marks, MARK_PIPELINES);
+		return BOUNDARY_ASK;
+	}
+	decision = decision_for(ctx, segment, bench, service);
+	if (!decision || !(decision->care & CARE_FOLLOW))
+		return BOUNDARY_ASK;
+	bench->care = care_for(decision, bench);
+	turn = whose_turn(decision);
+	/* An owner knows of a HEAD only where it is a setup's first request. */
+	if (turn.slot == flow->backend && turn.server_port == flow->meta.server_port &&
+	    !(bench->care & CARE_HEAD)) {
+		/* Of two copies, one: the other is a repetition. */
+		if (!__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload))
+			return BOUNDARY_FORWARD;
+		__sync_fetch_and_add(&flow->requests, 1);
+		flow->asked_ack = segment->ack;
+		flow->pool = decision->pool;
+		count_event(EVENT_STAYED);
+		return BOUNDARY_FORWARD;
+	}
+	if (turn.slot >= BACKENDS_MAX || runs_ahead(flow))
+		return BOUNDARY_ASK;
+	if (!__sync_bool_compare_and_swap(&flow->busy, 0, 1))
+		return BOUNDARY_REPEATED;
+	moved = flow->next == segment->seq && move_flow(flow, segment, &turn, bench);
+	if (moved) {
+		flow->asked_ack = segment->ack;
+		flow->pool = decision->pool;
+		/* Last, and behind a barrier: who sees it sees all of the rest. */
+		__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload);
+	}
+	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	if (moved)
+		return BOUNDARY_FORWARD;
+	return flow->next == segment->seq ? BOUNDARY_ASK : BOUNDARY_FORWARD;
+}
+
+/* The client has heard the new owner: it has the flow, and the one before has given it up. */
+static __always_inline bool has_arrived(const struct flow *flow)
+{
+	return (__s32)(flow->last_ack - flow->server_isn - 1) > 0;
+}
+
+/* By way of the owner before, who knows whether it has given the flow up (4.2, 4.5). */
+static __noinline int send_handoff(context_t *ctx, const struct segment *segment, struct flow *flow)
+{
+	struct node *self = this_node();
+	struct backend *next, *previous;
+	struct siphash_key *key;
+	struct meta meta;
+	__u32 slot;
+
+	if (!segment || !flow)
+		return VERDICT_DROP;
+	slot = flow->backend;
+	next = bpf_map_lookup_elem(&backends, &slot);
+	slot = flow->previous;
+	previous = bpf_map_lookup_elem(&backends, &slot);
+	if (!next || !previous || !self || !(key = tag_key(self->signing_key))) {
+		count_drop(DROP_NO_BACKEND);
+		return VERDICT_DROP;
+	}
+	meta = flow->meta;
+	meta.kind = META_HANDOFF;
+	meta.key_id = self->signing_key;
+	meta.requests = bpf_htons(flow->requests_before);
+	meta.value = mapped_ipv4(next->addr);
+	set_tag(&meta, meta_tag(key, &meta, mapped_ipv4(previous->addr), segment->client, segment->vip,
+				segment->key.client_port, segment->key.vip_port));
+	return send_to_backend(ctx, slot, &meta, entropy_port(segment), segment->ip_length);
+}

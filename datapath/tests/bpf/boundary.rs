@@ -1,0 +1,548 @@
+//! Later requests of a connection that has an owner: which of them are placed in the
+//! data path, how the record moves, and what is the daemon's (bpf/lib/boundary.bpf.h).
+
+use std::net::Ipv4Addr;
+
+use trapeze_core::flow::addr_bytes;
+use trapeze_core::head::{Expected, likeness};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
+use trapeze_datapath::abi::{
+    Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
+    MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Standing,
+};
+use trapeze_datapath::clock;
+use trapeze_datapath::map::Update;
+
+use crate::bench::*;
+use crate::outcome::{Outcome, Verdict};
+use crate::packet::*;
+
+const KEY: [u8; 16] = [7; 16];
+const GENERATION: u32 = 5;
+/// Where the first request ends, and the second can start.
+const NEXT: u32 = CLIENT_ISN.wrapping_add(1 + REQUEST.len() as u32);
+const END: u32 = NEXT.wrapping_add(REQUEST.len() as u32);
+/// Where the first answer ends.
+const ANSWERED: u32 = SERVER_ISN + 1 + 5000;
+/// Another backend, as near as the first.
+const OTHER_SLOT: u32 = 40;
+const OTHER: Ipv4Addr = Ipv4Addr::new(10, 1, 2, 99);
+const HEAD: &[u8] = b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n";
+const FOLLOW: Care = Care {
+    follow: true,
+    head: false,
+    outlive: true,
+};
+
+/// A flow whose first request has been forwarded and answered.
+fn asked_once() -> Flow {
+    Flow {
+        meta: own_option(Kind::Forward, |meta| Meta {
+            epoch: epoch_now(),
+            ..meta
+        }),
+        marks: 0,
+        next: NEXT,
+        last_seq: NEXT,
+        last_ack: ANSWERED,
+        packets: 3,
+        pool: 4,
+        ..established()
+    }
+}
+
+fn epoch_now() -> u32 {
+    (clock::cluster().as_nanos() >> EPOCH_SHIFT) as u32
+}
+
+/// The flow's option to its owner.
+fn own_option(kind: Kind, change: impl FnOnce(Meta) -> Meta) -> Raw {
+    let meta = Meta {
+        care: FOLLOW,
+        ..flow_meta(kind)
+    };
+    sealed(BACKEND, change(meta))
+}
+
+fn sealed(to: Ipv4Addr, meta: Meta) -> Raw {
+    let binding = Binding::of_flow(to.into(), CLIENT.into(), VIP.into()).unwrap();
+    meta.seal(&keys(), &binding)
+}
+
+fn epoch_of(flow: &Flow) -> u32 {
+    u32::from_be_bytes(*flow.meta[4..].first_chunk().unwrap())
+}
+
+/// A bench on which requests like REQUEST and HEAD go to that slot.
+fn bench(hook: Hook, slot: u32) -> Bench {
+    let bench = Bench::new(hook);
+    put_standing(&bench, u64::MAX);
+    decide(&bench, slot, FOLLOW.bits());
+    bench
+}
+
+fn put_standing(bench: &Bench, valid_until_ns: u64) {
+    let standing = Standing {
+        valid_until_ns,
+        k0: u64::from_le_bytes([7; 8]),
+        k1: u64::from_le_bytes([7; 8]),
+        generation: GENERATION,
+        epoch_floor: 0,
+    };
+    bench.maps.standing.put(&0, &standing, Update::Any).unwrap();
+}
+
+fn decide(bench: &Bench, slot: u32, care: u8) {
+    for head in [REQUEST, HEAD] {
+        let key = DecisionKey {
+            likeness: likeness(head, &KEY).unwrap().get(),
+            service: SERVICE.id,
+            pad: 0,
+        };
+        let decision = Decision {
+            generation: GENERATION,
+            pool: 6,
+            slot,
+            server_port: 8080u16.to_be_bytes(),
+            care,
+            pad: 0,
+        };
+        (bench.maps.decisions.put(&key, &decision, Update::Any)).unwrap();
+    }
+}
+
+/// The ways to both backends are known; both have ten connections.
+fn put_ways(bench: &Bench) {
+    bench.resolve_next_hop(ELSEWHERE, 20_000_000);
+    let own = bench.maps.backends.get(&SLOT).unwrap().unwrap();
+    let other = Backend {
+        addr: addr_bytes(OTHER.into()),
+        name: Backend::name_bytes("be3"),
+        ..own
+    };
+    let load = BackendLoad {
+        active: 10,
+        total: 10,
+        cost_us: 0,
+    };
+    bench
+        .maps
+        .backends
+        .put(&OTHER_SLOT, &other, Update::Any)
+        .unwrap();
+    bench
+        .maps
+        .loads
+        .put(&OTHER_SLOT, &load, Update::Any)
+        .unwrap();
+}
+
+fn run(bench: &Bench, flow: &Flow, frame: &[u8]) -> Outcome {
+    bench.reset();
+    put_ways(bench);
+    bench.put_flow(flow);
+    bench.run_as_resolved(frame)
+}
+
+fn later(payload: &[u8]) -> Tcp {
+    segment(ACK | PSH, NEXT, ANSWERED, payload)
+}
+
+fn opened(outcome: &Outcome, by: Ipv4Addr) -> (Meta, Vec<u8>) {
+    let packet = outcome.packet.as_ref().expect("a packet");
+    let opened = geneve::open(&packet[ETHERNET + 28..], by.into(), &keys()).expect("a good tag");
+    (opened.meta, opened.inner.to_vec())
+}
+
+#[test]
+fn a_request_for_the_owner_only_moves_the_boundary() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, SLOT);
+        let before = asked_once();
+        let frame = later(REQUEST).frame();
+        let outcome = run(&bench, &before, &frame);
+        let packet = to_backend(&before.meta, CLIENT.port(), &frame);
+        let expected = Outcome::new(Verdict::Redirect, packet, &["stayed", "forwarded"]);
+        assert_eq!(outcome.difference(&expected), None, "{hook:?}");
+        let after = bench.flow();
+        let expected = Flow {
+            next: END,
+            requests: 2,
+            asked_ack: ANSWERED,
+            pool: 6,
+            last_seq: END,
+            packets: 4,
+            bytes: REQUEST.len() as u64,
+            last_seen_ns: after.last_seen_ns,
+            ..before
+        };
+        assert_eq!(after, expected, "{hook:?}");
+        let load = bench.state().load;
+        assert_eq!((load.active, load.total), (10, 10));
+        // The same packet again is a repetition: forwarded, and nothing else.
+        let again = bench.run_as_resolved(&frame);
+        assert_eq!(again.counted, ["forwarded"]);
+        assert_eq!((bench.flow().next, bench.flow().requests), (END, 2));
+        // A third one, before a word of the second answer: the daemon cuts from now on.
+        let third = segment(ACK | PSH, END, ANSWERED, REQUEST).frame();
+        assert_eq!(bench.run_as_resolved(&third).counted, ["to-daemon"]);
+        assert_eq!(bench.flow().marks, MARK_PIPELINES | MARK_HELD);
+    }
+}
+
+#[test]
+fn a_request_for_another_backend_goes_by_way_of_the_owner() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        for (head, is_head) in [(REQUEST, false), (HEAD, true)] {
+            let bench = bench(hook, OTHER_SLOT);
+            let before = Flow {
+                requests: 3,
+                ..asked_once()
+            };
+            let frame = later(head).frame();
+            let outcome = run(&bench, &before, &frame);
+            assert_eq!(outcome.verdict, Verdict::Redirect);
+            assert_eq!(outcome.counted, ["moved", "forwarded"]);
+            let epoch = epoch_of(&before) + 1;
+            let care = Care {
+                head: is_head,
+                ..FOLLOW
+            };
+            let forward = Meta {
+                epoch,
+                start: ClientSeq::new(NEXT),
+                care,
+                ..flow_meta(Kind::Forward)
+            };
+            let handoff = Meta {
+                kind: Kind::Handoff { next: OTHER },
+                requests: 3,
+                ..forward
+            };
+            let (meta, inner) = opened(&outcome, BACKEND);
+            assert_eq!(meta, handoff);
+            assert_eq!(inner, later(head).packet());
+            let after = bench.flow();
+            let end = NEXT.wrapping_add(head.len() as u32);
+            let expected = Flow {
+                meta: sealed(OTHER, forward),
+                client_isn: NEXT.wrapping_sub(1),
+                server_isn: ANSWERED - 1,
+                backend: OTHER_SLOT,
+                pool: 6,
+                marks: MARK_MOVING | MARK_SHORT,
+                next: end,
+                last_seq: end,
+                asked_ack: ANSWERED,
+                requests: 1,
+                before: before.meta,
+                previous: SLOT,
+                server_isn_before: SERVER_ISN,
+                requests_before: 3,
+                packets: 4,
+                bytes: head.len() as u64,
+                last_seen_ns: after.last_seen_ns,
+                ..before
+            };
+            assert_eq!(after, expected, "{hook:?}");
+            let other = bench.maps.loads.get(&OTHER_SLOT).unwrap().unwrap();
+            assert_eq!(bench.state().load.active, 9);
+            assert_eq!((other.active, other.total), (11, 11));
+
+            // Until the client has heard the new owner, everything goes the same way.
+            for (what, tcp) in [
+                ("the request again", later(head)),
+                ("a bare ACK", segment(ACK, end, ANSWERED, b"")),
+                ("FIN", segment(ACK | FIN, end, ANSWERED, b"")),
+            ] {
+                bench.put_flow(&after);
+                let outcome = bench.run_as_resolved(&tcp.frame());
+                assert_eq!(opened(&outcome, BACKEND), (handoff, tcp.packet()), "{what}");
+            }
+            bench.put_flow(&after);
+            let ack = segment(ACK, end, ANSWERED + 1, b"");
+            let outcome = bench.run_as_resolved(&ack.frame());
+            assert_eq!(opened(&outcome, OTHER), (forward, ack.packet()));
+            assert_eq!(bench.flow().marks, MARK_SHORT);
+        }
+    }
+}
+
+#[test]
+fn what_an_owner_may_still_refuse_is_remembered() {
+    let bench = bench(Hook::Tc, OTHER_SLOT);
+    for (had, has) in [
+        (0, 0),
+        (MARK_SHORT, MARK_SHORT_BEFORE),
+        (MARK_SHORT_BEFORE, 0),
+    ] {
+        let flow = Flow {
+            marks: had,
+            ..asked_once()
+        };
+        run(&bench, &flow, &later(REQUEST).frame());
+        assert_eq!(bench.flow().marks, MARK_MOVING | MARK_SHORT | has);
+    }
+}
+
+/// With its owner on another port, a backend is another one.
+#[test]
+fn a_server_on_another_port_is_another_owner() {
+    let bench = bench(Hook::Tc, SLOT);
+    let flow = Flow {
+        meta: own_option(Kind::Forward, |meta| Meta {
+            server_port: 8081,
+            epoch: epoch_now(),
+            ..meta
+        }),
+        ..asked_once()
+    };
+    let outcome = run(&bench, &flow, &later(REQUEST).frame());
+    assert_eq!(outcome.counted, ["moved", "forwarded"]);
+    let load = bench.state().load;
+    assert_eq!((load.active, load.total), (10, 11));
+}
+
+#[test]
+fn what_the_data_path_cannot_place_is_the_daemons() {
+    let two = [REQUEST, REQUEST].concat();
+    let fin = Tcp {
+        flags: ACK | PSH | FIN,
+        ..later(REQUEST)
+    };
+    let with_marks = |marks| Flow {
+        marks,
+        ..asked_once()
+    };
+    let body = Flow {
+        expect: Expected::Chunk.number(),
+        ..asked_once()
+    };
+    let closing = Flow {
+        state: FlowState::ClientFin as u32,
+        ..asked_once()
+    };
+    let ahead = Flow {
+        meta: own_option(Kind::Forward, |meta| Meta {
+            epoch: epoch_now() + EPOCH_LEAD_MAX as u32 + 1000,
+            ..meta
+        }),
+        ..asked_once()
+    };
+    let table: [(&str, Flow, Tcp, u32); 14] = [
+        ("two at once", asked_once(), later(&two), 0),
+        ("half a head", asked_once(), later(&REQUEST[..20]), 0),
+        (
+            "an unknown one",
+            asked_once(),
+            later(b"GET /b HTTP/1.1\r\nHost: a\r\n\r\n"),
+            0,
+        ),
+        (
+            "a POST",
+            asked_once(),
+            later(b"POST / HTTP/1.1\r\nHost: a\r\n\r\n"),
+            0,
+        ),
+        ("with FIN", asked_once(), fin, 0),
+        (
+            "behind a gap",
+            asked_once(),
+            segment(ACK, NEXT.wrapping_add(3), ANSWERED, REQUEST),
+            0,
+        ),
+        (
+            "across the boundary",
+            asked_once(),
+            segment(ACK, NEXT.wrapping_sub(3), ANSWERED, REQUEST),
+            0,
+        ),
+        (
+            "while the daemon is at work",
+            with_marks(MARK_HELD),
+            later(REQUEST),
+            0,
+        ),
+        (
+            "of one who pipelines",
+            with_marks(MARK_PIPELINES),
+            later(REQUEST),
+            MARK_PIPELINES,
+        ),
+        (
+            "no word since the last",
+            asked_once(),
+            segment(ACK, NEXT, SERVER_ISN + 1, REQUEST),
+            MARK_PIPELINES,
+        ),
+        ("a chunk is due", body, later(REQUEST), 0),
+        ("the client has closed", closing, later(REQUEST), 0),
+        ("too many moves", ahead, later(REQUEST), 0),
+        (
+            "an RST with payload",
+            asked_once(),
+            Tcp {
+                flags: RST,
+                ..later(REQUEST)
+            },
+            0,
+        ),
+    ];
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, OTHER_SLOT);
+        for (what, flow, tcp, marks) in &table {
+            let outcome = run(&bench, flow, &tcp.frame());
+            assert_eq!(outcome.verdict, Verdict::Pass, "{what}");
+            assert_eq!(outcome.counted, ["to-daemon"], "{what}");
+            let (meta, inner) = opened(&outcome, NODE);
+            let expected = Meta {
+                kind: Kind::Next {
+                    server_isn: ServerSeq::new(SERVER_ISN),
+                },
+                epoch: 0,
+                start: ClientSeq::new(NEXT),
+                server_port: 0,
+                care: FOLLOW,
+                ..flow_meta(Kind::Forward)
+            };
+            assert_eq!((meta, inner), (expected, tcp.packet()), "{what}");
+            let after = bench.flow();
+            assert_eq!(after.marks, marks | MARK_HELD, "{what}");
+            assert_eq!((after.next, after.backend), (NEXT, SLOT), "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_silent_or_missing_backend_and_a_pool_that_keeps_get_nothing() {
+    let bench = bench(Hook::Tc, OTHER_SLOT);
+    let counted = |slot, care| {
+        decide(&bench, slot, care);
+        run(&bench, &asked_once(), &later(REQUEST).frame()).counted
+    };
+    assert_eq!(counted(OTHER_SLOT, FOLLOW.bits()), ["moved", "forwarded"]);
+    assert_eq!(counted(OTHER_SLOT, 0), ["to-daemon"]);
+    assert_eq!(counted(EMPTY_SLOT, FOLLOW.bits()), ["to-daemon"]);
+    assert_eq!(bench.flow().busy, 0, "nothing is left locked");
+    decide(&bench, OTHER_SLOT, FOLLOW.bits());
+    bench.reset();
+    put_ways(&bench);
+    let other = bench.maps.backends.get(&OTHER_SLOT).unwrap().unwrap();
+    let silent = Backend { silent: 1, ..other };
+    (bench.maps.backends.put(&OTHER_SLOT, &silent, Update::Any)).unwrap();
+    bench.put_flow(&asked_once());
+    let outcome = bench.run_as_resolved(&later(REQUEST).frame());
+    assert_eq!(outcome.counted, ["to-daemon"]);
+}
+
+#[test]
+fn what_lies_before_the_boundary_or_far_off_is_the_owners() {
+    let bench = bench(Hook::Tc, OTHER_SLOT);
+    let far = 1 << 26;
+    let table = [
+        ("the first request again", asked_once(), request()),
+        (
+            "a bare ACK",
+            asked_once(),
+            segment(ACK, NEXT, ANSWERED, b""),
+        ),
+        ("FIN", asked_once(), segment(ACK | FIN, NEXT, ANSWERED, b"")),
+        ("RST", asked_once(), segment(RST, NEXT, ANSWERED, b"")),
+        (
+            "no boundaries",
+            Flow {
+                marks: MARK_TUNNEL,
+                ..asked_once()
+            },
+            later(REQUEST),
+        ),
+        (
+            "too far",
+            asked_once(),
+            segment(ACK, NEXT.wrapping_add(far), ANSWERED, REQUEST),
+        ),
+        (
+            "far behind",
+            asked_once(),
+            segment(ACK, NEXT.wrapping_sub(far), ANSWERED, REQUEST),
+        ),
+    ];
+    for (what, flow, tcp) in table {
+        let outcome = run(&bench, &flow, &tcp.frame());
+        assert_eq!(outcome.counted, ["forwarded"], "{what}");
+        assert_eq!(bench.flow().next, NEXT, "{what}");
+        assert_eq!(bench.flow().marks, flow.marks, "{what}");
+    }
+    // So far that nobody could hold it: the daemon may look, and nothing waits for it.
+    let tcp = segment(ACK, NEXT.wrapping_add(1 << 18), ANSWERED, REQUEST);
+    assert_eq!(
+        run(&bench, &asked_once(), &tcp.frame()).counted,
+        ["to-daemon"]
+    );
+    assert_eq!(bench.flow().marks, 0);
+}
+
+/// Two copies on two CPUs: one of them moves the flow, the other has to come again.
+#[test]
+fn a_copy_of_the_packet_that_moves_a_flow_is_dropped() {
+    let bench = bench(Hook::Tc, OTHER_SLOT);
+    let flow = Flow {
+        busy: 1,
+        ..asked_once()
+    };
+    let outcome = run(&bench, &flow, &later(REQUEST).frame());
+    assert_eq!(outcome, Outcome::drop("repeated"));
+    assert_eq!((bench.flow().next, bench.flow().backend), (NEXT, SLOT));
+}
+
+#[test]
+fn without_a_daemon_a_connection_stays() {
+    let bench = bench(Hook::Tc, OTHER_SLOT);
+    let now = clock::monotonic().as_nanos() as u64;
+    for (until, stays) in [(0, false), (now - 50_000_000, true), (u64::MAX, false)] {
+        put_standing(&bench, until);
+        let outcome = run(&bench, &asked_once(), &later(b"POST").frame());
+        let counted = if stays { "forwarded" } else { "to-daemon" };
+        assert_eq!(outcome.counted, [counted], "{until}");
+        let marks = if stays { MARK_TUNNEL } else { MARK_HELD };
+        assert_eq!(bench.flow().marks, marks, "{until}");
+    }
+}
+
+#[test]
+fn a_vacant_flow_is_as_one_that_has_proved_itself() {
+    let vacant = Flow {
+        state: FlowState::Vacant as u32,
+        client_isn: NEXT.wrapping_sub(1),
+        server_isn: ANSWERED - 1,
+        asked_ack: ANSWERED,
+        ..asked_once()
+    };
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, OTHER_SLOT);
+        for (what, tcp) in [
+            ("a request", later(REQUEST)),
+            ("FIN", segment(ACK | FIN, NEXT, ANSWERED, b"")),
+        ] {
+            let outcome = run(&bench, &vacant, &tcp.frame());
+            assert_eq!(outcome.counted, ["to-daemon"], "{what}");
+            let (meta, inner) = opened(&outcome, NODE);
+            let server_isn = ServerSeq::new(ANSWERED - 1);
+            assert_eq!(meta.kind, Kind::Request { server_isn }, "{what}");
+            assert_eq!(meta.start, ClientSeq::new(NEXT), "{what}");
+            assert_eq!(inner, tcp.packet(), "{what}");
+        }
+        let ack = segment(ACK, NEXT, ANSWERED, b"").frame();
+        assert_eq!(run(&bench, &vacant, &ack), Outcome::drop("vacant"));
+        let keep_alive = segment(ACK, NEXT.wrapping_sub(1), ANSWERED, b"").frame();
+        assert_eq!(run(&bench, &vacant, &keep_alive).verdict, Verdict::SendBack);
+        let reset = segment(RST, NEXT, ANSWERED, b"").frame();
+        assert_eq!(run(&bench, &vacant, &reset), Outcome::drop("vacant"));
+        assert_eq!(bench.flow().state, FlowState::Reset as u32);
+        let forged = segment(RST, NEXT.wrapping_add(1), ANSWERED, b"").frame();
+        assert_eq!(run(&bench, &vacant, &forged), Outcome::drop("vacant"));
+        assert_eq!(bench.flow().state, FlowState::Vacant as u32);
+    }
+}

@@ -1,0 +1,134 @@
+//! Requests that wait for their flow's owner to give the flow up, so that another
+//! backend can have it (docs/protocol/handoff.md §5): what is asked for, when to ask
+//! again, and when to give up. What comes of it is the worker's.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::intake::{Answer, Body};
+use trapeze_core::seq::ClientSeq;
+
+use crate::cluster::Choice;
+use crate::look::Extent;
+
+/// An owner is asked again after this, and after twice as long each time.
+const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_RETRY: Duration = Duration::from_millis(100);
+/// A connection that was set up just now is there by then.
+const SETTLING: Duration = Duration::from_millis(500);
+/// An owner that has not said a word by then after the time to give up is gone.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// Who is to have the request.
+#[derive(Clone, Copy, Debug)]
+pub enum Target {
+    /// That backend.
+    To(Choice),
+    /// Nobody: the client is told.
+    Answer(Answer, Body),
+    /// No request: the owner is to have the connection no more.
+    Nobody,
+}
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub struct Waiting {
+    pub target: Target,
+    /// How far the request goes.
+    pub extent: Extent,
+    /// That the flow has after the move.
+    pub epoch: u32,
+    /// Where the request starts.
+    pub start: ClientSeq,
+    began: Duration,
+    retry_at: Duration,
+    retry_after: Duration,
+    gives_up: Duration,
+}
+
+/// What is due of a request that waits.
+pub enum Due {
+    /// Ask its owner again.
+    Ask(FlowKey),
+    /// It stays with its owner.
+    GiveUp(FlowKey),
+}
+
+/// All that wait.
+#[derive(Debug, Default)]
+pub struct Waitings(HashMap<FlowKey, Waiting>);
+
+impl Waitings {
+    /// A request begins to wait; its owner has not been asked, or has just said no.
+    pub fn begin(
+        &mut self,
+        now: Duration,
+        key: FlowKey,
+        (epoch, start): (u32, ClientSeq),
+        target: Target,
+        extent: Extent,
+        patience: Duration,
+    ) {
+        let waiting = Waiting {
+            target,
+            extent,
+            epoch,
+            start,
+            began: now,
+            retry_at: now + FIRST_RETRY,
+            retry_after: FIRST_RETRY,
+            gives_up: now + patience,
+        };
+        self.0.insert(key, waiting);
+    }
+
+    /// The request of that flow, if one waits.
+    pub fn get(&self, key: &FlowKey) -> Option<&Waiting> {
+        self.0.get(key)
+    }
+
+    /// The request that this word is about.
+    pub fn find(&self, key: &FlowKey, epoch: u32, start: ClientSeq) -> Option<&Waiting> {
+        (self.0.get(key)).filter(|w| w.epoch == epoch && w.start == start)
+    }
+
+    /// It waits no longer.
+    pub fn end(&mut self, key: &FlowKey) -> Option<Waiting> {
+        self.0.remove(key)
+    }
+
+    /// Has it waited so long that an owner without such a connection has none? The packet
+    /// that sets it up may be on its way up the owner's stack.
+    pub fn is_settled(&self, key: &FlowKey, now: Duration) -> bool {
+        (self.0.get(key)).is_some_and(|w| now >= w.began + SETTLING)
+    }
+
+    /// Has it waited long enough?
+    pub fn is_over(&self, key: &FlowKey, now: Duration) -> bool {
+        self.0.get(key).is_some_and(|w| now >= w.gives_up)
+    }
+
+    /// When [`Self::due`] has something.
+    pub fn next_due(&self) -> Option<Duration> {
+        self.0.values().map(|w| w.retry_at).min()
+    }
+
+    /// What is due; what is to be asked counts as asked.
+    pub fn due(&mut self, now: Duration) -> Vec<Due> {
+        let mut all = Vec::new();
+        for (key, waiting) in &mut self.0 {
+            if waiting.retry_at > now {
+                continue;
+            }
+            if now > waiting.gives_up + SILENCE {
+                all.push(Due::GiveUp(*key));
+                continue;
+            }
+            waiting.retry_after = (waiting.retry_after * 2).min(LONGEST_RETRY);
+            waiting.retry_at = now + waiting.retry_after;
+            all.push(Due::Ask(*key));
+        }
+        all
+    }
+}

@@ -1,0 +1,93 @@
+//! A look at what has come of a request: what is to be done with it, and where in the
+//! client's stream it ends.
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::head::{self, Expected, Followed, Inspection, Progress};
+use trapeze_core::intake::Looked;
+
+use crate::Shared;
+use crate::cluster::{Cluster, Decision};
+
+/// How far a request, or a piece of its body, goes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// Where the next boundary lies, in bytes from this one, and what starts there. None:
+    /// there is none any more.
+    pub next: Option<(usize, Expected)>,
+    /// It is a HEAD: its answer has no body.
+    pub is_head: bool,
+}
+
+/// What is to be done with what starts at a boundary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// A request.
+    Request(Decision, Extent),
+    /// Part of one, or nothing that can be read: its owner's.
+    Owners(Extent),
+}
+
+/// What is looked at.
+pub struct Look<'a> {
+    pub shared: &'a Shared,
+    pub cluster: &'a Cluster,
+    /// The generation that decisions made now belong to.
+    pub decisions: u32,
+    pub key: FlowKey,
+    /// In a connection that has an owner: what starts at its boundary.
+    pub later: Option<Expected>,
+    /// A decision could not be remembered.
+    pub not_remembered: bool,
+}
+
+impl Look<'_> {
+    /// At `bytes`, all that have come from the boundary on.
+    pub fn at(&mut self, bytes: &[u8], progress: &mut Progress) -> Looked<Found> {
+        match self.later {
+            None | Some(Expected::Head) => self.at_head(bytes, progress),
+            Some(expected) => match head::follow(expected, bytes) {
+                Followed::More => Looked::More,
+                Followed::To { at, expected } => {
+                    let next = Some((at, expected));
+                    let extent = Extent {
+                        next,
+                        is_head: false,
+                    };
+                    Looked::Cut(Found::Owners(extent), at)
+                }
+                Followed::Lost => Looked::Done(Found::Owners(Extent::default())),
+            },
+        }
+    }
+
+    fn at_head(&mut self, bytes: &[u8], progress: &mut Progress) -> Looked<Found> {
+        let limit = self.cluster.config.limits.head_bytes;
+        let inspection = head::inspect_from(bytes, progress, limit);
+        let (vip, client) = (self.key.vip, self.key.client);
+        let health = &self.shared.health;
+        let decision = match self.cluster.look(health, vip, client, &inspection) {
+            Looked::More => return Looked::More,
+            // What the server makes of it is the server's to say.
+            Looked::Bad(_) if self.later.is_some() => {
+                return Looked::Done(Found::Owners(Extent::default()));
+            }
+            Looked::Bad(answer) => return Looked::Bad(answer),
+            Looked::Done(decision) | Looked::Cut(decision, _) => decision,
+        };
+        if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision) {
+            let standing = &self.shared.standing;
+            let told = standing.remember(self.decisions, self.cluster, vip, head, bytes, choice);
+            self.not_remembered |= told.is_err();
+        }
+        let is_head = matches!(&inspection, Inspection::Http(head) if head.method == "HEAD");
+        let next = match head::follow_head(&inspection, bytes) {
+            Followed::To { at, expected } => Some((at, expected)),
+            Followed::More | Followed::Lost => None,
+        };
+        let found = Found::Request(decision, Extent { next, is_head });
+        match next {
+            Some((at, _)) => Looked::Cut(found, at),
+            None => Looked::Done(found),
+        }
+    }
+}

@@ -1,0 +1,495 @@
+//! Later requests, of flows that have an owner: cut from the client's stream at its
+//! boundaries, given to the owner, or to another backend once the owner has given the
+//! flow up (docs/protocol/handoff.md).
+
+use std::net::{IpAddr, SocketAddrV4};
+use std::time::Duration;
+
+use trapeze_core::config::Handoff;
+use trapeze_core::flow::FlowKey;
+use trapeze_core::intake::{Arrived, Isns, Outcome};
+use trapeze_core::policy::BackendId;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Meta};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::tcp::{Flags, Header};
+use trapeze_datapath::abi::{EPOCH_LEAD_MAX, EPOCH_SHIFT, MARK_SHORT};
+use trapeze_datapath::clock;
+
+use super::State;
+use crate::cluster::Decision;
+use crate::handoff::{Due, Target};
+use crate::look::{Extent, Found, Look};
+use crate::memory::Placed;
+use crate::records::{Assignment, Record, TakenBack};
+
+impl State {
+    /// Something reaches beyond the boundary of a flow that has an owner.
+    pub(super) fn on_next(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
+            return;
+        };
+        if record.cookie != arrived.cookie {
+            return self.count("late-packets");
+        }
+        self.pass_on(now, &record, arrived, inner);
+        self.act();
+    }
+
+    /// Gives the part of a packet that lies before the boundary to the owner, and reads
+    /// what lies behind.
+    pub(super) fn pass_on(
+        &mut self,
+        now: Duration,
+        record: &Record,
+        mut arrived: Arrived<'_>,
+        inner: &[u8],
+    ) {
+        let seq = ClientSeq::new(arrived.header.seq);
+        let end = seq + arrived.payload.len() as u32;
+        if !record.has_backend() {
+            // The client's TCP sends it again: then it is a first request's.
+            return;
+        }
+        if record.is_tunnel() || !record.next.before(end) {
+            return self.forward(record, &arrived, inner);
+        }
+        if seq.before(record.next) {
+            let before = seq.distance_to(record.next).unsigned_abs() as usize;
+            let (owners, rest) = arrived.payload.split_at(before);
+            let mut part = arrived;
+            part.payload = owners;
+            part.header.flags = part.header.flags.without(Flags::FIN);
+            if let Some((to, option)) = self.way_of(&arrived.key, record) {
+                self.forward_in_pieces(&option, to, &part);
+            }
+            arrived.payload = rest;
+            arrived.header.seq = record.next.raw();
+        }
+        arrived.later = true;
+        arrived.cookie = record.cookie;
+        arrived.isns = Isns {
+            client: record.next + u32::MAX,
+            server: record.cookie,
+        };
+        let key = arrived.key;
+        match self.take(now, &arrived, Some(record.expected)) {
+            Outcome::Decide(found) | Outcome::Complete(found) => self.on_found(now, &key, found),
+            Outcome::Ignored(_) if !self.intake.holds(&key) => {
+                let _ = self.shared.records.let_go(&key);
+            }
+            _ => {}
+        }
+        self.act();
+    }
+
+    /// Goes on with what has come behind a request that was assigned.
+    pub(super) fn go_on(&mut self, now: Duration, key: &FlowKey) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
+        let mut look = Look {
+            shared: &shared,
+            cluster: &cluster,
+            decisions: self.decisions,
+            key: *key,
+            later: Some(record.expected),
+            not_remembered: false,
+        };
+        let outcome = (self.intake).resume(now, key, |bytes, progress| look.at(bytes, progress));
+        if let Some(Outcome::Decide(found)) = outcome {
+            self.on_found(now, key, found);
+        }
+    }
+
+    /// What starts at the boundary is known.
+    fn on_found(&mut self, now: Duration, key: &FlowKey, found: Found) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return self.intake.forget(key);
+        };
+        let (decision, extent) = match found {
+            Found::Owners(extent) => return self.give_to_owner(now, key, &record, extent, None),
+            Found::Request(decision, extent) => (decision, extent),
+        };
+        match decision {
+            // An owner knows of a HEAD only where it is a setup's first request.
+            Decision::To(choice)
+                if (choice.slot, choice.server_port) == (record.slot, record.server_port)
+                    && !extent.is_head =>
+            {
+                self.count("stayed");
+                let placed = Some(&choice.placed);
+                self.give_to_owner(now, key, &record, extent, Some(placed));
+            }
+            Decision::To(choice) => self.release(now, key, &record, Target::To(choice), extent),
+            Decision::Refuse(answer, body) => {
+                self.release(now, key, &record, Target::Answer(answer, body), extent);
+            }
+        }
+    }
+
+    /// The owner has what starts at the boundary: a request, if `asked` says of which.
+    fn give_to_owner(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        extent: Extent,
+        asked: Option<Option<&Placed>>,
+    ) {
+        let Ok(meta) = Meta::decode(&record.option) else {
+            return;
+        };
+        let has_rest = self.intake.has_rest(key);
+        let asked = asked.map(|placed| (record.heard, placed));
+        let advanced = (self.shared.records).advance(key, &extent, asked, has_rest);
+        if advanced.is_err() {
+            self.count("record-failures");
+        }
+        let payload_max = self.payload_max(&meta.handshake);
+        self.intake.assigned(now, key, payload_max);
+        self.act();
+        if has_rest {
+            self.go_on(now, key);
+        }
+    }
+
+    /// The request waits until the owner has given the flow up.
+    fn release(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        target: Target,
+        extent: Extent,
+    ) {
+        let epoch = record.epoch.wrapping_add(1);
+        let clock = (clock::cluster().as_nanos() >> EPOCH_SHIFT) as u32;
+        if epoch.wrapping_sub(clock) as i32 > EPOCH_LEAD_MAX {
+            self.count("moves-too-fast");
+            return self.keep(now, key, record, extent);
+        }
+        let patience = self.cluster.config.limits.head_timeout;
+        let move_to = (epoch, record.next);
+        self.waiting
+            .begin(now, *key, move_to, target, extent, patience);
+        self.ask(key);
+    }
+
+    /// It stays with its owner, which does not know of a HEAD in its midst: then nobody
+    /// knows where its answers end.
+    fn keep(&mut self, now: Duration, key: &FlowKey, record: &Record, extent: Extent) {
+        let next = extent.next.filter(|_| !extent.is_head);
+        let extent = Extent { next, ..extent };
+        self.give_to_owner(now, key, record, extent, Some(None));
+    }
+
+    /// Asks the owner to give the flow up.
+    fn ask(&mut self, key: &FlowKey) {
+        let Some(waiting) = self.waiting.get(key).copied() else {
+            return;
+        };
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            self.waiting.end(key);
+            return;
+        };
+        // Nobody can be its own older owner.
+        let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
+            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot);
+        let way = self.sealed(key, &record, |meta| Meta {
+            kind: Kind::Release { half_pipe },
+            epoch: waiting.epoch,
+            start: waiting.start,
+            requests: record.requests as u16,
+            ..meta
+        });
+        let Some((to, option)) = way else {
+            return self.count("no-backend");
+        };
+        let segment = Segment {
+            source: key.client,
+            destination: key.vip,
+            header: Header {
+                seq: waiting.start.raw(),
+                ack: record.heard.raw(),
+                flags: Flags::ACK,
+                ..Header::default()
+            },
+            payload: Vec::new(),
+        };
+        let packet = segment.to_packet();
+        self.to_backends
+            .push(to, |out| geneve::write(&option, &packet, out));
+    }
+
+    /// Takes idle connections from owners that are to have none.
+    pub(super) fn take_from_owners(&mut self, now: Duration, keys: &[FlowKey]) {
+        for key in keys {
+            if self.waiting.get(key).is_some() || self.intake.holds(key) {
+                continue;
+            }
+            // From here on its packets come here, and wait.
+            let Ok(Some(record)) = self.shared.records.hold_idle(key) else {
+                continue;
+            };
+            let move_to = (record.epoch.wrapping_add(1), record.next);
+            (self.waiting).begin(
+                now,
+                *key,
+                move_to,
+                Target::Nobody,
+                Extent::default(),
+                Duration::ZERO,
+            );
+            self.ask(key);
+        }
+    }
+
+    /// Asks owners again, and gives up those that do not answer.
+    pub(super) fn on_waiting_due(&mut self, now: Duration) {
+        for due in self.waiting.due(now) {
+            match due {
+                Due::Ask(key) => self.ask(&key),
+                Due::GiveUp(key) => self.give_up(now, &key),
+            }
+        }
+    }
+
+    /// The owner does not give the flow up: the request is the owner's. What nobody is
+    /// to have, nobody gets.
+    fn give_up(&mut self, now: Duration, key: &FlowKey) {
+        let Some(waiting) = self.waiting.end(key) else {
+            return;
+        };
+        self.count("kept");
+        match (self.shared.records.get(key), waiting.target) {
+            (Ok(Some(record)), Target::To(_)) => self.keep(now, key, &record, waiting.extent),
+            (_, Target::Nobody) => drop(self.shared.records.let_go(key)),
+            _ => self.intake.forget(key),
+        }
+    }
+
+    /// An owner says "not now".
+    pub(super) fn on_held(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        inner: &[u8],
+        held: Held,
+        from: SocketAddrV4,
+    ) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let key = arrived.key;
+        if (self.waiting.find(&key, meta.epoch, meta.start)).is_some() {
+            let never = match held {
+                Held::Closing => true,
+                Held::Stranger => self.waiting.is_settled(&key, now),
+                Held::Answering | Held::Unacknowledged { .. } => false,
+            };
+            if never || self.waiting.is_over(&key, now) {
+                self.give_up(now, &key);
+                self.act();
+            }
+            return;
+        }
+        self.on_passed_over(now, meta, inner, arrived, held, from);
+        self.act();
+    }
+
+    /// The data path has passed over an owner that cannot give the flow up: the record
+    /// is the owner's again, and the request waits here.
+    fn on_passed_over(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        inner: &[u8],
+        mut arrived: Arrived<'_>,
+        held: Held,
+        from: SocketAddrV4,
+    ) {
+        let key = arrived.key;
+        let moved = (meta.epoch, meta.start);
+        let taken_back = self.slot_of(from).map(|owner| {
+            let restored = |record: &Record| {
+                let option = Meta {
+                    kind: Kind::Forward,
+                    epoch: meta.epoch.wrapping_sub(1),
+                    // So that nothing is taken for its request's start.
+                    start: meta.start + (3 << 30),
+                    server_port: 0,
+                    requests: 0,
+                    care: Care {
+                        head: false,
+                        ..self.cluster.care(record.pool)
+                    },
+                    ..Meta::decode(&record.option).ok()?
+                };
+                let owner = IpAddr::V4(*from.ip());
+                let binding = Binding::of_flow(owner, key.client, key.vip)?;
+                Some(option.seal(&self.cluster.keys, &binding))
+            };
+            (self.shared.records).take_back(&key, moved, owner, meta.requests, restored)
+        });
+        let Ok(Some(record)) = self.shared.records.get(&key) else {
+            return;
+        };
+        let Some(Ok(TakenBack::Yes { slot, server_port })) = taken_back else {
+            // Late, or of a request behind one that was refused: as if it came now.
+            return self.pass_on(now, &record, arrived, inner);
+        };
+        self.count("held");
+        // Nobody has it there, because the move before was refused as well.
+        if held == Held::Stranger && record.marks & MARK_SHORT != 0 {
+            return;
+        }
+        arrived.later = true;
+        arrived.cookie = record.cookie;
+        arrived.isns = Isns {
+            client: record.next + u32::MAX,
+            server: record.cookie,
+        };
+        let (Outcome::Decide(found) | Outcome::Complete(found)) =
+            self.take(now, &arrived, Some(record.expected))
+        else {
+            return;
+        };
+        let Found::Request(decision, extent) = found else {
+            return self.on_found(now, &key, found);
+        };
+        if matches!(held, Held::Closing | Held::Stranger) {
+            return self.keep(now, &key, &record, extent);
+        }
+        // The same as before: a copy of the packet may still come to the owner, and be
+        // sent on by it.
+        let bound = (self.cluster).choice(
+            record.pool,
+            BackendId(slot as u16),
+            Placed::unnoticed(record.request),
+        );
+        let target = match (bound.filter(|b| b.server_port == server_port), decision) {
+            (Some(choice), _) | (None, Decision::To(choice)) => Target::To(choice),
+            (None, Decision::Refuse(answer, body)) => Target::Answer(answer, body),
+        };
+        let patience = self.cluster.config.limits.head_timeout;
+        self.waiting
+            .begin(now, key, moved, target, extent, patience);
+    }
+
+    /// An owner has given its flow up.
+    pub(super) fn on_released(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        inner: &[u8],
+        (end, drained, clock): (ServerSeq, bool, u32),
+    ) {
+        let Ok(mut arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let key = arrived.key;
+        if (self.waiting.find(&key, meta.epoch, meta.start)).is_none() {
+            return self.count("late-releases");
+        }
+        let Some(waiting) = self.waiting.end(&key) else {
+            return;
+        };
+        let Ok(Some(record)) = self.shared.records.get(&key) else {
+            return self.intake.forget(&key);
+        };
+        let Ok(agreed) = Meta::decode(&record.option) else {
+            return;
+        };
+        let isns = Isns {
+            client: waiting.start + u32::MAX,
+            server: end + u32::MAX,
+        };
+        let has_rest = self.intake.has_rest(&key);
+        let held = self.intake.head(&key).map_or(0, <[u8]>::len);
+        self.intake.released(&key, end, clock);
+        self.count(if drained { "drained" } else { "half-piped" });
+        let choice = match waiting.target {
+            Target::To(choice) => choice,
+            Target::Nobody => {
+                let moved = (waiting.epoch, waiting.start);
+                match self.shared.records.vacate_released(&key, moved, end) {
+                    Ok(()) => self.count("vacated"),
+                    Err(_) => self.count("record-failures"),
+                }
+                return;
+            }
+            Target::Answer(answer, body) => {
+                let _ = (self.shared.records).read_on(&key, isns, agreed.handshake);
+                arrived.isns = isns;
+                arrived.handshake = agreed.handshake;
+                self.intake.answer(now, &arrived, answer, body);
+                return self.act();
+            }
+        };
+        let owner = self.backend_address(record.slot);
+        let assignment = Assignment {
+            key,
+            isns,
+            handshake: agreed.handshake,
+            choice: &choice,
+            keys: &self.cluster.keys,
+            after: None,
+            older: None,
+            held,
+            extent: waiting.extent,
+            care: self.cluster.care(choice.pool),
+            has_rest,
+            predecessor: owner.filter(|_| !drained).map(|owner| *owner.ip()),
+        };
+        // The owner before has given up all up to that epoch, itself included.
+        let again = u32::from(choice.slot == record.slot);
+        let epoch = waiting.epoch.wrapping_add(again);
+        match self.shared.records.move_on(&assignment, epoch) {
+            Ok(Some(_)) => {}
+            _ => return self.count("record-failures"),
+        }
+        let payload_max = self.payload_max(&agreed.handshake);
+        self.intake.assigned(now, &key, payload_max);
+        self.act();
+        if has_rest {
+            self.go_on(now, &key);
+            self.act();
+        }
+    }
+
+    /// What has kept an owner from giving its flow up has changed.
+    pub(super) fn on_done(&mut self, meta: &Meta, inner: &[u8]) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let waits = self.waiting.get(&arrived.key);
+        if waits.is_some_and(|waiting| waiting.epoch == meta.epoch.wrapping_add(1)) {
+            self.ask(&arrived.key);
+        }
+    }
+
+    /// A server has closed, and its owner says that nothing is owed.
+    pub(super) fn on_vacated(&mut self, meta: &Meta, inner: &[u8], end: ServerSeq) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let records = &self.shared.records;
+        match records.vacate(&arrived.key, meta.epoch, meta.requests, end) {
+            Ok(true) => self.count("vacated"),
+            Ok(false) => self.count("late-vacancies"),
+            Err(_) => self.count("record-failures"),
+        }
+    }
+
+    fn slot_of(&self, from: SocketAddrV4) -> Option<u32> {
+        let backends = &self.cluster.config.backends;
+        let index = (backends.iter()).position(|b| b.address == IpAddr::V4(*from.ip()))?;
+        Some(self.cluster.slots[index])
+    }
+}

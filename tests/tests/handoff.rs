@@ -1,0 +1,347 @@
+//! A decision for each request: connections change hands between requests, and every
+//! answer is the right one, from the backend that the policy names.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use trapeze_lab::{LinkSettings, Process, ServerKind};
+use trapeze_tests::{Cluster, Connection, Content, Dice, Response, same, until};
+
+const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
+
+fn pool(more: &str) -> String {
+    format!(
+        "[[pool]]\nname = \"web\"\n{more}\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
+         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n"
+    )
+}
+
+fn get(path: &str) -> String {
+    format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
+}
+
+/// How many answers each backend gave; they must have come in turns.
+fn in_turns<'a>(answers: impl IntoIterator<Item = &'a str>) -> BTreeMap<String, usize> {
+    let mut last = String::new();
+    let mut counts = BTreeMap::new();
+    for backend in answers {
+        assert_ne!(backend, last, "round robin names another one each time");
+        backend.clone_into(&mut last);
+        *counts.entry(last.clone()).or_default() += 1;
+    }
+    counts
+}
+
+#[test]
+fn every_request_of_a_connection_has_its_own_backend() {
+    let cluster = Cluster::up("turns");
+    let documents = ["1k", "10k", "100k", "1m"].map(|name| (name, cluster.document(name)));
+    let before = (cluster.dispatcher(), cluster.agents());
+    let requests = 300;
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let mut answers = Vec::new();
+        let mut dice = Dice::new(1);
+        for _ in 0..requests {
+            let (name, expected) = &documents[dice.below(documents.len())];
+            let response = client.ask(&format!("/{name}"));
+            same(&response.body, expected);
+            answers.push(response.ok().to_owned());
+        }
+        let counts = in_turns(answers.iter().map(String::as_str));
+        assert_eq!(counts.into_values().collect::<Vec<_>>(), [requests / 3; 3]);
+    });
+    let d1 = cluster.dispatcher() - before.0;
+    let agents = cluster.agents() - before.1;
+    // Each document's first request asks the daemon, and no other.
+    assert!(d1.of("to-daemon") <= 8, "{d1:?}");
+    assert!(d1.of("moved") >= requests as u64 - 8, "{d1:?}");
+    assert_eq!(agents.of("rebuilt"), requests as u64, "each runs once");
+    assert_eq!(agents.of("ghost") + agents.of("refused"), 0, "{agents:?}");
+}
+
+#[test]
+fn heads_and_gets_may_follow_each_other() {
+    let cluster = Cluster::up("heads-gets");
+    let ten = cluster.document("10k");
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let mut dice = Dice::new(2);
+        let answers: Vec<Response> = (0..100)
+            .map(|_| {
+                if dice.below(2) == 0 {
+                    client.send("HEAD /10k HTTP/1.1\r\nHost: a\r\n\r\n");
+                    return client.try_response(false).unwrap();
+                }
+                let response = client.ask("/10k");
+                same(&response.body, &ten);
+                response
+            })
+            .collect();
+        in_turns(answers.iter().map(Response::ok));
+    });
+}
+
+/// A HEAD stays with its backend, where there is no other, and is one all the same.
+#[test]
+fn a_head_for_the_same_backend_is_told_apart() {
+    let cluster = Cluster::configured("same-head", 1, ONE, |_| {});
+    let ten = cluster.document("10k");
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        for round in 0..20 {
+            if round % 3 == 0 {
+                client.send("HEAD /10k HTTP/1.1\r\nHost: a\r\n\r\n");
+                client.try_response(false).unwrap().ok();
+            }
+            let response = client.ask("/10k");
+            same(&response.body, &ten);
+        }
+    });
+}
+
+const ONE: &str = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+                   [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+
+#[test]
+fn pipelined_requests_are_cut_apart() {
+    let cluster = Cluster::up("pipelined");
+    let documents = ["1k", "1m", "10k", "100k"].map(|name| (name, cluster.document(name)));
+    cluster.on("c1", || {
+        let mut dice = Dice::new(3);
+        for round in 0..12 {
+            let asked: Vec<_> = (0..6).map(|_| &documents[dice.below(4)]).collect();
+            let all: String = (asked.iter())
+                .map(|(name, _)| get(&format!("/{name}")))
+                .collect();
+            let mut client = Connection::open();
+            match round % 4 {
+                0 => client.send(all),
+                1 => client.send_pieces(all, 27, Duration::ZERO),
+                2 => client.send_pieces(all, 13, Duration::from_millis(1)),
+                _ => client.send_pieces(all, 41, Duration::from_millis(15)),
+            };
+            let answers: Vec<String> = (asked.iter())
+                .map(|(_, expected)| {
+                    let response = client.response();
+                    same(&response.body, expected);
+                    response.ok().to_owned()
+                })
+                .collect();
+            in_turns(answers.iter().map(String::as_str));
+        }
+    });
+}
+
+#[test]
+fn bodies_end_where_their_framing_says() {
+    let cluster = Cluster::with("framing", |options| options.server = ServerKind::Python);
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let mut dice = Dice::new(4);
+        for (number, size) in [0, 1, 5000, 300_000, 2 << 20].into_iter().enumerate() {
+            for chunked in [false, true] {
+                let body = Content::new(number as u64, size as u64).bytes();
+                let name = format!("body-{number}-{chunked}");
+                let framing = match chunked {
+                    true => "Transfer-Encoding: chunked".to_owned(),
+                    false => format!("Content-Length: {size}"),
+                };
+                let head = format!("POST /upload/{name} HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+                let mut bytes = head.into_bytes();
+                if chunked {
+                    let mut rest = &body[..];
+                    while !rest.is_empty() {
+                        let (piece, after) =
+                            rest.split_at((1 + dice.below(40_000)).min(rest.len()));
+                        bytes.extend(format!("{:x}\r\n", piece.len()).bytes());
+                        bytes.extend(piece);
+                        bytes.extend(b"\r\n");
+                        rest = after;
+                    }
+                    bytes.extend(b"0\r\n\r\n");
+                } else {
+                    bytes.extend(&body);
+                }
+                // The next request right behind it, in the same packet perhaps.
+                bytes.extend(get("/1k").bytes());
+                client.send(&bytes);
+                let response = client.response();
+                assert_eq!(response.status, 201);
+                let stored = cluster.uploads(response.backend()).join(&name);
+                same(&std::fs::read(stored).unwrap(), &body);
+                let next = client.response();
+                same(&next.body, &one);
+                assert_ne!(next.ok(), response.backend(), "{name}");
+            }
+        }
+    });
+}
+
+#[test]
+fn without_handoff_a_connection_keeps_its_backend() {
+    let cluster = Cluster::configured("kept", 3, &pool("handoff = \"none\""), |_| {});
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let first = client.ask("/1k").ok().to_owned();
+        for _ in 0..20 {
+            assert_eq!(client.ask("/10k").ok(), first);
+        }
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 1);
+}
+
+#[test]
+fn what_cannot_be_followed_stays_where_it_is() {
+    let cluster = Cluster::up("tunnels");
+    cluster.on("c1", || {
+        for head in [
+            "GET /1k HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n",
+            "GET /1k HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n",
+        ] {
+            let mut client = Connection::open();
+            client.ask("/1k");
+            client.send(head);
+            let Ok(response) = client.try_response(true) else {
+                continue;
+            };
+            if response.status != 200 {
+                continue;
+            }
+            let backend = response.backend().to_owned();
+            for _ in 0..10 {
+                assert_eq!(client.ask("/1k").ok(), backend);
+            }
+        }
+    });
+}
+
+/// Loss, repetition and reordering on the client's way, under connections that move with
+/// every request.
+#[test]
+fn moves_survive_a_bad_network() {
+    let cluster = Cluster::up("bad-network");
+    let documents = ["1k", "10k", "100k"].map(|name| (name, cluster.document(name)));
+    for host in ["c1", "b2"] {
+        let settings = LinkSettings {
+            loss: 0.01,
+            reorder: 0.05,
+            duplicate: 0.03,
+            delay: Duration::from_millis(1),
+            ..LinkSettings::default()
+        };
+        cluster.link(host, &settings).expect("a link");
+    }
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for thread in 0..8 {
+                let documents = &documents;
+                scope.spawn(move || {
+                    let mut dice = Dice::new(thread);
+                    let mut client = Connection::open();
+                    for _ in 0..40 {
+                        let (name, expected) = &documents[dice.below(3)];
+                        let response = client.ask(&format!("/{name}"));
+                        same(&response.body, expected);
+                    }
+                });
+            }
+        });
+    });
+    let moved = cluster.dispatcher().of("moved");
+    assert!(moved > 100, "{moved}");
+}
+
+/// nginx closes its idle connections when it reloads; clients do not notice.
+#[test]
+fn servers_may_reload_under_load() {
+    let cluster = Cluster::up("reloads");
+    let one = cluster.document("1k");
+    let status = cluster.status().unwrap();
+    let servers = BACKENDS.map(|name| {
+        let host = status.host(name).unwrap();
+        host.processes[&Process::Server].pid.unwrap().to_string()
+    });
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for thread in 0..6 {
+                let one = &one;
+                scope.spawn(move || {
+                    let mut client = Connection::open();
+                    for _ in 0..30 {
+                        same(&client.ask("/1k").body, one);
+                        std::thread::sleep(Duration::from_millis(20 + 30 * (thread % 3)));
+                    }
+                });
+            }
+            for server in servers.iter().cycle().take(6) {
+                std::thread::sleep(Duration::from_millis(200));
+                let hup = Command::new("kill").args(["-HUP", server]).status();
+                assert!(hup.unwrap().success());
+            }
+        });
+    });
+    let vacated = cluster.daemon().counters.get("vacated").copied();
+    assert!(vacated.unwrap_or(0) > 0, "{:?}", cluster.daemon().counters);
+}
+
+#[test]
+fn a_drained_backend_has_no_connection_left() {
+    let cluster = Cluster::up("drain");
+    let documents = ["1k", "100k", "1m"].map(|name| (name, cluster.document(name)));
+    let trapeze = |words: &[&str]| {
+        let test = std::env::current_exe().unwrap();
+        // target/PROFILE/deps/TEST
+        let path = test.ancestors().nth(2).unwrap().join("trapeze");
+        cluster.output("d1", &[&[path.to_str().unwrap()], words].concat())
+    };
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for thread in 0..9 {
+                let (documents, stop) = (&documents, &stop);
+                scope.spawn(move || {
+                    let mut client = Connection::open();
+                    let mut dice = Dice::new(thread);
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let (name, expected) = &documents[dice.below(3)];
+                        same(&client.ask(&format!("/{name}")).body, expected);
+                        std::thread::sleep(Duration::from_millis(200 * (thread % 3)));
+                    }
+                });
+            }
+            std::thread::sleep(Duration::from_millis(500));
+            for _ in 0..2 {
+                let drained = trapeze(&["drain", "b1", "--deadline", "20s"]);
+                assert!(drained.status.success(), "{drained:?}");
+                assert_eq!(cluster.backend("b1").active, 0);
+                let total = cluster.backend("b1").total;
+                std::thread::sleep(Duration::from_millis(600));
+                assert_eq!(cluster.backend("b1").total, total, "nothing new");
+                assert!(trapeze(&["undrain", "b1"]).status.success());
+                until("b1 has connections again", || {
+                    (cluster.backend("b1").active > 0).then_some(())
+                });
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+    // A connection without boundaries is waited for.
+    let mut client = cluster.on("c1", || {
+        let mut client = Connection::open();
+        let head = "GET /1k HTTP/1.1\r\nHost: a\r\nX: y\r\nUpgrade: nothing\r\n\r\n";
+        while client.send(head).response().ok() != "b1" {
+            client = Connection::open();
+        }
+        client
+    });
+    let refused = trapeze(&["drain", "b1", "--deadline", "500ms"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stdout).into_owned();
+    assert!(said.contains("1 without boundaries"), "{said}");
+    assert_eq!(client.ask("/1k").ok(), "b1");
+    drop(client);
+    assert!(trapeze(&["drain", "b1"]).status.success());
+}
