@@ -148,11 +148,12 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (meta.kind == META_RELEASE)
 		return receive_release(skb, &segment, known);
 	/*
-	 * What the client says concerns the owner before us, too; but for the packet that
+	 * What the client says concerns the owner before us, too; but for the FORWARD that
 	 * starts the request, whose acknowledgement is where we begin, not what it has heard.
 	 */
-	if (known && known->before && !skb->mark && !starts_request(&segment, bpf_ntohl(meta.start)) &&
-	    (meta.kind == META_HANDOFF || known->epoch == bpf_ntohl(meta.epoch))) {
+	if (known && known->before && !skb->mark &&
+	    (meta.kind == META_HANDOFF || (known->epoch == bpf_ntohl(meta.epoch) &&
+					   !starts_request(&segment, bpf_ntohl(meta.start))))) {
 		send_gc(skb);
 		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)))
 			return drop(DROP_REWRITE);
