@@ -3,6 +3,7 @@
 mod compare;
 mod paper;
 mod setup;
+mod spell;
 mod tournament;
 mod trace;
 

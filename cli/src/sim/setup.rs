@@ -1,7 +1,7 @@
 //! What to simulate, from the command line.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -10,8 +10,9 @@ use indicatif::{ProgressBar, ProgressStyle};
 use trapeze_core::config::PolicyKind;
 use trapeze_sim::trace::Trace;
 use trapeze_sim::workload::{self, Pace, Recorded, RecordedOptions, Workload};
-use trapeze_sim::{Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
+use trapeze_sim::{Condition, Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
 
+use super::spell::Spell;
 use crate::amount;
 
 /// The cluster, the workloads and the policies
@@ -64,6 +65,13 @@ pub struct Cluster {
     /// Requests of a connection in traces
     #[arg(long, value_name = "N", default_value_t = 1)]
     requests_per_connection: u32,
+    /// Have a backend die, and come back with nothing in memory: b3@20s, b3@20s..40s;
+    /// seconds of simulated time
+    #[arg(long, value_name = "WHEN", value_delimiter = ',')]
+    fail: Vec<Spell>,
+    /// Drain a backend: it gets no new connections
+    #[arg(long, value_name = "WHEN", value_delimiter = ',')]
+    drain: Vec<Spell>,
     /// Of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -170,6 +178,15 @@ fn hardware(args: &Cluster) -> anyhow::Result<Vec<Hardware>> {
     if args.backends.contains(&0) {
         bail!("a cluster has at least one backend");
     }
+    let spells = (args.fail.iter().map(|spell| (spell, Condition::Gone)))
+        .chain(args.drain.iter().map(|spell| (spell, Condition::Draining)));
+    for (spell, into) in spells {
+        let fewest = args.backends.iter().min().unwrap_or(&base.backends);
+        if spell.backend >= *fewest {
+            bail!("there is no b{} of {fewest}", spell.backend + 1);
+        }
+        base.changes.extend(spell.changes(into));
+    }
     Ok(match args.backends.as_slice() {
         [] => vec![base],
         several => several
@@ -195,16 +212,7 @@ fn workloads(args: &Cluster) -> anyhow::Result<Vec<Box<dyn Workload>>> {
         workloads.push(workload);
     }
     for path in &args.trace {
-        let trace = Trace::open(path).with_context(|| format!("{}", path.display()))?;
-        if trace.reading.malformed > 0 {
-            let (line, wrong) = trace.reading.examples[0];
-            eprintln!(
-                "{}: {} of {} lines left out; line {line}: {wrong}",
-                path.display(),
-                trace.reading.malformed,
-                trace.reading.lines,
-            );
-        }
+        let trace = open(path, args.requests)?;
         let name = path
             .file_name()
             .map_or_else(String::new, |n| n.to_string_lossy().into());
@@ -221,6 +229,24 @@ fn workloads(args: &Cluster) -> anyhow::Result<Vec<Box<dyn Workload>>> {
         workloads.push(Box::new(Recorded::new(&name, trace, options)));
     }
     Ok(workloads)
+}
+
+/// Reads a trace, and says on standard error which lines were left out, and why.
+/// Not more is read than so many requests.
+pub fn open(path: &Path, most: Option<u64>) -> anyhow::Result<Trace> {
+    let trace = Trace::open(path, most.unwrap_or(u64::MAX))
+        .with_context(|| format!("{}", path.display()))?;
+    for left in &trace.reading.left_out {
+        eprintln!(
+            "{}: {} of {} lines left out: {}, first line {}",
+            path.display(),
+            left.lines,
+            trace.reading.lines,
+            left.reason,
+            left.first_line
+        );
+    }
+    Ok(trace)
 }
 
 /// Policies by name; `all` is every one.
