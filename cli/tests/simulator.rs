@@ -65,7 +65,7 @@ fn traces_are_read_and_what_is_wrong_with_them_is_said() {
     assert!(compared.status.success());
     let remarks = String::from_utf8(compared.stderr).unwrap();
     assert!(
-        remarks.contains("1 of 3 lines left out; line 3: no URL"),
+        remarks.contains("1 of 3 lines left out: no column for the URL, first line 3"),
         "{remarks}"
     );
 }
