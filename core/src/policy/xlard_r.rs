@@ -30,10 +30,13 @@ pub struct XlardRParameters {
     /// the paper's).
     pub disk_cost: u32,
     /// The load at which a backend of mean weight is overloaded, in mean costs of a
-    /// request (1..=65535; default 1). Below half of it a backend has resources to spare.
+    /// request (1..=65535; default 24). Below half of it a backend has resources to spare.
     /// The paper calls it the backend's weight, says that weights are set where hardware
-    /// differs (§5.1), and measures on equal hardware: LVS's default is 1. With that
-    /// an object may move whenever somebody is idle, if the costs say so.
+    /// differs (§5.1), and measures on equal hardware: LVS's default is 1, so that an
+    /// object may move only when somebody is wholly idle. On servers with many users
+    /// nobody ever is, and uneven queues stay as they are. 24 is twice what a read and a
+    /// handoff cost: who is overloaded waits for longer, beside one with resources to
+    /// spare, than moving costs.
     pub t_high: u32,
     /// K: a set that has not changed for longer loses a member (1 ms..=1 d; default
     /// 20 s, LARD/R's).
@@ -47,7 +50,7 @@ impl Default for XlardRParameters {
         XlardRParameters {
             handoff_cost: 20,
             disk_cost: 10,
-            t_high: 1,
+            t_high: 24,
             k: Duration::from_secs(20),
             objects: super::OBJECTS,
         }

@@ -1,6 +1,9 @@
 //! [LVSCAD07 §6.2 to §6.5]: the platform alone, scalability, hot pages, static and
 //! dynamic content.
 
+use trapeze_core::config::PolicyConfig;
+use trapeze_core::policy::XlardRParameters;
+
 use super::{Experiment, Outcomes, Row, Trial, policy, range};
 use crate::engine::{Decides, Entrant, Span};
 use crate::hardware::Hardware;
@@ -22,10 +25,20 @@ const WLC: &str = "least-connections";
 /// its first request.
 const CAD_WLC: &str = "LVS-CAD/WLC";
 
+/// Weights are set where hardware differs (§5.1), which is not the case: LVS's is 1.
+fn weights_as_in_lvs() -> XlardRParameters {
+    XlardRParameters {
+        t_high: 1,
+        ..XlardRParameters::default()
+    }
+}
+
 fn trial(label: String, name: &str, backends: usize, workload: WebBench) -> Trial {
     let entrant: Entrant = match name {
         WLC => policy(WLC).deciding(Decides::Blindly).named("LVS/WLC"),
         CAD_WLC => policy(WLC).deciding(Decides::Connections).named(CAD_WLC),
+        "xlard-r" => Entrant::of(PolicyConfig::XlardR(weights_as_in_lvs())),
+        "cahrd" => Entrant::of(PolicyConfig::Cahrd(weights_as_in_lvs())),
         _ => policy(name),
     };
     Trial {
