@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use trapeze_core::config::PolicyKind;
+use trapeze_core::config::{Config, PolicyConfig, PolicyKind};
 use trapeze_sim::trace::Trace;
 use trapeze_sim::workload::{self, Pace, Recorded, RecordedOptions, Workload};
 use trapeze_sim::{Condition, Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
@@ -24,8 +24,9 @@ pub struct Cluster {
     /// Recorded traces: Common Log Format or CSV (t,url,bytes,status,method), also .gz
     #[arg(short, long, value_name = "FILE")]
     trace: Vec<PathBuf>,
-    /// Policies by their names in the configuration, or all; NAME@connections decides for
-    /// connections only, NAME@blindly before the first request
+    /// Policies by their names in the configuration, or all; with parameters
+    /// NAME:t_high=130:k="5s"; NAME@connections decides for connections only,
+    /// NAME@blindly before the first request
     #[arg(
         short,
         long,
@@ -263,19 +264,42 @@ pub fn entrants(names: &[String]) -> anyhow::Result<Vec<Entrant>> {
             entrants.extend(PolicyKind::ALL.map(|kind| Entrant::of(kind).deciding(decides)));
             continue;
         }
+        let mut words = policy.split(':');
+        let policy = words.next().unwrap_or_default();
+        let parameters: Vec<&str> = words.collect();
+        let parameters = parameters.as_slice();
         let policy = match policy {
             "rr" => "round-robin",
             "wlc" | "lc" => "least-connections",
             other => other,
         };
-        let Some(kind) = PolicyKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == policy)
-        else {
+        if !PolicyKind::ALL.iter().any(|kind| kind.name() == policy) {
             let known = PolicyKind::ALL.map(PolicyKind::name).join(", ");
             bail!("no policy `{policy}`; there are: {known}");
-        };
-        entrants.push(Entrant::of(kind).deciding(decides).named(name));
+        }
+        let policy = with_parameters(policy, parameters).with_context(|| format!("`{name}`"))?;
+        entrants.push(Entrant::of(policy).deciding(decides).named(name));
     }
     Ok(entrants)
+}
+
+/// A policy with parameters such as `t_high=130`, as the configuration file reads them.
+fn with_parameters(name: &str, parameters: &[&str]) -> anyhow::Result<PolicyConfig> {
+    let keys: String = parameters.iter().map(|p| format!(", {p}")).collect();
+    let text = format!(
+        "[cluster]\nname = \"sim\"\n\
+         keys = [{{ id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }}]\n\
+         [[dispatcher]]\nname = \"d1\"\naddress = \"10.0.0.1\"\ninterface = \"eth0\"\n\
+         [[backend]]\nname = \"b1\"\naddress = \"10.0.0.2\"\ninterface = \"eth0\"\n\
+         [[pool]]\nname = \"p\"\nbackends = [\"b1\"]\n\
+         policy = {{ name = \"{name}\"{keys} }}\n\
+         [[service]]\nname = \"s\"\naddress = \"10.0.0.3:80\"\npool = \"p\"\n"
+    );
+    match Config::parse(&text, "sim") {
+        Ok(config) => Ok(config.pools[0].policy.clone()),
+        Err(errors) => {
+            let said = errors.iter().map(|e| e.message.as_str());
+            bail!("{}", said.collect::<Vec<_>>().join("; "))
+        }
+    }
 }
