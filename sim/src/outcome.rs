@@ -34,7 +34,8 @@ pub struct Outcome {
     pub balance: f64,
     /// Connections that moved.
     pub handoffs_per_request: f64,
-    /// Requests that had to be asked again, because their backend went away.
+    /// Requests that had to be asked again, because their backend went away; of the
+    /// warm-up too.
     pub lost: u64,
     /// Requests of each backend.
     pub requests_by_backend: Vec<u64>,

@@ -117,7 +117,7 @@ pub struct Profile {
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The file could not be read.
-    #[error("cannot read it: {0}; traces are log files or CSV, plain or .gz")]
+    #[error("cannot read it; traces are log files or CSV, plain or .gz")]
     Read(#[from] io::Error),
     /// Not one line could be understood.
     #[error(

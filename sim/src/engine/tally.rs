@@ -89,7 +89,8 @@ impl Tally {
     }
 
     pub(super) fn lost(&mut self) {
-        self.lost += u64::from(self.from.is_some());
+        // A death is rare: it shows even if it falls into the warm-up.
+        self.lost += 1;
     }
 
     pub(super) fn answer(&mut self, answer: Answer) {
