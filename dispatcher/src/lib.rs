@@ -23,7 +23,7 @@ mod standing;
 mod sweep;
 mod worker;
 
-pub use control::{BackendStatus, Request, Status, ask};
+pub use control::{BackendStatus, FeedbackStatus, Request, Status, ask};
 pub use explain::{Explained, Question, explain_offline};
 
 use std::net::IpAddr;
