@@ -342,7 +342,8 @@ enum drop_reason {
 	X(REPLACED, "replaced", "leftover sockets removed for a new connection") \
 	X(REFUSED, "refused", "connections given back to the dispatcher") \
 	X(CONFIRMED, "confirmed", "rebuilt connections that have answered") \
-	X(GHOST, "ghost", "requests that the network repeated after their connection had ended")
+	X(GHOST, "ghost", "requests that the network repeated after their connection had ended") \
+	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
 
 enum event {
 #define X(NAME, name, text) EVENT_##NAME,
