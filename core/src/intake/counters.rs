@@ -82,6 +82,8 @@ counters! {
     ignored_scattered,
     /// Ignored: a reset.
     ignored_reset,
+    /// Ignored: a reset that lies not where the client's must be.
+    ignored_inexact_reset,
 }
 
 impl Counters {
@@ -108,6 +110,7 @@ impl Counters {
             Ignored::Full => &mut self.ignored_full,
             Ignored::Scattered => &mut self.ignored_scattered,
             Ignored::Reset => &mut self.ignored_reset,
+            Ignored::InexactReset => &mut self.ignored_inexact_reset,
         } += 1;
     }
 }

@@ -144,6 +144,8 @@ pub enum Ignored {
     Scattered,
     /// The client reset the connection.
     Reset,
+    /// A reset of whom nobody knows; it was answered.
+    InexactReset,
 }
 
 /// What the caller is to do, in this order.
