@@ -26,6 +26,7 @@ use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
+use crate::farewell;
 use crate::health;
 use crate::records::{Assignment, Record};
 use crate::{Shared, v4};
@@ -196,6 +197,9 @@ impl State {
             Kind::ProbeAnswer { received } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
                     self.intake.on_probe_answer(&arrived.key, received);
+                    if received == ClientSeq::new(arrived.header.seq) {
+                        self.on_lost(&arrived.key, packet.meta.epoch, received);
+                    }
                 }
             }
             Kind::EchoReply { feedback } => {
@@ -348,6 +352,23 @@ impl State {
             Decision::Refuse(answer, body) => self.intake.answer(now, &arrived, answer, body),
         }
         self.act();
+    }
+
+    /// An idle connection's socket has come and gone, perhaps with a reset that the
+    /// client has not heard. `asked_at`: where its backend was asked.
+    fn on_lost(&mut self, key: &FlowKey, epoch: u32, asked_at: ClientSeq) {
+        match self.shared.records.lost(key, epoch, asked_at.raw()) {
+            Ok(Some(flow)) => {
+                self.count("lost-by-backend");
+                if let IpAddr::V4(client) = key.client.ip() {
+                    let reset = farewell::reset_of_client(key, &flow);
+                    self.to_clients
+                        .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.count("record-failures"),
+        }
     }
 
     fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
