@@ -113,16 +113,7 @@ impl Worker {
             }
             self.state.intake.on_timeout(now);
             self.state.act();
-            if !self.state.to_backends.is_empty() {
-                let lost = self.socket.send(&self.state.to_backends);
-                self.state.count_many("not-sent-to-backend", lost);
-                self.state.to_backends.clear();
-            }
-            if !self.state.to_clients.is_empty() {
-                let lost = self.state.raw.send(&self.state.to_clients);
-                self.state.count_many("not-sent-to-client", lost);
-                self.state.to_clients.clear();
-            }
+            self.send();
             if shown.elapsed() > LONGEST_WAIT {
                 let lost = self.socket.lost()?;
                 self.state.counters.insert("queue-full", lost.into());
@@ -130,7 +121,24 @@ impl Worker {
                 shown = Instant::now();
             }
         }
+        self.state.intake.abandon();
+        self.state.act();
+        self.send();
         Ok(())
+    }
+
+    /// Sends what there is to send.
+    fn send(&mut self) {
+        if !self.state.to_backends.is_empty() {
+            let lost = self.socket.send(&self.state.to_backends);
+            self.state.count_many("not-sent-to-backend", lost);
+            self.state.to_backends.clear();
+        }
+        if !self.state.to_clients.is_empty() {
+            let lost = self.state.raw.send(&self.state.to_clients);
+            self.state.count_many("not-sent-to-client", lost);
+            self.state.to_clients.clear();
+        }
     }
 }
 

@@ -56,6 +56,8 @@ counters! {
     ended_lingered,
     /// Ended: reset by the client.
     ended_client_reset,
+    /// Ended: the daemon ends.
+    ended_abandoned,
     /// Ended: a new connection of the same 4-tuple.
     ended_replaced,
     /// Ended: made way for a new one. More room: `reading_bytes`, `reading_flows`.
@@ -92,6 +94,7 @@ impl Counters {
             End::Closed => &mut self.ended_closed,
             End::Lingered => &mut self.ended_lingered,
             End::ClientReset => &mut self.ended_client_reset,
+            End::Abandoned => &mut self.ended_abandoned,
             End::Replaced => &mut self.ended_replaced,
             End::Evicted => &mut self.ended_evicted,
             End::TimedOut => &mut self.ended_timed_out,

@@ -212,6 +212,8 @@ pub enum End {
     Lingered,
     /// The client reset it.
     ClientReset,
+    /// The daemon ends, and has acknowledged a part of its head.
+    Abandoned,
     /// A new connection of the same 4-tuple.
     Replaced,
     /// The oldest had to go for a new one.

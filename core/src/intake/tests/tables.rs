@@ -418,6 +418,24 @@ fn bytes_are_bounded_in_all() {
 }
 
 #[test]
+fn a_daemon_that_ends_resets_what_nobody_can_read_on() {
+    let mut bench = Bench::new(bounds());
+    bench.client = 1;
+    bench.data(0, &HEAD[..10]);
+    bench.wait(ms(100));
+    bench.client = 2;
+    bench.data(0, &HEAD[..10]);
+    bench.client = 3;
+    bench.data(0, b"BAD");
+    bench.actions();
+    bench.intake.abandon();
+    // The second's bytes are not acknowledged: they come again. The third is answered.
+    let expected = ["client RST|ACK 0+0 ack 10", "ended Abandoned"];
+    assert_eq!(bench.actions(), expected);
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+#[test]
 fn retained_flows_are_not_evicted() {
     let mut bench = Bench::new(Bounds {
         flows: 1,
