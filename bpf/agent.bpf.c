@@ -165,7 +165,6 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 			setup.state = SETUP_REFUSED;
 			remember(&segment->key, known, &setup);
 		}
-		count_drop(refusal == REFUSAL_NO_LISTENER ? DROP_NO_LISTENER : DROP_ACCEPT_QUEUE_FULL);
 		return refuse(skb, h->ethernet, h->outer, segment, refusal);
 	}
 	rebuilt = decapsulate(skb) && rebuild(skb, listener, &meta, &options);

@@ -1,7 +1,7 @@
 //! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
-//! host the VIPs without announcing them, and looks how busy it is. Packets never come here, not even
-//! dispatchers' heartbeats; connections go on when this process is gone, and new
-//! ones come.
+//! host the VIPs without announcing them, sees to it that the host stays so, and looks how
+//! busy it is. Packets never come here, not even dispatchers' heartbeats; connections go on
+//! when this process is gone, and new ones come.
 
 mod feedback;
 mod prepare;
@@ -26,6 +26,7 @@ use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
 use feedback::Sampler;
+use prepare::Upkeep;
 
 /// How often the host is looked at; signals are heard at once.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -33,8 +34,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
-    let config = file::read(&config_path)?;
-    let own = config.own_backend(node_name)?.clone();
+    let mut config = file::read(&config_path)?;
+    let mut own = config.own_backend(node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
     let _lock = node.lock()?;
     node.register()
@@ -52,13 +53,22 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     })?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
-    let mut sampler = Sampler::new();
+    let (mut sampler, mut upkeep) = (Sampler::new(), Upkeep::default());
     loop {
         match signals.wait(SAMPLE_INTERVAL)? {
-            None => maps.feedback.put(&0, &sampler.sample()?, Update::Any)?,
+            None => {
+                maps.feedback.put(&0, &sampler.sample()?, Update::Any)?;
+                match upkeep.look(&mut host, &config, &own) {
+                    0 => {}
+                    set_again => maps.count_set_again(set_again)?,
+                }
+            }
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host) {
-                    Ok(()) => println!("reloaded {}", config_path.display()),
+                    Ok(reloaded) => {
+                        (config, own) = reloaded;
+                        println!("reloaded {}", config_path.display());
+                    }
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 }
             }
@@ -79,7 +89,7 @@ fn reload(
     old: &Backend,
     maps: &AgentMaps,
     host: &mut Host,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<(Config, Backend)> {
     let config = file::read(path)?;
     let own = config.own_backend(&old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
@@ -88,7 +98,8 @@ fn reload(
         );
     }
     publish(maps, &config, &own)?;
-    prepare::prepare(host, &config, &own)
+    prepare::prepare(host, &config, &own)?;
+    Ok((config, own))
 }
 
 /// Puts the configuration into the data path's maps.

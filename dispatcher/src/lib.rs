@@ -14,6 +14,7 @@ mod control;
 mod explain;
 mod farewell;
 mod health;
+mod inquiry;
 mod keys;
 mod memory;
 mod pulse;
@@ -48,6 +49,7 @@ use trapeze_datapath::signal::{Signal, Signals};
 use cluster::Cluster;
 use farewell::Farewell;
 use health::Health;
+use inquiry::Inquiry;
 use records::Records;
 use registry::Registry;
 use standing::Standing;
@@ -126,10 +128,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     }
     let control = control::listen(&shared)?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
-    let farewell = Farewell::open(&own)?;
+    let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
-    threads.push(spawn("sweep", move || sweep::run(&for_sweep, farewell))?);
+    threads.push(spawn("sweep", move || {
+        sweep::run(&for_sweep, farewell, inquiry)
+    })?);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || control::serve(&control, &for_control))?;
