@@ -1,7 +1,7 @@
 //! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
-//! host the VIPs without announcing them, and looks how busy it is. Packets never come here, not even
-//! dispatchers' heartbeats; connections go on when this process is gone, and new
-//! ones come.
+//! host the VIPs without announcing them, sees to it that the host stays so, and looks how
+//! busy it is. Packets never come here, not even dispatchers' heartbeats; connections go on
+//! when this process is gone, and new ones come.
 
 mod done;
 mod feedback;
@@ -29,6 +29,7 @@ use trapeze_datapath::signal::{Signal, Signals};
 
 use done::Teller;
 use feedback::Sampler;
+use prepare::Upkeep;
 
 /// How often the host is looked at; signals are heard at once.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -40,8 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
-    let config = file::read(&config_path)?;
-    let own = config.own_backend(node_name)?.clone();
+    let mut config = file::read(&config_path)?;
+    let mut own = config.own_backend(node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
     let _lock = node.lock()?;
     node.register()
@@ -61,12 +62,16 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         .context("cannot listen to the data path")?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
-    let mut sampler = Sampler::new();
+    let (mut sampler, mut upkeep) = (Sampler::new(), Upkeep::default());
     let mut next_look = clock::monotonic();
     loop {
         match signals.wait(SAMPLE_INTERVAL)? {
             None => {
                 maps.feedback.put(&0, &sampler.sample()?, Update::Any)?;
+                match upkeep.look(&mut host, &config, &own) {
+                    0 => {}
+                    set_again => maps.count_set_again(set_again)?,
+                }
                 let now = clock::monotonic();
                 if now >= next_look {
                     next_look = now + LOOK_INTERVAL;
@@ -77,7 +82,10 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
             }
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host, &teller) {
-                    Ok(()) => println!("reloaded {}", config_path.display()),
+                    Ok(reloaded) => {
+                        (config, own) = reloaded;
+                        println!("reloaded {}", config_path.display());
+                    }
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 }
             }
@@ -99,7 +107,7 @@ fn reload(
     maps: &AgentMaps,
     host: &mut Host,
     teller: &Teller,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<(Config, Backend)> {
     let config = file::read(path)?;
     let own = config.own_backend(&old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
@@ -109,7 +117,8 @@ fn reload(
     }
     publish(maps, &config, &own)?;
     teller.set_keys(keys(&config)?);
-    prepare::prepare(host, &config, &own)
+    prepare::prepare(host, &config, &own)?;
+    Ok((config, own))
 }
 
 /// Puts the configuration into the data path's maps.

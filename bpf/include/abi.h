@@ -460,7 +460,8 @@ struct server {
 	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")    \
 	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing: its client need not hear of it") \
 	X(OLDER, "older-range", "a request for a backend that still sends an earlier answer") \
-	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected")
+	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected") \
+	X(MARTIAN, "martian", "a SYN from an address that no client has: forged")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -492,7 +493,8 @@ enum drop_reason {
 	X(GC, "gc", "acknowledgements sent on to older owners") \
 	X(RETIRED, "retired", "older owners whose client has had all of theirs") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
-	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more")
+	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more") \
+	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
 
 enum event {
 #define X(NAME, name, text) EVENT_##NAME,

@@ -75,7 +75,6 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 	if (!listener) {
 		if (refusal == REFUSAL_NO_LISTENER)
 			remember(segment, known, meta, SETUP_REFUSED, dispatcher);
-		count_drop(refusal == REFUSAL_NO_LISTENER ? DROP_NO_LISTENER : DROP_ACCEPT_QUEUE_FULL);
 		return refuse(skb, h.ethernet, h.outer, segment, refusal);
 	}
 	rebuilt = decapsulate(skb) && rebuild(skb, listener, meta, &options);

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 use trapeze_datapath::node::Node;
-use trapeze_dispatcher::{BackendStatus, Request, ask};
+use trapeze_dispatcher::{BackendStatus, FeedbackStatus, Request, ask};
 
 use crate::nodes::PerNode;
 use crate::pinned;
-use crate::table::{Column, Table, Tone};
+use crate::table::{Cell, Column, Table, Tone};
 
 /// List the backends, their state and their connections, as a dispatcher sees them
 ///
@@ -64,6 +64,7 @@ fn look(node: &Node) -> anyhow::Result<Report> {
                 ports_without_server: Vec::new(),
                 active: slot.active,
                 total: slot.total,
+                feedback: None,
                 pools: Vec::new(),
             });
         }
@@ -103,6 +104,9 @@ impl fmt::Display for Report {
             Column::Left("state"),
             Column::Right("active"),
             Column::Right("total"),
+            Column::Right("queue"),
+            Column::Right("cpu"),
+            Column::Right("memory"),
             Column::Left("pools, weight"),
             Column::Left("meaning"),
         ]);
@@ -127,6 +131,9 @@ impl fmt::Display for Report {
                 tone.cell(backend.state.as_str()),
                 backend.active.into(),
                 backend.total.into(),
+                said(backend, |f| f.accept_queue.to_string()),
+                said(backend, |f| percent(f.cpu_permille)),
+                said(backend, |f| percent(f.memory_permille)),
                 if pools.is_empty() {
                     "-".into()
                 } else {
@@ -141,6 +148,15 @@ impl fmt::Display for Report {
         }
         table.fmt(f)
     }
+}
+
+/// What its agent said lately.
+fn said(backend: &BackendStatus, show: impl FnOnce(FeedbackStatus) -> String) -> Cell {
+    backend.feedback.map_or("-".into(), |f| show(f).into())
+}
+
+fn percent(permille: u16) -> String {
+    format!("{} %", permille / 10)
 }
 
 #[cfg(test)]
@@ -160,14 +176,15 @@ mod tests {
                 ports_without_server: vec![],
                 active: 1,
                 total: 20,
+                feedback: None,
                 pools: vec![],
             }],
         };
         assert_eq!(
             report.to_string(),
             "d1, from its data path, because it is dead\n\
-             backend  address   state  active  total  pools, weight  meaning\n\
-             b1       10.0.0.1  ?           1     20  -              only the daemon knows\n"
+             backend  address   state  active  total  queue  cpu  memory  pools, weight  meaning\n\
+             b1       10.0.0.1  ?           1     20      -    -       -  -              only the daemon knows\n"
         );
     }
 }

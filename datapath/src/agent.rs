@@ -5,7 +5,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::abi::{
-    Done, Feedback, FlowKey, Node, SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup, SiphashKey,
+    Done, EVENTS, Feedback, FlowKey, Node, SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup,
+    SiphashKey,
 };
 use crate::attach::{Hook, attach};
 use crate::diag;
@@ -83,6 +84,7 @@ impl AgentMaps {
             events: PerCpu::from_pin(&pins.join("events"))?,
         })
     }
+
     /// Ends the older owners that have heard nothing of their clients for `patience`, as
     /// of `now` on the monotonic clock (docs/protocol/handoff.md 6.6). Returns how many.
     ///
@@ -110,5 +112,11 @@ impl AgentMaps {
             self.older.delete(&key)?;
         }
         Ok(forsaken)
+    }
+
+    /// Counts what the daemon has set again on its host.
+    pub fn count_set_again(&self, more: u64) -> io::Result<()> {
+        let index = EVENTS.iter().position(|(name, _)| *name == "set-again");
+        self.events.add(index.expect("abi.h has it") as u32, more)
     }
 }

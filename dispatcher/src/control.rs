@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
-use trapeze_core::policy::{self, BackendId};
+use trapeze_core::policy::{self, BackendId, Feedback};
 
 use crate::cluster::Cluster;
 use crate::explain::{Question, View, explain};
@@ -73,8 +73,32 @@ pub struct BackendStatus {
     pub active: u64,
     /// Connections given to it so far.
     pub total: u64,
+    /// How busy its agent finds its host; none if it has not said so lately.
+    #[serde(default)]
+    pub feedback: Option<FeedbackStatus>,
     /// The pools that it is in, with its weight.
     pub pools: Vec<(String, u16)>,
+}
+
+/// How busy an agent finds its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeedbackStatus {
+    /// Connections that the server has not accepted yet.
+    pub accept_queue: u16,
+    /// Busy time of all processors, thousandths, over a second or so.
+    pub cpu_permille: u16,
+    /// Memory that could not be had without swapping, thousandths.
+    pub memory_permille: u16,
+}
+
+impl From<Feedback> for FeedbackStatus {
+    fn from(feedback: Feedback) -> Self {
+        FeedbackStatus {
+            accept_queue: feedback.accept_queue,
+            cpu_permille: feedback.cpu_permille,
+            memory_permille: feedback.memory_permille,
+        }
+    }
 }
 
 /// Asks the daemon behind a socket.
@@ -192,6 +216,7 @@ fn backends(shared: &Shared) -> Vec<BackendStatus> {
             ports_without_server: shared.health.ports_without_server(slot),
             active: shared.health.active(slot),
             total: shared.health.total(slot),
+            feedback: shared.health.feedback(slot).map(FeedbackStatus::from),
             pools: cluster
                 .config
                 .pools

@@ -16,6 +16,7 @@ mod explain;
 mod farewell;
 mod handoff;
 mod health;
+mod inquiry;
 mod keys;
 mod look;
 mod memory;
@@ -26,7 +27,7 @@ mod standing;
 mod sweep;
 mod worker;
 
-pub use control::{BackendStatus, Request, Status, ask};
+pub use control::{BackendStatus, FeedbackStatus, Request, Status, ask};
 pub use drain::Left;
 pub use explain::{Explained, Question, explain_offline};
 
@@ -53,6 +54,7 @@ use cluster::Cluster;
 use drain::Drains;
 use farewell::Farewell;
 use health::Health;
+use inquiry::Inquiry;
 use records::Records;
 use registry::Registry;
 use standing::Standing;
@@ -135,11 +137,13 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let control = control::listen(&shared)?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
     let for_drain = shared.clone();
-    let farewell = Farewell::open(&own)?;
+    let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
     threads.push(spawn("drain", move || drain::run(&for_drain))?);
-    threads.push(spawn("sweep", move || sweep::run(&for_sweep, farewell))?);
+    threads.push(spawn("sweep", move || {
+        sweep::run(&for_sweep, farewell, inquiry)
+    })?);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || control::serve(&control, &for_control))?;

@@ -15,6 +15,7 @@ use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
 use trapeze_core::head::{self, Expected, Inspection};
 use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
 use trapeze_core::policy::Feedback;
+use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
 use trapeze_core::wire::meta::{self, Binding, Kind, Meta, Refusal};
 use trapeze_core::wire::segment::Segment;
@@ -27,6 +28,7 @@ use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
+use crate::farewell;
 use crate::handoff::Waitings;
 use crate::health;
 use crate::look::{Extent, Found, Look};
@@ -122,16 +124,7 @@ impl Worker {
             self.state.take_from_owners(now, &idle);
             self.state.on_waiting_due(now);
             self.state.act();
-            if !self.state.to_backends.is_empty() {
-                let lost = self.socket.send(&self.state.to_backends);
-                self.state.count_many("not-sent-to-backend", lost);
-                self.state.to_backends.clear();
-            }
-            if !self.state.to_clients.is_empty() {
-                let lost = self.state.raw.send(&self.state.to_clients);
-                self.state.count_many("not-sent-to-client", lost);
-                self.state.to_clients.clear();
-            }
+            self.send();
             if shown.elapsed() > LONGEST_WAIT {
                 let lost = self.socket.lost()?;
                 self.state.counters.insert("queue-full", lost.into());
@@ -139,7 +132,24 @@ impl Worker {
                 shown = Instant::now();
             }
         }
+        self.state.intake.abandon();
+        self.state.act();
+        self.send();
         Ok(())
+    }
+
+    /// Sends what there is to send.
+    fn send(&mut self) {
+        if !self.state.to_backends.is_empty() {
+            let lost = self.socket.send(&self.state.to_backends);
+            self.state.count_many("not-sent-to-backend", lost);
+            self.state.to_backends.clear();
+        }
+        if !self.state.to_clients.is_empty() {
+            let lost = self.state.raw.send(&self.state.to_clients);
+            self.state.count_many("not-sent-to-client", lost);
+            self.state.to_clients.clear();
+        }
     }
 }
 
@@ -204,11 +214,14 @@ impl State {
             Kind::Unheard { .. } => self.on_unheard(now, &packet.meta, packet.inner),
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
             Kind::ProbeAnswer { received } => {
-                if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner)
-                    && self.intake.on_probe_answer(now, &arrived.key, received)
-                {
-                    self.go_on(now, &arrived.key);
-                    self.act();
+                if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
+                    if (self.intake).on_probe_answer(now, &arrived.key, received) {
+                        self.go_on(now, &arrived.key);
+                        self.act();
+                    }
+                    if received == ClientSeq::new(arrived.header.seq) {
+                        self.on_lost(&arrived.key, packet.meta.epoch, received);
+                    }
                 }
             }
             Kind::Next { .. } => self.on_next(now, &packet.meta, packet.inner),
@@ -390,6 +403,23 @@ impl State {
             Decision::Refuse(answer, body) => self.intake.answer(now, &arrived, answer, body),
         }
         self.act();
+    }
+
+    /// An idle connection's socket has come and gone, perhaps with a reset that the
+    /// client has not heard. `asked_at`: where its backend was asked.
+    fn on_lost(&mut self, key: &FlowKey, epoch: u32, asked_at: ClientSeq) {
+        match self.shared.records.lost(key, epoch, asked_at.raw()) {
+            Ok(Some(flow)) => {
+                self.count("lost-by-backend");
+                if let IpAddr::V4(client) = key.client.ip() {
+                    let reset = farewell::reset_of_client(key, &flow);
+                    self.to_clients
+                        .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.count("record-failures"),
+        }
     }
 
     fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {

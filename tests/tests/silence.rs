@@ -77,6 +77,52 @@ fn a_connection_that_its_backend_has_lost_is_reset() {
     });
 }
 
+/// What a server resets goes past the dispatcher: it asks after connections that
+/// are idle, and lets those alone whose socket is there.
+#[test]
+fn a_connection_that_its_server_has_reset_does_not_count_for_an_hour() {
+    let cluster = Cluster::up("uncounted");
+    let active = |backend: &str| cluster.backend(backend).active;
+    let (mut idle, mut reset) = (Vec::new(), Vec::new());
+    cluster.on("c1", || {
+        for _ in 0..12 {
+            let mut client = Connection::open();
+            match client.ask("/1k").ok() {
+                "b2" => reset.push(client),
+                _ => idle.push(client),
+            }
+        }
+        assert_eq!((idle.len(), reset.len()), (8, 4));
+        // In the middle of a request when its server goes.
+        for client in &mut reset {
+            client.send("POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n1");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.restart("b2", Process::Server);
+        for client in &mut reset {
+            client.send("2");
+            let error = client.try_response(true).unwrap_err();
+            assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock);
+        }
+    });
+    assert_eq!((active("b1"), active("b2"), active("b3")), (4, 4, 4));
+    std::thread::sleep(Duration::from_secs(55));
+    assert_eq!(active("b2"), 4, "not before its time");
+    until("nobody counts them any more", || {
+        (active("b2") == 0).then_some(())
+    });
+    until("they are counted as lost", || {
+        (*cluster.daemon().counters.get("lost-by-backend")? == 4).then_some(())
+    });
+    assert_eq!((active("b1"), active("b3")), (4, 4));
+    cluster.on("c1", || {
+        for client in &mut idle {
+            client.ask("/1k").ok();
+        }
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 12);
+}
+
 #[test]
 fn connections_without_a_word_leave_nothing() {
     let cluster = Cluster::up("wordless");

@@ -152,11 +152,17 @@ impl Intake {
         let taken = if heard_more && !connection.later {
             Err(Ignored::BadAck)
         } else if arrived.is(Flags::RST) {
-            if reading.allows_reset(&connection, arrived.seq()) {
-                self.end(&connection, End::ClientReset);
-                return Outcome::Ignored(Ignored::Reset);
+            match reading.judge_reset(&connection, arrived.seq()) {
+                Reset::Clients => {
+                    self.end(&connection, End::ClientReset);
+                    return Outcome::Ignored(Ignored::Reset);
+                }
+                Reset::Doubtful => {
+                    self.acknowledge(now, &mut connection, &mut reading);
+                    Err(Ignored::InexactReset)
+                }
+                Reset::Strangers => Err(Ignored::OutsideWindow),
             }
-            Err(Ignored::OutsideWindow)
         } else {
             reading.take_in(&mut connection, arrived, self.bounds.capacity())
         };
@@ -287,7 +293,9 @@ impl Intake {
         if connection.later {
             let _ = reading.take_in(&mut connection, arrived, self.bounds.capacity());
         }
-        if arrived.is(Flags::RST) && reading.allows_reset(&connection, arrived.seq()) {
+        if arrived.is(Flags::RST)
+            && reading.judge_reset(&connection, arrived.seq()) == Reset::Clients
+        {
             self.end(&connection, End::ClientReset);
             return Outcome::Ignored(Ignored::Reset);
         }

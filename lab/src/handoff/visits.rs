@@ -69,11 +69,6 @@ impl Visits {
     pub fn lifetime_ms(&self) -> f64 {
         self.lifetimes_us as f64 / 1e3 / self.whole.max(1) as f64
     }
-
-    /// A first answer's mean time, in microseconds.
-    pub fn first_answer_us(&self) -> f64 {
-        self.first_answers_us as f64 / self.whole.max(1) as f64
-    }
 }
 
 /// Has visitors come from a host's network, until the time is over.
