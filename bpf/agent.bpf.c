@@ -18,27 +18,32 @@
  *                      else drop: early                 else drop
  *                      (old epoch: up, RST)
  *
- * Moved is what was given up; its epoch is the next owner's, so that whatever is late
- * of ours meets "newer epoch". The same epoch is the next owner's own: dropped here.
- * An older epoch that moved is like any older one: A, B, A is a new connection at A.
+ * Moved and older are what was given up, the latter with bytes on the way to the client:
+ * its epoch is the next owner's, so that whatever is late of ours meets "newer epoch". The
+ * same epoch is the next owner's own: dropped here. A newer epoch finds a moved one as
+ * any older one (A, B, A is a new connection at A), and is refused by an older one, whose
+ * socket is needed still. Vacant is what its server has closed: the request at its `start`
+ * is rebuilt, in the same epoch or a newer one, and all else of its epoch dropped.
  *
  * A HANDOFF or RELEASE, by the same:
  *
- *                      none      older epoch,        older epoch,   same epoch       newer
- *                                tried, confirmed    others         and start        epoch
- *   HANDOFF, starts    HELD      may it leave?       HELD           moved to `value`: drop
- *                      (4)       on to `value`       (4)            on to `value`
- *                                else HELD                          else drop
- *   HANDOFF, else      drop:     up, if it lies      drop: early    the same         drop
+ *                      none      older epoch,          older epoch,   same epoch,       newer
+ *                                tried, confirmed,     others         given up at       epoch
+ *                                vacant                               the same start
+ *   HANDOFF, starts    HELD      may it leave?         HELD           on to `value`,    drop
+ *                      (4)       on to `value`         (4)            if that is where
+ *                                else HELD                            it went
+ *   HANDOFF, else      drop:     up, if it lies        drop: early    the same          drop
  *                      early     before `start`
- *   RELEASE            HELD      may it leave?       HELD           moved to nobody: drop
- *                      (4)       RELEASED            (4)            RELEASED
- *                                else HELD                          else drop
+ *   RELEASE            HELD      may it leave?         HELD           RELEASED, if by   drop
+ *                      (4)       RELEASED              (4)            that it went
+ *                                else HELD
  *
  * Why nothing runs twice: a request is given up only while this host's socket expects
  * exactly its first byte, so it has not run here; from then on `setup` has the epoch of
- * the move, under which only `value` is sent it; a HANDOFF that was answered by HELD is
- * answered so for ever, since its dispatcher may have sent the request another way.
+ * the move, under which only `value`, or whom the dispatcher chose, is sent it; a HANDOFF
+ * that was answered by HELD is answered so for ever, since its dispatcher may have sent
+ * the request another way; and one that went by RELEASE goes by no HANDOFF.
  */
 #include "kernel.h"
 
@@ -143,11 +148,12 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (meta.kind == META_RELEASE)
 		return receive_release(skb, &segment, known);
 	/*
-	 * What the client says concerns the owner before us, too; but for the packet that
+	 * What the client says concerns the owner before us, too; but for the FORWARD that
 	 * starts the request, whose acknowledgement is where we begin, not what it has heard.
 	 */
-	if (known && known->before && !skb->mark && !starts_request(&segment, bpf_ntohl(meta.start)) &&
-	    (meta.kind == META_HANDOFF || known->epoch == bpf_ntohl(meta.epoch))) {
+	if (known && known->before && !skb->mark &&
+	    (meta.kind == META_HANDOFF || (known->epoch == bpf_ntohl(meta.epoch) &&
+					   !starts_request(&segment, bpf_ntohl(meta.start))))) {
 		send_gc(skb);
 		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)))
 			return drop(DROP_REWRITE);

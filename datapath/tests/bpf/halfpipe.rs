@@ -229,7 +229,8 @@ fn the_older_owner_hears_acknowledgements_only() {
         );
         assert_eq!(gcs(&sniffer), [(gc(), heard.packet())]);
     }
-    // The request that began it, as the client repeats it.
+    // But not of the request that begins the range: its daemon's copy acknowledges what
+    // nobody has heard yet.
     let again = Tcp {
         ack: FIRST,
         ..begun()
@@ -238,13 +239,41 @@ fn the_older_owner_hears_acknowledgements_only() {
         window: 492,
         ..begun()
     };
-    expect(
-        &owner,
-        "again",
-        &sealed(&after(), &again.packet()),
-        &up(&goes),
-    );
-    assert_eq!(gcs(&sniffer).len(), 1);
+    for (what, came, goes) in [
+        ("the daemon's", begun(), begun()),
+        ("the client's", again, goes),
+    ] {
+        expect(&owner, what, &sealed(&after(), &came.packet()), &up(&goes));
+        assert_eq!(gcs(&sniffer), [], "{what}");
+    }
+}
+
+/// Its dispatcher's data path sends what the client says: that may be all that the older
+/// owner ever hears of its range's end.
+#[test]
+fn a_handoff_is_heard_by_the_older_owner_too() {
+    let mut owner = newer();
+    owner.stream.write_all(ANSWER).unwrap();
+    let end = RANGE + ANSWER.len() as u32;
+    wait_for("it is seen", || {
+        owner.agent.setup(&request()).unwrap().answers.next == end
+    });
+    let seq = SECOND + REQUEST.len() as u32;
+    let request = segment(ACK | PSH, seq, end, REQUEST);
+    let meta = Meta {
+        requests: 1,
+        ..followed(Kind::Handoff { next: NEXT }, MOVE + 1, seq)
+    };
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let mut got = owner.run(&sealed(&meta, &request.packet()));
+    got.counted.retain(|&counted| counted != "gc");
+    assert_eq!(got.counted, ["given-up", "handed-on"]);
+    let ack = Tcp {
+        flags: ACK,
+        payload: vec![],
+        ..request
+    };
+    assert_eq!(gcs(&sniffer), [(gc(), ack.packet())]);
 }
 
 #[test]

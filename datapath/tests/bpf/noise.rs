@@ -6,6 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use trapeze_core::seq::ServerSeq;
 use trapeze_core::wire::meta::Kind;
 use trapeze_datapath::abi::FlowState;
 use trapeze_datapath::map::Update;
@@ -118,12 +119,21 @@ fn an_agent_withstands_noise() {
     let mut random = SmallRng::seed_from_u64(4);
     agent.put_setup(&request(), EPOCH, request().seq, CONFIRMED);
     let error = icmp(NODE, *VIP.ip(), 3, 4, &request().packet()[..28]);
-    let mut seeds: Vec<Vec<u8>> = [Kind::Forward, Kind::Probe]
+    let end = ServerSeq::new(6);
+    let kinds = [
+        (Kind::Forward, EPOCH),
+        (Kind::Probe, EPOCH),
+        (Kind::Handoff { next: NODE }, EPOCH + 1),
+        (Kind::Release { half_pipe: true }, EPOCH + 1),
+        (Kind::Gc { end }, EPOCH),
+        (Kind::Retired { end }, EPOCH),
+    ];
+    let mut seeds: Vec<Vec<u8>> = kinds
         .into_iter()
-        .flat_map(|kind| {
+        .flat_map(|(kind, epoch)| {
             let start = request().seq;
             let later = segment(ACK, start.wrapping_add(5), 6, b"more");
-            [request(), later].map(|tcp| sealed(&meta(kind, EPOCH, start), &tcp.packet()))
+            [request(), later].map(|tcp| sealed(&meta(kind, epoch, start), &tcp.packet()))
         })
         .collect();
     seeds.push(sealed(&meta(Kind::Icmp, EPOCH, 1), &error));
