@@ -59,7 +59,8 @@ struct workbench {
 	struct flow flow;
 	struct finished finished;
 	__u8 care; /* CARE_* of the request on the bench */
-	__u8 pad[7];
+	__u8 closes; /* that request is to be its connection's last */
+	__u8 pad[6];
 };
 
 struct {

@@ -49,6 +49,8 @@ struct head_scan {
 	struct span host; /* what follows "Host:", without the LF */
 	bool in_host;
 	bool unusual;
+	bool keeps; /* "Connection: keep-alive" */
+	bool closes; /* "Connection: close" */
 };
 
 static __always_inline __u64 word_at(const __u8 *head, __u32 at)
@@ -82,6 +84,24 @@ static __always_inline bool announces_more(__u64 word)
 
 	return first == ' ' || first == '\t' || name == 0x2d746e65746e6f63ull || name == 0x726566736e617274ull ||
 	       name == 0x3a65646172677075ull;
+}
+
+/* What a Connection line says of the connection's end (RFC 9112 9.6). */
+enum connection_line {
+	CONNECTION_NONE = 0, /* it is none */
+	CONNECTION_KEEPS = 1, /* "connection: keep..." in any case */
+	CONNECTION_CLOSES = 2, /* "connection: clos..." */
+	CONNECTION_OTHER = 3,
+};
+
+static __always_inline enum connection_line read_connection(__u64 word, __u64 next)
+{
+	if ((word | IN_LOWER_CASE) != 0x697463656e6e6f63ull)
+		return CONNECTION_NONE;
+	next |= IN_LOWER_CASE;
+	return next == 0x7065656b203a6e6full ? CONNECTION_KEEPS :
+	       next == 0x736f6c63203a6e6full ? CONNECTION_CLOSES :
+						CONNECTION_OTHER;
 }
 
 /* GET, HEAD: requests without a body that make no tunnel. */
@@ -120,6 +140,18 @@ static __noinline int end_line(struct head_scan *scan, __u32 at)
 		scan->unusual = true;
 	if (announces_more(next))
 		scan->unusual = true;
+	switch (read_connection(next, word_at(scan->head, at + 1 + 8))) {
+	case CONNECTION_NONE:
+		break;
+	case CONNECTION_KEEPS:
+		scan->keeps = true;
+		break;
+	case CONNECTION_CLOSES:
+		scan->closes = true;
+		break;
+	case CONNECTION_OTHER:
+		scan->unusual = true;
+	}
 	if (begins_host(next)) {
 		if (scan->host.at)
 			scan->unusual = true;
@@ -167,14 +199,17 @@ static long hash_word(__u64 index, struct span_hash *hash)
 	return 0;
 }
 
-/* What requests that are alike have in common; 0: it is not for us to say. */
-static __noinline __u64 likeness(const __u8 *head, __u32 length, const struct standing *rules)
+/*
+ * What requests that are alike have in common; 0: it is not for us to say. `closes`: it
+ * is to be the last of its connection.
+ */
+static __noinline __u64 likeness(const __u8 *head, __u32 length, const struct standing *rules, __u8 *closes)
 {
 	struct head_scan scan = { .head = head, .length = length };
 	struct span_hash hash = { .head = head };
 	__u32 words;
 
-	if (!head || !rules || length < 16 || length > HEAD_MAX)
+	if (!head || !rules || !closes || length < 16 || length > HEAD_MAX)
 		return 0;
 	if (word_at(head, length - 8) >> 32 != 0x0a0d0a0d)
 		return 0;
@@ -183,6 +218,9 @@ static __noinline __u64 likeness(const __u8 *head, __u32 length, const struct st
 	bpf_loop(HEAD_MAX / 8, scan_word, &scan, 0);
 	if (scan.unusual || scan.lines < 2 || !scan.line.length)
 		return 0;
+	/* "HTTP/1.0", and a CR behind it. */
+	*closes = scan.closes || (!scan.keeps && scan.line.length > 9 &&
+				  word_at(head, scan.line.length - 9) == 0x302e312f50545448ull);
 	siphash_begin(&hash.state, rules->k0, rules->k1);
 	hash.span = scan.line;
 	bpf_loop(HEAD_MAX / 8, hash_word, &hash, 0);
@@ -287,7 +325,7 @@ static __noinline struct decision *decision_for(context_t *ctx, const struct seg
 	if (context_load(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) + segment->header_length, bench->head,
 			 length))
 		return NULL;
-	key.likeness = likeness(bench->head, length, rules);
+	key.likeness = likeness(bench->head, length, rules, &bench->closes);
 	decision = key.likeness ? bpf_map_lookup_elem(&decisions, &key) : NULL;
 	return decision && decision->generation == rules->generation ? decision : NULL;
 }
@@ -295,9 +333,11 @@ static __noinline struct decision *decision_for(context_t *ctx, const struct seg
 /* What the owner is to do about the answer to the head on the bench. */
 static __always_inline __u8 care_for(const struct decision *decision, const struct workbench *bench)
 {
-	return decision->care & CARE_FOLLOW && is_head_request(word_at(bench->head, 0)) ?
-		       decision->care | CARE_HEAD :
-		       decision->care;
+	__u8 care = decision->care;
+
+	if (care & CARE_FOLLOW && is_head_request(word_at(bench->head, 0)))
+		care |= CARE_HEAD;
+	return bench->closes ? care & ~CARE_OUTLIVE : care;
 }
 
 /*

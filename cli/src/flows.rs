@@ -11,7 +11,7 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use serde::Serialize;
 use trapeze_core::flow::FlowKey;
-use trapeze_datapath::abi::{self, FlowState};
+use trapeze_datapath::abi::{self, FlowState, MARK_TUNNEL};
 use trapeze_datapath::clock;
 use trapeze_datapath::node::Node;
 
@@ -57,6 +57,8 @@ enum State {
     Reading,
     /// It has a backend
     Established,
+    /// Its server has closed: its next request finds another
+    Vacant,
     /// As established, and the client has closed its side
     Closing,
     /// The client has reset it
@@ -85,6 +87,11 @@ struct Flow {
     state: &'static str,
     age_s: f64,
     idle_s: f64,
+    /// Given to this backend since the connection came there.
+    requests: u32,
+    /// The client's sequence number at which the next request can start; none where nobody
+    /// follows: TLS, upgraded connections, pools that hand nothing over.
+    next: Option<u32>,
     packets: u64,
     bytes: u64,
 }
@@ -147,9 +154,11 @@ impl Args {
     }
 }
 
-/// The name of the flow's backend; one whose head is being read has none.
+/// The name of the flow's backend; one whose head is being read, or whose server has
+/// closed, has none.
 fn backend<'s>(flow: &abi::Flow, slots: &'s [Slot]) -> Option<&'s str> {
-    if flow.state == FlowState::Reading as u32 {
+    let none = [FlowState::Reading, FlowState::Vacant];
+    if none.map(|state| state as u32).contains(&flow.state) {
         return None;
     }
     let slot = slots.iter().find(|slot| slot.index == flow.backend)?;
@@ -190,6 +199,8 @@ impl Flow {
             age_s: since(flow.created_ns),
             // By a coarser clock.
             idle_s: since(flow.last_seen_ns.max(flow.created_ns)),
+            requests: flow.requests,
+            next: (flow.marks & MARK_TUNNEL == 0).then_some(flow.next),
             packets: flow.packets,
             bytes: flow.bytes,
         }
@@ -201,6 +212,7 @@ impl State {
         match self {
             Self::Reading => FlowState::Reading,
             Self::Established => FlowState::Established,
+            Self::Vacant => FlowState::Vacant,
             Self::Closing => FlowState::ClientFin,
             Self::Reset => FlowState::Reset,
         }
@@ -254,6 +266,8 @@ impl fmt::Display for Report {
             Column::Left("state"),
             Column::Right("age"),
             Column::Right("idle"),
+            Column::Right("requests"),
+            Column::Right("next"),
             Column::Right("packets"),
             Column::Right("bytes"),
         ]);
@@ -266,6 +280,8 @@ impl fmt::Display for Report {
                 flow.state.into(),
                 time(flow.age_s).into(),
                 time(flow.idle_s).into(),
+                u64::from(flow.requests).into(),
+                (flow.next).map_or("-".into(), |next| u64::from(next).into()),
                 flow.packets.into(),
                 amount::bytes(flow.bytes).into(),
             ]);
@@ -306,6 +322,8 @@ mod tests {
                 state: "reading",
                 age_s: 61.0,
                 idle_s: 0.25,
+                requests: 2,
+                next: Some(77),
                 packets: 3,
                 bytes: 1234,
             }],
@@ -313,8 +331,8 @@ mod tests {
         assert_eq!(
             report.to_string(),
             "d1: 7 flows, 3 of them asked for, here the latest 1 (--limit 0 for all)\n\
-             client      service      backend  state      age  idle  packets   bytes\n\
-             10.0.0.1:5  10.0.0.2:80  -        reading  1m01s  0.2s        3  1.2 kB\n"
+             client      service      backend  state      age  idle  requests  next  packets   bytes\n\
+             10.0.0.1:5  10.0.0.2:80  -        reading  1m01s  0.2s         2    77        3  1.2 kB\n"
         );
     }
 }

@@ -16,6 +16,8 @@ pub struct Extent {
     pub next: Option<(usize, Expected)>,
     /// It is a HEAD: its answer has no body.
     pub is_head: bool,
+    /// It is its connection's last: where its server closes, it closes the client's.
+    pub is_last: bool,
 }
 
 /// What is to be done with what starts at a boundary.
@@ -51,7 +53,7 @@ impl Look<'_> {
                     let next = Some((at, expected));
                     let extent = Extent {
                         next,
-                        is_head: false,
+                        ..Extent::default()
                     };
                     Looked::Cut(Found::Owners(extent), at)
                 }
@@ -80,11 +82,19 @@ impl Look<'_> {
             self.not_remembered |= told.is_err();
         }
         let is_head = matches!(&inspection, Inspection::Http(head) if head.method == "HEAD");
+        let is_last = matches!(&inspection, Inspection::Http(head) if head.is_last());
         let next = match head::follow_head(&inspection, bytes) {
             Followed::To { at, expected } => Some((at, expected)),
             Followed::More | Followed::Lost => None,
         };
-        let found = Found::Request(decision, Extent { next, is_head });
+        let found = Found::Request(
+            decision,
+            Extent {
+                next,
+                is_head,
+                is_last,
+            },
+        );
         match next {
             Some((at, _)) => Looked::Cut(found, at),
             None => Looked::Done(found),

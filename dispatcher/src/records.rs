@@ -521,10 +521,11 @@ impl Record {
 
     /// How far its owner's first request goes, for another one: the record knows.
     pub fn again(&self) -> Extent {
-        let is_head = Meta::decode(&self.option).is_ok_and(|meta| meta.care.head);
+        let care = Meta::decode(&self.option).map_or(Care::default(), |meta| meta.care);
         Extent {
             next: None,
-            is_head,
+            is_head: care.head,
+            is_last: !care.outlive,
         }
     }
 
@@ -569,6 +570,7 @@ impl Assignment<'_> {
             epoch,
             care: Care {
                 head: self.extent.is_head && self.care.follow,
+                outlive: self.care.outlive && !self.extent.is_last,
                 ..self.care
             },
             ..meta_of(self.isns, self.handshake)

@@ -41,6 +41,18 @@ impl<'a> HttpHead<'a> {
             .map(|(_, value)| value)
     }
 
+    /// Is it the last request of its connection (RFC 9112 §9.3, §9.6)?
+    pub fn is_last(&self) -> bool {
+        let says = |what: &[u8]| {
+            let options = self
+                .header("connection")
+                .flat_map(|v| v.split(|&b| b == b','));
+            let mut options = options.map(<[u8]>::trim_ascii);
+            options.any(|option| option.eq_ignore_ascii_case(what))
+        };
+        says(b"close") || self.minor_version == 0 && !says(b"keep-alive")
+    }
+
     /// Has every line a name and a colon, so that nobody reads a field where we read
     /// none? Lines that continue the one before, and white space before a colon, leave
     /// it to the reader (RFC 9112 §5.1, §5.2).

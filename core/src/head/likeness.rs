@@ -14,7 +14,8 @@ const HEAD_MIN: usize = 16;
 /// in common, byte for byte; others have another, but for one case in 2^64 that
 /// nobody without the key can find. None for what is unusual: `payload` must be
 /// one whole head of a GET or HEAD and nothing else, with lines that end in CR LF where
-/// it ends, at most one Host, and no field that may announce more: a body, an upgrade.
+/// it ends, at most one Host, no field that may announce more (a body, an upgrade), and no
+/// Connection that says anything but `keep-alive` or `close`.
 pub fn likeness(payload: &[u8], key: &[u8; 16]) -> Option<NonZeroU64> {
     let fits = (HEAD_MIN..=HEAD_MAX).contains(&payload.len());
     let is_plain = payload.starts_with(b"GET ") || payload.starts_with(b"HEAD ");
@@ -63,6 +64,14 @@ fn announces_more(line: &[u8]) -> bool {
             let name = name.map(|byte| byte | 0x20);
             [b"content-", b"transfer", b"upgrade:"].contains(&&name)
         })
+        || line.first_chunk::<8>().is_some_and(|name| {
+            let says = |what: &[u8; 8]| {
+                let value = line[8..].first_chunk::<8>();
+                value.is_some_and(|value| value.map(|byte| byte | 0x20) == *what)
+            };
+            let known = says(b"on: keep") || says(b"on: clos");
+            name.map(|byte| byte | 0x20) == *b"connecti" && !known
+        })
 }
 
 #[cfg(test)]
@@ -81,6 +90,8 @@ mod tests {
         for alike in [
             "GET /a HTTP/1.1\r\nAccept: */*\r\nHost: x\r\n\r\n",
             "GET /a HTTP/1.1\r\nHOST: x\r\nCookie: a=b\r\n\r\n",
+            "GET /a HTTP/1.1\r\nConnection: keep-alive\r\nHost: x\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: x\r\nCONNECTION: Close\r\n\r\n",
         ] {
             assert_eq!(of(alike), Some(plain), "{alike}");
         }
@@ -113,6 +124,8 @@ mod tests {
             "GET /a HTTP/1.1\r\nHost: x\r\nuPGRADE: websocket\r\n\r\n",
             "GET /a HTTP/1.1\r\nHost: x\r\n Content-Length: 5\r\n\r\n",
             "GET /a HTTP/1.1\r\nHost: x\r\n\tcontinued\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\n\r\n",
+            "GET /a HTTP/1.1\r\nHost: x\r\nconnection:close\r\n\r\n",
         ] {
             assert_eq!(of(unusual), None, "{unusual:?}");
         }

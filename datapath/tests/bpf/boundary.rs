@@ -270,6 +270,24 @@ fn a_request_for_another_backend_goes_by_way_of_the_owner() {
     }
 }
 
+/// Not all servers say in their answer that they close behind it, and such a client waits
+/// for the close: so it is a setup of its own, by which no server's close is hidden.
+#[test]
+fn a_last_request_is_told_apart() {
+    let last: &[u8] = b"GET / HTTP/1.1\r\nConnection: close\r\nHost: a\r\n\r\n";
+    let kept: &[u8] = b"GET / HTTP/1.1\r\nConnection: Keep-Alive\r\nHost: a\r\n\r\n";
+    let bench = bench(Hook::Tc, SLOT);
+    let outcome = run(&bench, &asked_once(), &later(kept).frame());
+    assert_eq!(outcome.counted, ["stayed", "forwarded"]);
+    let outcome = run(&bench, &asked_once(), &later(last).frame());
+    assert_eq!(outcome.counted, ["moved", "forwarded"]);
+    let (meta, _) = opened(&outcome, BACKEND);
+    assert_eq!(meta.kind, Kind::Handoff { next: BACKEND });
+    assert!(!meta.care.outlive && meta.care.follow);
+    let load = bench.state().load;
+    assert_eq!((load.active, load.total), (10, 11));
+}
+
 #[test]
 fn what_an_owner_may_still_refuse_is_remembered() {
     let bench = bench(Hook::Tc, OTHER_SLOT);
@@ -326,7 +344,7 @@ fn what_the_data_path_cannot_place_is_the_daemons() {
     };
     let ahead = Flow {
         meta: own_option(Kind::Forward, |meta| Meta {
-            epoch: epoch_now() + EPOCH_LEAD_MAX as u32 + 1000,
+            epoch: epoch_now() + EPOCH_LEAD_MAX as u32 + 1_000_000,
             ..meta
         }),
         ..asked_once()

@@ -117,10 +117,11 @@ impl State {
             Found::Request(decision, extent) => (decision, extent),
         };
         match decision {
-            // An owner knows of a HEAD only where it is a setup's first request.
+            // An owner knows of a HEAD, and of a last request, only where it is a setup's first.
             Decision::To(choice)
                 if (choice.slot, choice.server_port) == (record.slot, record.server_port)
-                    && !extent.is_head =>
+                    && !extent.is_head
+                    && !extent.is_last =>
             {
                 self.count("stayed");
                 let placed = Some(&choice.placed);
