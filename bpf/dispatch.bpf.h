@@ -120,6 +120,17 @@ static __always_inline int dispatch_vacant(context_t *ctx, const struct segment 
 	return drop(DROP_VACANT);
 }
 
+/*
+ * The client sends the first packet of a request once more, whose owner came by a
+ * half-pipe, and has not heard the end of the answer before. An owner rebuilt from it
+ * would begin to send where its predecessor still does (docs/protocol/handoff.md 6.7).
+ */
+static __always_inline bool would_start_too_early(const struct flow *flow, const struct segment *segment)
+{
+	return flow->meta.value && segment->payload && segment->seq == bpf_ntohl(flow->meta.start) &&
+	       (__s32)(segment->ack - (flow->server_isn + 1)) < 0;
+}
+
 static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment,
 					  const struct service *service, struct flow *flow)
 {
@@ -136,6 +147,8 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		flow->last_seen_ns = now;
 		return dispatch_vacant(ctx, segment, flow);
 	}
+	if (would_start_too_early(flow, segment))
+		return drop(DROP_REPEATED);
 	if (flow->packets == 1)
 		spend_proof(&segment->key);
 	age_flow(flow, segment, now);

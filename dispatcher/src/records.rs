@@ -514,6 +514,16 @@ impl Record {
         !matches!(self.state, FlowState::Reading | FlowState::Vacant)
     }
 
+    /// Did it come to its owner by a half-pipe?
+    pub fn has_predecessor(&self) -> bool {
+        self.option[20..24] != [0; 4]
+    }
+
+    /// Does the owner before still send, as far as is known?
+    pub fn is_shared(&self) -> bool {
+        self.has_predecessor() && self.heard.before(self.isns.server + 1)
+    }
+
     /// Do its packets go by way of the owner before? As in bpf/lib/boundary.bpf.h.
     pub fn is_moving(&self) -> bool {
         self.marks & MARK_MOVING != 0 && self.heard.at_or_before(self.isns.server + 1)

@@ -338,6 +338,10 @@ impl State {
             0 => arrived.key.vip.port(),
             own => own,
         };
+        // It has not heard yet that the client has all of its earlier answer.
+        if record.has_predecessor() && why == Refusal::AcceptQueueFull {
+            return self.count("not-yet-retired");
+        }
         self.shared.health.refused(record.slot, port, why);
         if self.shared.renew_decisions().is_err() {
             self.count("record-failures");

@@ -199,9 +199,11 @@ impl State {
             self.waiting.end(key);
             return;
         };
-        // Nobody can be its own older owner.
+        // Nobody can be its own older owner; and there is one older owner at a time, since it
+        // may be the very backend that is wanted now, and has one socket for each connection.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
-            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot);
+            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot)
+            && !record.is_shared();
         let way = self.sealed(key, &record, |meta| Meta {
             kind: Kind::Release { half_pipe },
             epoch: waiting.epoch,
