@@ -34,7 +34,8 @@ static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr
 		count_drop(DROP_REWRITE);
 		return TC_ACT_SHOT;
 	}
-	return bpf_redirect(skb->ifindex, 0);
+	/* Not back to where the frame is from: an owner may have handed the packet on. */
+	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }
 
 /* The request could not be set up here: another backend may have it. */

@@ -237,11 +237,12 @@ pool = "web"
     let ask = |times: usize| {
         cluster.on("c1", || {
             let mut backends: Vec<String> = (0..times)
-                .map(|_| {
+                .flat_map(|_| {
                     let mut client = Connection::open();
                     let response = client.ask("/100k");
                     same(&response.body, &document);
-                    client.ask("/1k").ok().to_owned()
+                    // The next request has a backend of its own.
+                    [response.ok().to_owned(), client.ask("/1k").ok().to_owned()]
                 })
                 .collect();
             backends.sort();
