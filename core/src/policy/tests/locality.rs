@@ -254,6 +254,25 @@ fn cache_prediction_prefers_who_has_it() {
     assert_eq!(chosen(&[0, 1000, 0]), 1);
 }
 
+#[test]
+fn rent_stays_with_the_copy_until_a_second_one_is_cheaper() {
+    let mut policy = build(&PolicyKind::Rent.into(), 0);
+    // Before anything is measured a read is ten answers of a millisecond.
+    let at = |busy_us: u64| {
+        let backend = |id| Candidate {
+            outstanding: 1,
+            cost_us: if id == 0 { busy_us } else { 0 },
+            ..candidate(id, 1)
+        };
+        Backends::new((0..2).map(backend))
+    };
+    let request = file(7);
+    policy.placed(NOW, &request, &at(0), BackendId(0));
+    policy.finished(NOW, &finished(request, BackendId(0)));
+    assert_eq!(policy.choose(NOW, &request, &at(15_000)), Some(BackendId(0)));
+    assert_eq!(policy.choose(NOW, &request, &at(25_000)), Some(BackendId(1)));
+}
+
 /// One MiB holds ten answers of 100 kB; what was asked for again stays longer.
 #[test]
 fn cache_prediction_forgets_as_the_backends_do() {
