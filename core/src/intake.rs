@@ -256,6 +256,12 @@ impl Intake {
         }
     }
 
+    /// Is this flow's head being read?
+    pub fn is_reading(&self, key: &FlowKey) -> bool {
+        let flow = self.table.get(key);
+        flow.is_some_and(|flow| matches!(flow.phase, Phase::Reading(_)))
+    }
+
     /// When [`Self::on_timeout`] wants to be called.
     pub fn poll_timeout(&self) -> Option<Duration> {
         self.table.deadline()

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
 use trapeze_core::head::{self, Inspection};
-use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
+use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Isns, Looked, Outcome};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
@@ -385,8 +385,12 @@ impl State {
 
     /// The record of the very connection that a packet belongs to, if it has a backend.
     fn assigned(&self, arrived: &Arrived<'_>) -> Option<Record> {
-        let record = self.shared.records.get(&arrived.key).ok()??;
-        (record.isns == arrived.isns && record.state != FlowState::Reading).then_some(record)
+        self.assigned_record(&arrived.key, arrived.isns)
+    }
+
+    fn assigned_record(&self, key: &FlowKey, isns: Isns) -> Option<Record> {
+        let record = self.shared.records.get(key).ok()??;
+        (record.isns == isns && record.state != FlowState::Reading).then_some(record)
     }
 
     fn assign(
@@ -488,7 +492,11 @@ impl State {
                     isns,
                     handshake,
                 } => {
-                    if self.shared.records.read_on(&key, isns, handshake).is_err() {
+                    // A copy of the first segment was on its way here while the flow was
+                    // assigned and the intake forgot it: the backend has it.
+                    if self.intake.is_reading(&key) && self.assigned_record(&key, isns).is_some() {
+                        self.intake.forget(&key);
+                    } else if self.shared.records.read_on(&key, isns, handshake).is_err() {
                         self.count("table-full");
                         self.intake.forget(&key);
                     }

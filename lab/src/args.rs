@@ -11,6 +11,8 @@ use crate::bench::{Size, Target};
 use crate::link::settings::{self, LinkSettings};
 use crate::options::{Options, ServerKind};
 use crate::role::Process;
+use crate::servers::origin::OriginSettings;
+use crate::servers::origin::settings::parse_bytes;
 
 /// The lab that commands are about unless told otherwise.
 pub const DEFAULT_NAME: &str = "lab";
@@ -69,9 +71,14 @@ pub enum Command {
     Demo,
     /// Compare Trapeze with one server asked directly and with proxies, in a lab of its own
     Bench(Bench),
+    /// Compare policies on real connections: origin servers with small caches, in a lab of its own
+    Compare(Compare),
     /// The process that emulates a link
     #[command(hide = true)]
     Relay(Relay),
+    /// The process that is an origin server
+    #[command(hide = true)]
+    Origin(Origin),
 }
 
 /// `lab up`.
@@ -89,6 +96,9 @@ pub struct Up {
     /// What runs on backends
     #[arg(long, value_enum, default_value = "nginx")]
     pub server: ServerKind,
+    /// What an origin server remembers, and what a miss costs
+    #[command(flatten)]
+    pub memory: OriginMemory,
     /// How backends are chosen [default: round-robin]
     #[arg(long, conflicts_with = "config", value_parser = policy())]
     pub policy: Option<PolicyKind>,
@@ -181,6 +191,50 @@ pub struct Bench {
     pub backends: u8,
 }
 
+/// `lab compare`. Its lab is called after the process, unless it is named.
+#[derive(Debug, Parser)]
+pub struct Compare {
+    /// Print JSON instead of tables
+    #[arg(long)]
+    pub json: bool,
+    /// Where to write tables, JSON and a picture
+    #[arg(long, default_value = "target/compare")]
+    pub out: PathBuf,
+    /// What to compare, with the first
+    #[arg(
+        long,
+        value_delimiter = ',',
+        required = false,
+        default_value = "least-connections,hrw,lard-r,xlard-r",
+        value_parser = policy()
+    )]
+    pub policies: Vec<PolicyKind>,
+    /// Hosts that serve
+    #[arg(long, default_value_t = 4, value_parser = value_parser!(u8).range(1..=60))]
+    pub backends: u8,
+    /// How often each policy has its turn, beginning with empty caches
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Seconds of a turn that fill caches and do not count
+    #[arg(long, default_value_t = 8, value_parser = value_parser!(u32).range(1..=3600))]
+    pub warm_up: u32,
+    /// Seconds of a turn that count
+    #[arg(long, default_value_t = 6, value_parser = value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Requests at a time
+    #[arg(long, default_value_t = 128, value_parser = value_parser!(u16).range(1..=4000))]
+    pub connections: u16,
+    /// Bytes of all objects, in caches of one server
+    #[arg(long, default_value_t = 6.0, value_parser = positive)]
+    pub catalogue: f64,
+    /// How uneven popularity is: the n-th object is asked for in proportion to n^-ZIPF
+    #[arg(long, default_value_t = 0.8, value_parser = positive)]
+    pub zipf: f64,
+    /// What a server remembers, and what a miss costs
+    #[command(flatten)]
+    pub memory: OriginMemory,
+}
+
 /// `lab relay`.
 #[derive(Debug, Parser)]
 pub struct Relay {
@@ -196,6 +250,45 @@ pub struct Relay {
     /// The settings to begin with, as JSON
     #[arg(long)]
     pub settings: String,
+}
+
+/// `lab origin`.
+#[derive(Debug, Parser)]
+pub struct Origin {
+    /// What to say in X-Backend
+    #[arg(long)]
+    pub host: String,
+    /// Where to listen
+    #[arg(long, required = true)]
+    pub port: Vec<u16>,
+    /// What it remembers, and what a miss costs.
+    #[command(flatten)]
+    pub memory: OriginMemory,
+    /// Where to write a line for each request
+    #[arg(long)]
+    pub log: Option<PathBuf>,
+}
+
+/// An origin server's memory and disk. What is not given is the default.
+#[derive(Debug, clap::Args)]
+pub struct OriginMemory {
+    /// The origin server's memory for objects, such as 32mib [default: 8mib]
+    #[arg(long, value_parser = parse_bytes)]
+    pub cache: Option<u64>,
+    /// How long a read from the origin server's disk takes at least, such as 5ms [default: 5ms]
+    #[arg(long, value_parser = settings::parse_time)]
+    pub miss: Option<Duration>,
+    /// Bytes a second of the origin server's disk, such as 20mb [default: 20mb]
+    #[arg(long, value_parser = parse_bytes)]
+    pub miss_rate: Option<u64>,
+}
+
+/// A number above zero, and not beyond what makes sense.
+fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && number <= 1000.0 => Ok(number),
+        _ => Err("a number above 0, up to 1000".into()),
+    }
 }
 
 /// The policies, by the names that the configuration has for them.
@@ -215,6 +308,7 @@ impl Up {
             dispatchers: self.dispatchers,
             backends: self.backends,
             server: self.server,
+            origin: self.memory.settings(),
             policy: self.policy,
             root: self.root,
             tls: self.tls,
@@ -222,6 +316,18 @@ impl Up {
             access_log: self.access_log,
             daemons: !self.no_daemons,
             program: None,
+        }
+    }
+}
+
+impl OriginMemory {
+    /// As the library takes them.
+    pub fn settings(&self) -> OriginSettings {
+        let default = OriginSettings::default();
+        OriginSettings {
+            cache_bytes: self.cache.unwrap_or(default.cache_bytes),
+            miss: self.miss.unwrap_or(default.miss),
+            miss_bytes_per_s: self.miss_rate.unwrap_or(default.miss_bytes_per_s),
         }
     }
 }

@@ -53,6 +53,31 @@ pub fn configure(options: &Options) -> Result<Cluster> {
     }
 }
 
+/// A configuration whose only pool has another policy, without parameters.
+///
+/// # Errors
+/// It has several pools, or its pool names no policy.
+pub fn with_policy(text: &str, policy: PolicyKind) -> Result<String> {
+    let Pools { pool } = toml::from_str(text)?;
+    let [Pool { policy: Some(old) }] = &pool[..] else {
+        bail!("it has {} pools, not one that names its policy", pool.len());
+    };
+    let mut own = text.to_owned();
+    own.replace_range(old.span(), &format!("{:?}", policy.name()));
+    Ok(own)
+}
+
+/// Where the file says the pools' policies.
+#[derive(Deserialize)]
+struct Pools {
+    pool: Vec<Pool>,
+}
+
+#[derive(Deserialize)]
+struct Pool {
+    policy: Option<Spanned<toml::Value>>,
+}
+
 /// Where the file says the cluster's name.
 #[derive(Deserialize)]
 struct Named {

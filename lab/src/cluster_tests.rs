@@ -19,9 +19,19 @@ fn the_generated_file_fits() {
     assert_eq!((cluster.dispatchers, cluster.backends), (1, 2));
     assert_eq!(cluster.service.to_string(), "10.77.0.100:80");
     assert_eq!(cluster.ports.plain, [80]);
-    assert_eq!(cluster.ports.tls, [443, 8443]);
+    assert_eq!(cluster.ports.tls, [443]);
     assert!(cluster.text.contains("name = \"lab-x\""));
     assert!(cluster.text.contains("policy = \"round-robin\""));
+}
+
+#[test]
+fn the_policy_of_the_only_pool_can_be_changed() {
+    let text = configure(&Options::named("x")).unwrap().text;
+    let changed = with_policy(&text, PolicyKind::Hrw).unwrap();
+    assert_eq!(changed, text.replace("\"round-robin\"", "\"hrw\""));
+    let table = text.replace("\"round-robin\"", "{ name = \"lard\", t_low = 9 }");
+    assert_eq!(with_policy(&table, PolicyKind::Hrw).unwrap(), changed);
+    assert!(with_policy(EXAMPLE, PolicyKind::Hrw).is_err());
 }
 
 #[test]

@@ -7,9 +7,11 @@ use anyhow::{Context, Result};
 
 use crate::args::{Args, Command, Relay};
 use crate::bench;
+use crate::compare;
 use crate::demo;
 use crate::lab::Lab;
 use crate::link::relay;
+use crate::servers::origin;
 
 /// Does what the command line says.
 ///
@@ -50,6 +52,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Demo if name == "lab" => demo::run("demo")?,
         Command::Demo => demo::run(&name)?,
         Command::Bench(settings) => return bench::run(&name, &settings),
+        Command::Compare(settings) => return compare::run(&name, &settings),
+        Command::Origin(settings) => origin::run(settings)?,
         Command::Relay(Relay {
             host_side,
             network_side,

@@ -8,13 +8,15 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
+use trapeze_core::config::PolicyKind;
 use trapeze_datapath::netns;
 
 use crate::cluster::{self, Cluster};
 use crate::link::settings::LinkSettings;
-use crate::options::Options;
+use crate::options::{Options, ServerKind};
 use crate::process;
 use crate::role::{Process, Role, SWITCH, VIP};
+use crate::servers::origin::{self, OriginSettings};
 use crate::state::{self, Host, RunDir, State};
 use crate::status::Status;
 use crate::{documents, link, power, program, servers, tls, topology};
@@ -171,6 +173,40 @@ impl Lab {
         })
     }
 
+    /// Has the only pool choose by another policy, with its defaults, from now on: the
+    /// configuration is rewritten and read again. No connection is lost.
+    ///
+    /// # Errors
+    /// The configuration has several pools, or a dispatcher does not read it.
+    pub fn set_policy(&self, policy: PolicyKind) -> Result<()> {
+        self.change(|state| {
+            let config = state.dir().config();
+            let text = std::fs::read_to_string(&config)
+                .with_context(|| format!("cannot read {}", config.display()))?;
+            std::fs::write(&config, cluster::with_policy(&text, policy)?)
+                .with_context(|| format!("cannot write {}", config.display()))?;
+            reload_dispatchers(state)
+        })
+    }
+
+    /// Has all origin servers forget what they have in memory, and count from zero.
+    ///
+    /// # Errors
+    /// The lab runs another server, or one does not answer.
+    pub fn flush_caches(&self) -> Result<()> {
+        let state = State::load(&self.name)?;
+        ensure!(
+            state.server == ServerKind::Origin,
+            "only the origin server has a cache: trapeze lab up --server origin"
+        );
+        let backends = state.hosts.iter().filter(|host| host.role == Role::Backend);
+        for host in backends.filter(|host| host.powered) {
+            origin::flush(&state.namespace_path(&host.name), state.origin_port())
+                .with_context(|| format!("the cache of {} is as it was", host.name))?;
+        }
+        Ok(())
+    }
+
     /// Changes the lab while nobody else does. What was done before an error
     /// is remembered too.
     fn change(&self, change: impl FnOnce(&mut State) -> Result<()>) -> Result<()> {
@@ -255,6 +291,7 @@ fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
     State {
         name: options.name.clone(),
         server: options.server,
+        origin: options.origin.clone(),
         root,
         access_log: options.access_log,
         daemons: options.daemons,
@@ -288,6 +325,24 @@ fn build(state: &mut State, cluster: &Cluster) -> Result<()> {
     started
 }
 
+fn reload_dispatchers(state: &State) -> Result<()> {
+    let dispatchers = (state.hosts.iter()).filter(|host| host.role == Role::Dispatcher);
+    for host in dispatchers.filter(|host| host.powered) {
+        let output = netns::command_in(&state.namespace_path(&host.name), state.trapeze()?)?
+            .args(["reload", "--node", &host.name])
+            .output()
+            .context("cannot run trapeze reload")?;
+        ensure!(
+            output.status.success(),
+            "{} has not read its configuration again: {}{}",
+            host.name,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    Ok(())
+}
+
 /// Removes all that a lab of this name can have left.
 fn remove(name: &str) -> Result<()> {
     let namespaces = state::namespaces(name);
@@ -314,6 +369,14 @@ fn check_machine(options: &Options) -> Result<()> {
     check_root()?;
     program::find("ip")?;
     servers::check(options.server)?;
+    ensure!(
+        options.server == ServerKind::Origin || options.origin == OriginSettings::default(),
+        "only the origin server has a cache and a cost for a miss: --server origin"
+    );
+    ensure!(
+        options.server != ServerKind::Origin || options.root.is_none(),
+        "the origin server has objects of its own: leave --root out"
+    );
     if options.tls {
         program::find("openssl")?;
     }

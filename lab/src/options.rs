@@ -6,6 +6,8 @@ use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::PolicyKind;
 
+use crate::servers::origin::OriginSettings;
+
 /// What a new lab is to be. Build on [`Options::named`].
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -19,6 +21,8 @@ pub struct Options {
     pub backends: Option<u8>,
     /// What backends run.
     pub server: ServerKind,
+    /// What an origin server remembers, and what a miss costs.
+    pub origin: OriginSettings,
     /// How backends are chosen; without it `round-robin`. Not with `config`.
     pub policy: Option<PolicyKind>,
     /// The directory to serve instead of the lab's own documents.
@@ -44,6 +48,7 @@ impl Options {
             dispatchers: None,
             backends: None,
             server: ServerKind::Nginx,
+            origin: OriginSettings::default(),
             policy: None,
             root: None,
             tls: false,
@@ -65,4 +70,6 @@ pub enum ServerKind {
     Apache,
     /// The lab's own, on Python's http.server.
     Python,
+    /// The lab's own, with a bounded cache and a cost for a miss.
+    Origin,
 }

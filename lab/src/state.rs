@@ -16,6 +16,7 @@ use crate::options::ServerKind;
 use crate::process::ProcessRecord;
 use crate::program;
 use crate::role::{self, Process, Role};
+use crate::servers::origin::OriginSettings;
 
 /// Where labs have their directories.
 const LABS: &str = "/run/trapeze/lab";
@@ -32,7 +33,9 @@ pub struct State {
     pub name: String,
     /// What the backends run.
     pub server: ServerKind,
-    /// The directory that they serve.
+    /// What origin servers remember, and what a miss costs.
+    pub origin: OriginSettings,
+    /// The directory that the others serve.
     pub root: PathBuf,
     /// Whether they log each request.
     pub access_log: bool,
@@ -175,6 +178,11 @@ impl State {
     /// There is none.
     pub fn trapeze(&self) -> Result<PathBuf> {
         self.program.clone().map_or_else(program::trapeze, Ok)
+    }
+
+    /// Where origin servers can be asked about themselves.
+    pub fn origin_port(&self) -> u16 {
+        self.ports.plain.first().copied().unwrap_or(self.port)
     }
 
     /// What runs on hosts of `role` in this lab.

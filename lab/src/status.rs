@@ -13,6 +13,7 @@ use crate::link::shape::Counters;
 use crate::options::ServerKind;
 use crate::role::{INTERFACE, Process, Role};
 use crate::servers;
+use crate::servers::origin::{self, OriginCounts, OriginSettings};
 use crate::state::{Host, State};
 
 /// A lab at this moment.
@@ -28,7 +29,10 @@ pub struct Status {
     pub config: PathBuf,
     /// What the backends run.
     pub server: ServerKind,
-    /// The directory that they serve.
+    /// What origin servers remember, and what a miss costs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginSettings>,
+    /// The directory that the others serve.
     pub root: PathBuf,
     /// Logs of all processes.
     pub logs: PathBuf,
@@ -55,6 +59,9 @@ pub struct HostStatus {
     pub processes: BTreeMap<Process, ProcessStatus>,
     /// What its link does to frames, if it is emulated.
     pub link: Option<LinkStatus>,
+    /// What an origin server has counted, if it answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginCounts>,
     /// Where a backend stores the bodies of uploads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uploads: Option<PathBuf>,
@@ -109,6 +116,7 @@ impl Status {
             port: state.port,
             config: state.dir().config(),
             server: state.server,
+            origin: (state.server == ServerKind::Origin).then(|| state.origin.clone()),
             root: state.root.clone(),
             logs: state.dir().logs(),
             hosts: state
@@ -155,9 +163,19 @@ impl HostStatus {
                     ..LinkStatus::of(&link.settings)
                 }
             }),
+            origin: origin_counts(state, host),
             uploads: (host.role == Role::Backend).then(|| servers::uploads(state, host)),
         }
     }
+}
+
+fn origin_counts(state: &State, host: &Host) -> Option<OriginCounts> {
+    let server = host.processes.get(&Process::Server)?;
+    let answers = state.server == ServerKind::Origin && server.is_running();
+    let namespace = state.namespace_path(&host.name);
+    answers
+        .then(|| origin::counts(&namespace, state.origin_port()).ok())
+        .flatten()
 }
 
 impl LinkStatus {
@@ -185,7 +203,10 @@ impl fmt::Display for Status {
         writeln!(f, "lab      {}", self.name)?;
         writeln!(f, "service  {}:{}", self.vip, self.port)?;
         writeln!(f, "config   {}", self.config.display())?;
-        writeln!(f, "serves   {}", self.root.display())?;
+        match &self.origin {
+            Some(origin) => writeln!(f, "serves   objects: {origin}")?,
+            None => writeln!(f, "serves   {}", self.root.display())?,
+        }
         writeln!(f, "logs     {}", self.logs.display())?;
         writeln!(f)?;
         let processes = |host: &HostStatus| -> String {
@@ -217,6 +238,9 @@ impl fmt::Display for Status {
                 processes(host)
             );
             writeln!(f, "{}", line.trim_end())?;
+            if let Some(origin) = &host.origin {
+                writeln!(f, "      cache: {origin}")?;
+            }
             if let Some(link) = &host.link {
                 writeln!(f, "      link: {}", link.summary)?;
                 for (way, counters) in [("from", &link.from_host), ("to", &link.to_host)] {

@@ -4,7 +4,7 @@
 mod support;
 
 use support::*;
-use trapeze_lab::{LabGuard, Options, ServerKind, documents::DOCUMENTS};
+use trapeze_lab::{LabGuard, Options, OriginSettings, ServerKind, documents::DOCUMENTS, objects};
 
 #[test]
 fn nginx_serves_and_stores() {
@@ -106,6 +106,85 @@ fn serves_and_stores(server: ServerKind, test: &str) {
         "https://www.lab/10m",
     ];
     assert_eq!(on(&lab, "c1", &command), "200 10485760");
+}
+
+#[test]
+fn an_origin_has_the_same_objects_on_every_backend_and_counts_what_it_remembers() {
+    let options = Options {
+        server: ServerKind::Origin,
+        origin: OriginSettings {
+            cache_bytes: 100_000,
+            ..OriginSettings::default()
+        },
+        backends: Some(2),
+        access_log: true,
+        ..servers_only("origin")
+    };
+    let lab = LabGuard::up(&options).unwrap();
+    let format = "%{http_code} %header{x-backend} %header{x-cache}\n";
+    let get = |backend: &str, number: u64| {
+        let url = format!("http://10.77.0.2{backend}{}", objects::path(number));
+        let file = lab.status().unwrap().logs.join("object");
+        let file = file.to_str().unwrap();
+        let said = on(
+            &lab,
+            "c1",
+            &["curl", "-sSf", "-o", file, "-w", format, &url],
+        );
+        assert_eq!(std::fs::read(file).unwrap(), objects::body(number));
+        said
+    };
+    assert_eq!(get("1", 7), "200 b1 miss\n");
+    assert_eq!(get("1", 7), "200 b1 hit\n");
+    assert_eq!(get("2", 7), "200 b2 miss\n");
+    let counts = |host: &str| lab.status().unwrap().host(host).unwrap().origin.unwrap();
+    let b1 = counts("b1");
+    assert_eq!((b1.requests, b1.hits, b1.reads), (2, 1, 1));
+    assert_eq!(
+        (b1.cache_bytes, b1.cache_limit),
+        (objects::size(7), 100_000)
+    );
+    assert!(b1.disk_us >= 5_000, "{b1:?}");
+    let shown = lab.status().unwrap().to_string();
+    assert!(
+        shown.contains("objects: 0.1 MiB of cache, a miss takes 5ms"),
+        "{shown}"
+    );
+    assert!(shown.contains("2 requests, 1 hits, 1 reads"), "{shown}");
+
+    lab.flush_caches().unwrap();
+    assert_eq!(counts("b1").requests, 0);
+    assert_eq!(get("1", 7), "200 b1 miss\n");
+    let log = lab.status().unwrap().logs.join("b1.access.log");
+    let line = format!("GET /object/7 200 {}\n", objects::size(7));
+    let log = std::fs::read_to_string(log).unwrap();
+    let objects = log
+        .split_inclusive('\n')
+        .filter(|line| line.contains("/object/"));
+    assert_eq!(objects.collect::<String>(), line.repeat(3));
+}
+
+#[test]
+fn what_an_origin_has_not_is_refused() {
+    let refusal = |change: fn(&mut Options)| {
+        let mut options = servers_only("no-origin");
+        change(&mut options);
+        LabGuard::up(&options)
+            .err()
+            .map(|error| format!("{error:#}"))
+    };
+    let refused = refusal(|options| options.origin.cache_bytes = 1);
+    assert!(refused.unwrap().contains("--server origin"));
+    let refused = refusal(|options| {
+        options.server = ServerKind::Origin;
+        options.tls = true;
+    });
+    assert!(refused.unwrap().contains("speaks no TLS"));
+    let refused = refusal(|options| {
+        options.server = ServerKind::Origin;
+        options.root = Some("/tmp".into());
+    });
+    assert!(refused.unwrap().contains("leave --root out"));
 }
 
 #[test]

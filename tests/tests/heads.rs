@@ -188,6 +188,50 @@ fn holes_in_heads_are_filled_without_a_time_out() {
     assert_eq!(cluster.agents().of("not-rebuilt"), 0);
 }
 
+/// The daemon finds a copy of the first segment in its queue behind all of the head.
+#[test]
+fn a_first_segment_that_comes_again_late_does_not_take_the_connection_back() {
+    let cluster = Cluster::up("late");
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let document = cluster.document("1k");
+    let head = HEAD.as_bytes();
+    let status = cluster.status().unwrap();
+    let dispatch = status.host("d1").unwrap().processes[&Process::Dispatch];
+    let pid = dispatch.pid.unwrap().to_string();
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000), VIP);
+        cluster.run("d1", &["kill", "-STOP", &pid]);
+        raw.send(0, &head[..50]);
+        raw.send(50, &head[50..]);
+        raw.send(0, &head[..50]);
+        let come = || cluster.dispatcher().of("to-daemon");
+        for _ in 0..10 {
+            if come() >= 3 {
+                break;
+            }
+            // One was lost on the way: one copy more does no harm.
+            std::thread::sleep(Duration::from_millis(500));
+            raw.send(50, &head[50..]);
+            raw.send(0, &head[..50]);
+        }
+        assert!(come() >= 3, "{:?}", cluster.dispatcher());
+        cluster.run("d1", &["kill", "-CONT", &pid]);
+        for answers in 1..=2 {
+            raw.receive_until("the answer is whole", |raw| {
+                let got = raw.received().windows(document.len());
+                got.filter(|bytes| *bytes == document).count() == answers
+            });
+            if answers == 1 {
+                raw.send(head.len(), head);
+            }
+        }
+        assert_eq!(raw.acknowledged(), 2 * head.len());
+    });
+    assert_eq!(cluster.daemon().reading_flows, 0);
+    assert_eq!(cluster.agents().of("rebuilt"), 1);
+}
+
 /// Only the first segment shows the cookie; what comes right behind it, before
 /// the daemon has looked at that one, belongs to it.
 #[test]

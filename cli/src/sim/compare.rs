@@ -15,7 +15,7 @@ use crate::table::{Cell, Column, Table, Tone};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    setup: setup::Args,
+    setup: setup::Cluster,
     /// Draw throughput into a file, as SVG
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,

@@ -16,7 +16,7 @@ use crate::amount;
 
 /// The cluster, the workloads and the policies
 #[derive(Clone, Debug, clap::Args)]
-pub struct Args {
+pub struct Cluster {
     /// Workloads: zipf, rice, ibm, surge, webbench, hot, mix, or all
     #[arg(short, long, value_name = "NAMES", value_delimiter = ',')]
     workload: Vec<String>,
@@ -84,7 +84,7 @@ pub struct Setup {
 
 impl Setup {
     /// What the arguments say. Remarks about traces go to standard error.
-    pub fn of(args: &Args) -> anyhow::Result<Self> {
+    pub fn of(args: &Cluster) -> anyhow::Result<Self> {
         Ok(Setup {
             hardware: hardware(args)?,
             workloads: workloads(args)?,
@@ -150,7 +150,7 @@ pub fn threads(asked: Option<usize>) -> usize {
     asked.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()))
 }
 
-fn hardware(args: &Args) -> anyhow::Result<Vec<Hardware>> {
+fn hardware(args: &Cluster) -> anyhow::Result<Vec<Hardware>> {
     let Some(mut base) = Hardware::preset(&args.hardware) else {
         let known = Hardware::PRESETS.join(", ");
         bail!("no hardware `{}`; there are: {known}", args.hardware);
@@ -179,7 +179,7 @@ fn hardware(args: &Args) -> anyhow::Result<Vec<Hardware>> {
     })
 }
 
-fn workloads(args: &Args) -> anyhow::Result<Vec<Box<dyn Workload>>> {
+fn workloads(args: &Cluster) -> anyhow::Result<Vec<Box<dyn Workload>>> {
     let mut workloads: Vec<Box<dyn Workload>> = Vec::new();
     let zipf = ["zipf".to_owned()];
     let names: Vec<&str> = match (&args.workload[..], &args.trace[..]) {

@@ -1,27 +1,16 @@
 //! The machine and the programs that a bench ran on and with.
 
-use std::process::Command;
-
-use anyhow::{Context, Result};
+use anyhow::Result;
 use serde::Serialize;
 
-use crate::program;
+use crate::machine::{Machine, version};
 
 /// The machine and the versions of what ran.
 #[derive(Clone, Debug, Serialize)]
 pub struct Environment {
-    /// Its release.
-    pub kernel: String,
-    /// The processor's model.
-    pub cpu: String,
-    /// How many processors the bench could use.
-    pub cores: usize,
-    /// Our own version.
-    pub trapeze: String,
-    /// Whether we were built with optimisation.
-    pub optimised: bool,
-    /// The client.
-    pub wrk: String,
+    /// Where it ran.
+    #[serde(flatten)]
+    pub machine: Machine,
     /// The proxy, if it was measured.
     pub haproxy: Option<String>,
     /// The servers, and the proxy.
@@ -34,72 +23,10 @@ impl Environment {
     /// # Errors
     /// A program is not installed.
     pub fn ask(with_haproxy: bool) -> Result<Self> {
-        let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease")
-            .context("cannot read the kernel's release")?;
-        let haproxy = match with_haproxy {
-            true => Some(version("haproxy")?),
-            false => None,
-        };
         Ok(Environment {
-            kernel: kernel.trim().to_owned(),
-            cpu: cpu(),
-            cores: std::thread::available_parallelism()?.get(),
-            trapeze: env!("CARGO_PKG_VERSION").to_owned(),
-            optimised: !cfg!(debug_assertions),
-            wrk: version("wrk")?,
-            haproxy,
+            machine: Machine::ask()?,
+            haproxy: with_haproxy.then(|| version("haproxy")).transpose()?,
             nginx: version("nginx")?,
         })
-    }
-}
-
-fn cpu() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = text.lines().find(|line| line.starts_with("model name"));
-    let value = model.and_then(|line| line.split_once(": "));
-    value.map_or("unknown", |(_, model)| model).to_owned()
-}
-
-/// What a program says of itself when given -v, and wherever it says it.
-fn version(name: &str) -> Result<String> {
-    let output = Command::new(program::find(name)?)
-        .arg("-v")
-        .output()
-        .with_context(|| format!("cannot run {name}"))?;
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    Ok(number(&said).unwrap_or("unknown").to_owned())
-}
-
-/// The first word that has a version number in it, without what precedes the
-/// number: `2.6.12-1+deb12u4`, `nginx/1.22.1`, `debian/4.1.0-3+b2`.
-fn number(said: &str) -> Option<&str> {
-    said.split_whitespace().find_map(|word| {
-        let (_, number) = word.rsplit_once('/').unwrap_or(("", word));
-        let is_version = number.starts_with(|c: char| c.is_ascii_digit()) && number.contains('.');
-        is_version.then_some(number)
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_found_in_what_programs_say() {
-        for (said, expected) in [
-            (
-                "HAProxy version 2.6.12-1+deb12u4 2026/10/17 - https://haproxy.org/",
-                "2.6.12-1+deb12u4",
-            ),
-            ("nginx version: nginx/1.22.1\n", "1.22.1"),
-            (
-                "wrk debian/4.1.0-3+b2 [epoll] Copyright (C) 2012 Will Glozer\n",
-                "4.1.0-3+b2",
-            ),
-        ] {
-            assert_eq!(number(said), Some(expected));
-        }
-        assert_eq!(number("usage: thing"), None);
     }
 }

@@ -6,9 +6,7 @@
 //! one machine, and client, dispatcher and servers share its processors.
 
 mod case;
-mod cpu;
 mod environment;
-mod load;
 mod picture;
 mod proxies;
 mod report;
@@ -23,15 +21,15 @@ use anyhow::{Context, Result, bail, ensure};
 use trapeze_datapath::signal::Signals;
 
 use crate::args::{Bench, DEFAULT_NAME};
+use crate::cpu::Accounts;
 use crate::lab::LabGuard;
+use crate::load::{Client, Load, Outcome};
 use crate::options::Options;
 use crate::role::{Role, VIP};
 use crate::state::RunDir;
 
 use case::{Case, Mode};
-use cpu::Accounts;
 use environment::Environment;
-use load::{Client, Load, Outcome};
 use report::Table;
 use results::{CaseResults, Results, Run, Settings};
 
@@ -113,7 +111,13 @@ impl Measurement {
             .map(|number| Role::Backend.address(number))
             .collect();
         for &proxy in bench.targets.iter().filter(|target| target.is_proxy()) {
-            proxies::start(proxy, &lab, &dispatcher, &backends, environment.cores)?;
+            proxies::start(
+                proxy,
+                &lab,
+                &dispatcher,
+                &backends,
+                environment.machine.cores,
+            )?;
         }
         let cases = Case::all(&bench.sizes).into_iter();
         Ok(Measurement {
@@ -130,7 +134,7 @@ impl Measurement {
                 .collect(),
             failures: Vec::new(),
             runs_done: 0,
-            client: Client::new(lab.host(CLIENT)?, RunDir::of(name).path())?,
+            client: Client::new(lab.host(CLIENT)?, RunDir::of(name).path(), "")?,
             accounts: Accounts::of(name),
             signals,
             _lab: lab,
@@ -210,6 +214,7 @@ impl Measurement {
             connections: case.connections(self.settings.connections),
             close: case.mode == Mode::ConnectionPerRequest,
             seconds: self.settings.seconds,
+            arguments: Vec::new(),
         }
     }
 
@@ -320,6 +325,7 @@ mod tests {
             connections: 32,
             close: false,
             seconds: 1,
+            arguments: Vec::new(),
         };
         let outcome = |requests, connections_begun| Outcome {
             connections_begun,

@@ -1,12 +1,9 @@
-//! The results as a picture: throughput relative to direct, in groups of bars,
-//! written as SVG. Its background is transparent and its colours are of middle
-//! lightness, so that it can be read on a light page and on a dark one.
-
-use std::fmt::Write;
+//! The results as a picture: throughput relative to direct, in groups of bars.
 
 use super::case::{Mode, Target};
-use super::report::grouped;
-use super::results::{CaseResults, Ratio, Results};
+use super::results::{CaseResults, Results};
+use crate::figures::{Ratio, grouped};
+use crate::svg::{ABOVE_BAR, GREY, HEADING, LEGEND, NAME, ON_BAR, SCALE, SMALL, Svg};
 
 const GROUP_WIDTH: f64 = 168.0;
 const BAR_WIDTH: f64 = 34.0;
@@ -18,54 +15,6 @@ const PLOT_HEIGHT: f64 = 260.0;
 const BOTTOM: f64 = 66.0;
 /// The least width, in groups: the heading must fit.
 const LEAST_GROUPS: usize = 4;
-
-const GREY: &str = "#768390";
-/// Upon a bar.
-const DARK: &str = "#0d1620";
-
-/// How text looks, and where its x is.
-#[derive(Clone, Copy)]
-struct Style {
-    anchor: &'static str,
-    size: u32,
-    weight: u32,
-    fill: &'static str,
-}
-
-const SMALL: Style = Style {
-    anchor: "middle",
-    size: 11,
-    weight: 400,
-    fill: GREY,
-};
-const LEGEND: Style = Style {
-    anchor: "start",
-    size: 12,
-    ..SMALL
-};
-const HEADING: Style = Style {
-    size: 16,
-    weight: 600,
-    ..LEGEND
-};
-const NAME: Style = Style {
-    size: 13,
-    weight: 600,
-    ..SMALL
-};
-const SCALE: Style = Style {
-    anchor: "end",
-    ..SMALL
-};
-const ON_BAR: Style = Style {
-    weight: 600,
-    fill: DARK,
-    ..SMALL
-};
-const ABOVE_BAR: Style = Style {
-    fill: GREY,
-    ..ON_BAR
-};
 
 /// The picture; none if direct was not measured, or nothing else.
 pub fn draw(results: &Results) -> Option<String> {
@@ -92,7 +41,8 @@ pub fn draw(results: &Results) -> Option<String> {
         top: (highest.fold(1.0, f64::max) * 5.0).ceil() / 5.0,
     };
     let mut svg = Svg::new(
-        &plot,
+        LEFT + plot.width + RIGHT,
+        TOP + PLOT_HEIGHT + BOTTOM,
         "Throughput relative to direct, by size of the answer",
     );
     draw_heading(&mut svg, results, &bars);
@@ -143,8 +93,8 @@ fn draw_heading(svg: &mut Svg, results: &Results, bars: &[Target]) {
         settings.connections,
         settings.servers(),
         settings.rounds,
-        environment.cores,
-        environment.kernel
+        environment.machine.cores,
+        environment.machine.kernel
     );
     svg.text(LEFT, 41.0, LEGEND, &conditions);
     let mut x = LEFT;
@@ -203,68 +153,11 @@ fn draw_group(svg: &mut Svg, plot: &Plot, middle: f64, case: &CaseResults, bars:
     }
 }
 
-/// An SVG document that is being written.
-struct Svg(String);
-
-impl Svg {
-    fn new(plot: &Plot, title: &str) -> Self {
-        let (width, height) = (LEFT + plot.width + RIGHT, TOP + PLOT_HEIGHT + BOTTOM);
-        Svg(format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
-             width=\"{width}\" height=\"{height}\" role=\"img\" \
-             font-family=\"system-ui, 'DejaVu Sans', sans-serif\">\n<title>{}</title>\n",
-            escaped(title)
-        ))
-    }
-
-    fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
-        self.push(format_args!(
-            "<rect x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\" \
-             rx=\"1.5\" fill=\"{fill}\"/>"
-        ));
-    }
-
-    fn line(&mut self, from: (f64, f64), to: (f64, f64), stroke: &str, opacity: f64) {
-        self.push(format_args!(
-            "<line x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{stroke}\" \
-             stroke-opacity=\"{opacity}\"/>",
-            from.0, from.1, to.0, to.1
-        ));
-    }
-
-    fn text(&mut self, x: f64, y: f64, style: Style, text: &str) {
-        let Style {
-            anchor,
-            size,
-            weight,
-            fill,
-        } = style;
-        self.push(format_args!(
-            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" \
-             font-weight=\"{weight}\" fill=\"{fill}\">{}</text>",
-            escaped(text)
-        ));
-    }
-
-    fn push(&mut self, element: std::fmt::Arguments) {
-        writeln!(self.0, "{element}").expect("a string takes all");
-    }
-
-    fn finish(self) -> String {
-        self.0 + "</svg>\n"
-    }
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::results::tests::{case, results};
     use super::*;
+    use crate::svg::check_well_formed;
 
     #[test]
     fn the_picture_is_well_formed_and_stays_inside_its_frame() {
@@ -284,7 +177,7 @@ mod tests {
     #[test]
     fn text_cannot_become_markup() {
         let mut results = results();
-        results.environment.kernel = "6 <&>".into();
+        results.environment.machine.kernel = "6 <&>".into();
         let svg = draw(&results).unwrap();
         check_well_formed(&svg);
         assert!(svg.contains("6 &lt;&amp;&gt;"));
@@ -300,26 +193,5 @@ mod tests {
             results.cases = vec![case("1k", Mode::KeepAlive, rates)];
             assert_eq!(draw(&results), None);
         }
-    }
-
-    /// Tags nest, and text and attributes have no bare markup.
-    fn check_well_formed(svg: &str) {
-        let mut open = Vec::new();
-        let mut rest = svg;
-        while let Some(start) = rest.find('<') {
-            assert!(!rest[..start].contains('>'), "{}", &rest[..start]);
-            let end = start + rest[start..].find('>').expect("a tag ends");
-            let tag = &rest[start + 1..end];
-            assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
-            let name = tag.trim_start_matches('/').split(' ').next().unwrap();
-            match tag {
-                tag if tag.starts_with('/') => assert_eq!(open.pop(), Some(name)),
-                tag if tag.ends_with('/') => {}
-                _ => open.push(name),
-            }
-            rest = &rest[end + 1..];
-        }
-        assert!(open.is_empty(), "{open:?}");
-        assert_eq!(rest.trim(), "");
     }
 }

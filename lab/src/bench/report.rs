@@ -3,7 +3,8 @@
 use std::fmt::{self, Display, Formatter};
 
 use super::case::{Bars, Target};
-use super::results::{CaseResults, Comparison, Ratio, Results, Run};
+use super::results::{CaseResults, Comparison, Results, Run};
+use crate::figures::{Ratio, grouped, time};
 
 /// A share of the machine used by others from which on figures are doubtful.
 const NOISE: f64 = 0.1;
@@ -32,16 +33,16 @@ fn write_conditions(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
         "Linux {}, {} cores of {}\n\
          trapeze {}, {}nginx {}, wrk {}\n\
          {} connections, {}, medians of {} rounds, runs of {} s",
-        environment.kernel,
-        environment.cores,
-        environment.cpu,
-        environment.trapeze,
+        environment.machine.kernel,
+        environment.machine.cores,
+        environment.machine.cpu,
+        environment.machine.trapeze,
         environment
             .haproxy
             .as_ref()
             .map_or_else(String::new, |version| format!("HAProxy {version}, ")),
         environment.nginx,
-        environment.wrk,
+        environment.machine.wrk,
         settings.connections,
         settings.servers(),
         settings.rounds,
@@ -180,7 +181,7 @@ fn write_doubts(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
         let targets = results.cases.iter().flat_map(|case| &case.targets);
         targets.flat_map(|target| &target.rounds)
     };
-    let cores = results.environment.cores;
+    let cores = results.environment.machine.cores;
     let is_noisy = |run: &&Run| run.others_share(cores) > NOISE;
     let noisy = runs().filter(is_noisy).count();
     if noisy > 0 {
@@ -191,34 +192,13 @@ fn write_doubts(f: &mut Formatter<'_>, results: &Results) -> fmt::Result {
             runs().count()
         )?;
     }
-    if !results.environment.optimised {
+    if !results.environment.machine.optimised {
         writeln!(f, "warning: this trapeze was built without --release")?;
     }
     for failure in &results.failures {
         writeln!(f, "FAILED: {failure}")?;
     }
     Ok(())
-}
-
-/// A count with a comma after each three digits.
-pub fn grouped(value: f64) -> String {
-    let digits = format!("{value:.0}");
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index) % 3 == 0 {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
-fn time(us: f64) -> String {
-    match us {
-        us if us < 1e3 => format!("{us:.0} µs"),
-        us if us < 1e6 => format!("{:.2} ms", us / 1e3),
-        us => format!("{:.2} s", us / 1e6),
-    }
 }
 
 #[cfg(test)]
@@ -276,7 +256,7 @@ mod tests {
     fn doubtful_figures_are_called_so() {
         let mut results = results();
         results.cases[0].targets[0].rounds[0].usage.others_cpu_us = 500_000;
-        results.environment.optimised = false;
+        results.environment.machine.optimised = false;
         results
             .failures
             .push("1 KiB, nginx, round 1: no answers".into());
@@ -284,17 +264,5 @@ mod tests {
         assert!(table.contains("over 10% of the machine in 1 of 45 runs"));
         assert!(table.contains("without --release"));
         assert!(table.contains("FAILED: 1 KiB, nginx, round 1: no answers"));
-    }
-
-    #[test]
-    fn numbers_are_written_for_people() {
-        assert_eq!(
-            [0.4, 999.6, 59_086.8, 1_234_567.0].map(grouped),
-            ["0", "1,000", "59,087", "1,234,567"]
-        );
-        assert_eq!(
-            [513.0, 4270.0, 2e6].map(time),
-            ["513 µs", "4.27 ms", "2.00 s"]
-        );
     }
 }

@@ -5,9 +5,10 @@
 use serde::Serialize;
 
 use super::case::{Bars, Case, Target};
-use super::cpu::Usage;
 use super::environment::Environment;
-use super::load::Outcome;
+use crate::cpu::Usage;
+use crate::figures::{Ratio, median};
+use crate::load::Outcome;
 
 /// All of a bench.
 #[derive(Clone, Debug, Serialize)]
@@ -124,25 +125,6 @@ pub struct Comparison {
     pub of_splicing: Option<Ratio>,
 }
 
-/// Of two figures of each round. Between `low` and `high` is the median of all
-/// rounds that the machine would ever run, with the probability `confidence`,
-/// however the ratios are distributed as long as rounds are independent.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Ratio {
-    /// Of the rounds.
-    pub median: f64,
-    /// The interval's lower end: one of the rounds.
-    pub low: f64,
-    /// Its upper end: another.
-    pub high: f64,
-    /// 0 to 1; at least [`CONFIDENCE`], or as much as so few rounds give.
-    pub confidence: f64,
-}
-
-/// What an interval is to be worth: 9 rounds without the least and the greatest
-/// give 0.96, all of 5 rounds give 0.94.
-const CONFIDENCE: f64 = 0.9;
-
 impl CaseResults {
     /// Of nothing yet.
     pub fn new(case: Case, targets: &[Target]) -> Self {
@@ -237,62 +219,6 @@ impl Run {
     /// The share of `cores` that programs outside of the lab used, 0 to 1.
     pub fn others_share(&self, cores: usize) -> f64 {
         self.usage.others_cpu_us as f64 / (self.outcome.duration_us as f64 * cores as f64)
-    }
-}
-
-impl Ratio {
-    /// Of the rounds' ratios, those left out that divide by nothing.
-    fn of(mut ratios: Vec<f64>) -> Option<Self> {
-        ratios.retain(|ratio| ratio.is_finite());
-        ratios.sort_by(f64::total_cmp);
-        let (left_out, confidence) = interval(ratios.len());
-        Some(Ratio {
-            low: *ratios.get(left_out)?,
-            high: ratios[ratios.len() - 1 - left_out],
-            confidence,
-            median: median(ratios)?,
-        })
-    }
-
-    /// Whether it reaches the bar.
-    pub fn meets(self, bar: f64) -> bool {
-        self.median >= bar
-    }
-
-    /// Whether the whole interval is on one side of the bar.
-    pub fn is_sure_of(self, bar: f64) -> bool {
-        bar <= self.low || self.high < bar
-    }
-}
-
-/// How many of `count` sorted values to leave out at each end so that those left
-/// still enclose the median of their distribution with [`CONFIDENCE`], and the
-/// confidence that this comes to. A value is below the median or above it like a
-/// coin's sides: the interval misses if at most so many are on one side.
-fn interval(count: usize) -> (usize, f64) {
-    let all = 0.5_f64.powi(count as i32);
-    let mut ways = 1.0;
-    let mut misses = 2.0 * all;
-    let mut best = (0, (1.0 - misses).max(0.0));
-    for left_out in 1..count.div_ceil(2) {
-        ways *= (count + 1 - left_out) as f64 / left_out as f64;
-        misses += 2.0 * ways * all;
-        if 1.0 - misses < CONFIDENCE {
-            break;
-        }
-        best = (left_out, 1.0 - misses);
-    }
-    best
-}
-
-/// The middle value, or the mean of the two middle ones.
-fn median(mut values: Vec<f64>) -> Option<f64> {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        count if count % 2 == 1 => Some(values[middle]),
-        _ => Some((values[middle - 1] + values[middle]) / 2.0),
     }
 }
 

@@ -1,6 +1,7 @@
 use super::super::case::{Mode, Size};
-use super::super::load::Errors;
 use super::*;
+use crate::load::Errors;
+use crate::machine::Machine;
 
 const ALL: [Target; 5] = [
     Target::Direct,
@@ -50,12 +51,7 @@ pub fn case(name: &str, mode: Mode, rates: [&[u64]; 5]) -> CaseResults {
 pub fn results() -> Results {
     Results {
         environment: Environment {
-            kernel: "6.18.0".into(),
-            cpu: "A & B <CPU>".into(),
-            cores: 2,
-            trapeze: "0.1.0".into(),
-            optimised: true,
-            wrk: "4.1.0".into(),
+            machine: Machine::example(),
             haproxy: Some("2.6.12".into()),
             nginx: "1.22.1".into(),
         },
@@ -99,14 +95,6 @@ pub fn results() -> Results {
 }
 
 #[test]
-fn the_median_is_the_middle() {
-    assert_eq!(median(vec![]), None);
-    assert_eq!(median(vec![3.0]), Some(3.0));
-    assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
-    assert_eq!(median(vec![4.0, 1.0, 2.0, 9.0]), Some(3.0));
-}
-
-#[test]
 fn ratios_are_of_runs_of_the_same_round() {
     let results = &results().cases[1];
     let of_direct = results.ratios.by_rate.of_direct.unwrap();
@@ -116,35 +104,6 @@ fn ratios_are_of_runs_of_the_same_round() {
     assert_eq!(of_direct.confidence, 0.75);
     assert!(of_direct.meets(0.9) && !of_direct.is_sure_of(0.9));
     assert!(of_direct.is_sure_of(0.8) && of_direct.is_sure_of(1.0));
-}
-
-#[test]
-fn an_interval_leaves_out_as_many_at_each_end_as_its_confidence_allows() {
-    // 1 - 2 (C(n,0) + ... + C(n,k)) / 2^n
-    assert_eq!(interval(0), (0, 0.0));
-    assert_eq!(interval(1), (0, 0.0));
-    assert_eq!(interval(5), (0, 1.0 - 2.0 / 32.0));
-    assert_eq!(interval(7), (0, 1.0 - 2.0 / 128.0));
-    assert_eq!(interval(8), (1, 1.0 - 2.0 * 9.0 / 256.0));
-    assert_eq!(interval(9), (1, 1.0 - 2.0 * 10.0 / 512.0));
-    assert_eq!(interval(11), (2, 1.0 - 2.0 * 67.0 / 2048.0));
-    let ratio = Ratio::of((1..=9).map(f64::from).collect()).unwrap();
-    assert_eq!((ratio.low, ratio.median, ratio.high), (2.0, 5.0, 8.0));
-    assert_eq!(Ratio::of(vec![f64::NAN, f64::INFINITY]), None);
-}
-
-/// The promise of an interval, kept by dice.
-#[test]
-fn intervals_hold_the_true_median_as_often_as_they_say() {
-    let mut random = crate::random::Random::for_use(1, "intervals");
-    let held = (0..10_000).filter(|_| {
-        // As skewed as ratios are when a round is disturbed; its median is 0.25.
-        let ratios = (0..9).map(|_| random.fraction().powi(2)).collect();
-        let ratio = Ratio::of(ratios).unwrap();
-        ratio.low <= 0.25 && 0.25 <= ratio.high
-    });
-    let share = held.count() as f64 / 10_000.0;
-    assert!((0.95..0.97).contains(&share), "{share}");
 }
 
 #[test]

@@ -1,12 +1,13 @@
 //! The real servers on backends: each with a configuration of its own, in the
 //! lab's directory, that shares nothing with the machine's.
 //!
-//! All of them serve the documents, say which backend they are in `X-Backend`,
-//! and take uploads of any size: PUT and POST to `/upload` store the body as
-//! `body`, to `/upload/NAME` as `NAME`, in [`Site::uploads`].
+//! All of them say which backend they are in `X-Backend`. All but the origin serve
+//! the documents, and take uploads of any size: PUT and POST to `/upload` store the
+//! body as `body`, to `/upload/NAME` as `NAME`, in [`Site::uploads`].
 
 mod apache;
 mod nginx;
+pub mod origin;
 mod python;
 
 use std::os::unix::fs::PermissionsExt;
@@ -20,6 +21,8 @@ use crate::process::{Launch, ProcessRecord};
 use crate::state::{self, Host, State};
 use crate::tls;
 
+use origin::OriginSettings;
+
 /// What a server is to serve, and where its files are.
 pub struct Site {
     host: String,
@@ -32,6 +35,7 @@ pub struct Site {
     certificate: PathBuf,
     key: PathBuf,
     access_log: Option<PathBuf>,
+    origin: OriginSettings,
 }
 
 /// A program and its arguments, which stays in the foreground.
@@ -53,6 +57,7 @@ impl Site {
             certificate: tls::certificate(&dir.tls(), &host.name),
             key: tls::key(&dir.tls()),
             access_log: state.access_log.then(|| dir.log(&host.name, "access")),
+            origin: state.origin.clone(),
         }
     }
 
@@ -99,6 +104,7 @@ pub fn check(kind: ServerKind) -> Result<()> {
         ServerKind::Nginx => nginx::check(),
         ServerKind::Apache => apache::check(),
         ServerKind::Python => python::check(),
+        ServerKind::Origin => origin::check(),
     }
 }
 
@@ -118,6 +124,7 @@ pub fn start(state: &State, host: &Host) -> Result<Launch> {
         ServerKind::Nginx => nginx::prepare(&site),
         ServerKind::Apache => apache::prepare(&site),
         ServerKind::Python => python::prepare(&site),
+        ServerKind::Origin => origin::prepare(&site, &state.trapeze()?),
     }?;
     let mut command = netns::command_in(&state.namespace_path(&host.name), invocation.program)
         .with_context(|| format!("{} has no namespace", host.name))?;

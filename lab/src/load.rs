@@ -25,6 +25,8 @@ pub struct Load {
     pub close: bool,
     /// For how long, in wrk's unit.
     pub seconds: u32,
+    /// What the script's `init` is given.
+    pub arguments: Vec<String>,
 }
 
 /// What came of it.
@@ -74,19 +76,37 @@ pub struct Client {
 }
 
 impl Client {
-    /// Prepares `host`, with a script in `directory`.
+    /// Prepares `host`, with a script in `directory`. `requests` is the part of it that
+    /// makes requests, in Lua; without it they are all for the load's URL.
     ///
     /// # Errors
     /// wrk is not installed, or the script cannot be written.
-    pub fn new(host: HostHandle, directory: &Path) -> Result<Self> {
+    pub fn new(host: HostHandle, directory: &Path, requests: &str) -> Result<Self> {
         let script = directory.join("wrk.lua");
-        std::fs::write(&script, SCRIPT)
+        std::fs::write(&script, format!("{requests}{SCRIPT}"))
             .with_context(|| format!("cannot write {}", script.display()))?;
         Ok(Client {
             host,
             program: program::find("wrk")?,
             script,
         })
+    }
+
+    /// Lets the host use a port again that it has just used, for loads with a connection
+    /// for each request. Each end of theirs that comes from the client blocks a port for
+    /// a minute else: beyond 470 a second the kernel soon looks for ports most of the
+    /// time. A second is enough where there are timestamps (RFC 6191).
+    ///
+    /// # Errors
+    /// The kernel does not let us.
+    pub fn reuse_ports(&self) -> Result<()> {
+        let set =
+            |name: &str, value: &str| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value);
+        netns::inside(self.host.namespace(), || {
+            set("tcp_tw_reuse", "1")?;
+            set("ip_local_port_range", "1024 65535")
+        })
+        .with_context(|| format!("cannot set how {} uses its ports", self.host.name()))
     }
 
     /// Makes the load, to its end. One thread of wrk: it must leave the servers
@@ -106,7 +126,11 @@ impl Client {
             command.args(["--header", "Connection: close"]);
         }
         let begun_before = self.connections_begun()?;
-        let output = command.arg(&load.url).output().context("cannot run wrk")?;
+        command.arg(&load.url);
+        if !load.arguments.is_empty() {
+            command.arg("--").args(&load.arguments);
+        }
+        let output = command.output().context("cannot run wrk")?;
         let said = String::from_utf8_lossy(&output.stdout);
         ensure!(
             output.status.success(),
