@@ -1,25 +1,36 @@
-//! Rent, our own (docs/policies.md, "rent"): a request goes where it costs least, in
-//! microseconds of waiting, and what it keeps in memory is part of the price.
+//! Rent, our own (docs/policies.md, "rent"): a request goes where it costs least, and
+//! memory has a price. What is asked for seldom, or is large, is kept where it displaces
+//! least, so that backends come to differ: some read much and keep little, others keep
+//! what is worth it.
 //!
 //! ```text
-//!   price at b = processor work before it
-//!              + in memory:  disk * age / lifetime      (rent: it is kept so much longer)
-//!              + else:       disk work before it + 2 disk  (its own read, and that of
-//!                                                        what it displaces)
+//!   price at b = processor work before it, handoff
+//!              + scarcity of disks * ( P(not in memory) * (queue of its disk + read)
+//!                                    + rent of the bytes while they are kept
+//!                                    + P(gone before it is asked for again) * read )
 //! ```
-//! Nothing is set by hand: what a hit and a read take is told by the gaps between
-//! answers, and how long a backend keeps a file by which answers were slow.
+//! Nothing is set by hand: what a backend's processor, disk and memory can do is learnt
+//! from when answers come.
+
+mod ages;
+mod costs;
+mod known;
+mod server;
 
 use std::time::Duration;
 
 use super::objects::Objects;
 use super::{BackendId, Backends, Candidate, Finished, Memory, Policy, Request, hrw};
 use crate::config::PolicyKind;
+use ages::Age;
+use costs::Costs;
+use known::Known;
+use server::{History, Pool, Server, sixth};
 
 /// Parameters of rent: how much it may remember, nothing else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RentParameters {
-    /// Objects that are remembered (1..=100,000,000; default a million), 96 bytes each.
+    /// Objects that are remembered (1..=100,000,000; default a million), 86 bytes each.
     pub objects: usize,
 }
 
@@ -34,130 +45,196 @@ impl Default for RentParameters {
 #[derive(Debug)]
 pub(super) struct Rent {
     objects: Objects<Known>,
-    /// By id.
+    /// By id: what each decision reads of all backends,
     servers: Vec<Server>,
-    /// Processor and link, for an answer from memory.
-    hit: Line,
-    /// Disk.
-    read: Line,
-    mean_bytes: f64,
+    /// and what it does not.
+    histories: Vec<History>,
+    /// Of all backends together: a prior for each.
+    pool: Pool,
+    costs: Costs,
+    disks: Disks,
+    /// So many placements later `disks` is worked out again.
+    refresh_in: usize,
+    /// The backends whose weights `servers` have.
+    weighed: u64,
 }
 
-/// What is known of an object. Where more than eight backends have it, the copy that
-/// was used longest ago is forgotten.
-#[derive(Clone, Copy, Debug, Default)]
-struct Known {
-    /// The answer's size; 0 before the first.
-    bytes: u32,
-    len: u8,
-    /// A bit for each copy: not answered yet.
-    reading: u8,
-    ids: [u16; WIDTH],
-    /// The backend's clock when it was asked for the object last.
-    used: [u32; WIDTH],
-    /// How old the copy was then, in 64ths of its lifetime; or one of those below.
-    idle: [u8; WIDTH],
-}
-
-const WIDTH: usize = 8;
-/// The object had never been asked for.
-const FIRST: u8 = 255;
-/// It was taken to be gone.
-const GONE: u8 = 254;
-const LIFETIME: f64 = 64.0;
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Server {
-    /// KiB that it has read. Time stands still for its memory while it reads nothing.
-    clock: f64,
-    /// Age on that clock at which a file leaves memory (C_T of Che's approximation); 0
-    /// as long as nothing is known to have left.
-    lifetime: f64,
-    /// Reads that are not answered yet, and their microseconds.
-    reads: u32,
-    reading_us: f64,
-    last_answer: Duration,
-    last_read: Duration,
-    /// Means of the logarithm to base 2 of microseconds, of what is surely a hit, and of
-    /// what surely is none.
-    hit: Mean,
-    miss: Mean,
-}
-
-impl Rent {
-    pub(super) fn new(parameters: RentParameters) -> Self {
-        Rent {
-            objects: Objects::new(parameters.objects),
-            servers: Vec::new(),
-            hit: Line::default(),
-            read: Line::default(),
-            mean_bytes: 8192.0,
-        }
-    }
-
-    fn server(&self, id: BackendId) -> Server {
-        self.servers.get(id.index()).copied().unwrap_or_default()
-    }
-
-    fn server_mut(&mut self, id: BackendId) -> &mut Server {
-        if self.servers.len() <= id.index() {
-            self.servers.resize(id.index() + 1, Server::default());
-        }
-        &mut self.servers[id.index()]
-    }
-
-    /// Microseconds of processor for an answer from memory.
-    fn hit_us(&self, known: Option<&Known>) -> f64 {
-        self.hit
-            .at(self.bytes(known))
-            .unwrap_or(UNKNOWN_US)
-            .max(1.0)
-    }
-
-    /// Microseconds of disk; before anything is measured, ten answers [LVSCAD07 §5.2].
-    fn read_us(&self, known: Option<&Known>) -> f64 {
-        let bytes = self.bytes(known);
-        self.read.at(bytes).unwrap_or(10.0 * self.hit_us(known))
-    }
-
-    fn bytes(&self, known: Option<&Known>) -> f64 {
-        match known.map_or(0, |k| k.bytes) {
-            0 => self.mean_bytes,
-            bytes => bytes.into(),
-        }
-    }
-
-    /// What the request would cost at the candidate.
-    fn price(&self, terms: &Terms<'_>, c: &Candidate, mean_weight: f64) -> f64 {
-        let server = self.server(c.id);
-        let waiting = f64::from(server.reads.min(c.outstanding));
-        let mut us = (c.cost_us as f64 - waiting * terms.mean_hit_us).max(0.0);
-        if terms.current.is_some_and(|current| current != c.id) {
-            us += terms.handoff_us;
-        }
-        if terms.file {
-            us += match terms.copy(c.id).map(|at| terms.known.age(at, &server)) {
-                Some(age) if age < 1.0 => terms.read_us * age,
-                _ => server.queue_us(c) + 2.0 * terms.read_us,
-            };
-        }
-        us * mean_weight / f64::from(c.weight)
-    }
+/// How all disks are doing.
+#[derive(Clone, Copy, Debug)]
+struct Disks {
+    /// A read of mean size, in microseconds.
+    read_us: f64,
+    /// The mean queue.
+    queue_us: f64,
+    /// Lifetimes of memory in a microsecond; 0 while nothing leaves.
+    turnover: f64,
 }
 
 /// What is the same for all candidates.
 struct Terms<'r> {
     known: &'r Known,
     current: Option<BackendId>,
-    file: bool,
-    read_us: f64,
-    mean_hit_us: f64,
+    now_us: f64,
     handoff_us: f64,
+    /// Whether a file is needed, not a program.
+    file: bool,
+    /// Time between requests for it,
+    gap_us: f64,
+    /// and between those that each backend would get by turns.
+    turn_us: f64,
+    /// A read of mean size.
+    mean_us: f64,
+    /// Its own read, as scarce as disks are,
+    read: f64,
+    /// what of it this request pays if there is no copy,
+    share: f64,
+    /// what is added for each microsecond of queue,
+    queue: f64,
+    /// for each microsecond of rent,
+    kib: f64,
+    /// and how busy a disk is with each microsecond of queue.
+    busy: f64,
 }
 
-impl Terms<'_> {
-    fn copy(&self, id: BackendId) -> Option<usize> {
-        self.known.position(id)
+impl Rent {
+    pub(super) fn new(parameters: RentParameters) -> Self {
+        let costs = Costs::new();
+        Rent {
+            objects: Objects::new(parameters.objects),
+            servers: Vec::new(),
+            histories: Vec::new(),
+            pool: Pool::default(),
+            disks: Disks {
+                read_us: costs.read_us(costs.mean_bytes()),
+                queue_us: 0.0,
+                turnover: 0.0,
+            },
+            costs,
+            refresh_in: 0,
+            weighed: 0,
+        }
+    }
+
+    fn terms<'r>(
+        &self,
+        now: Duration,
+        request: &Request,
+        known: &'r Known,
+        backends: &Backends,
+    ) -> Terms<'r> {
+        let Disks {
+            read_us: mean_us,
+            queue_us,
+            turnover,
+        } = self.disks;
+        let count = backends.open().len().max(1) as f64;
+        let bytes = match known.bytes {
+            0 => self.costs.bytes_of(request.kind),
+            bytes => bytes.into(),
+        };
+        let gap_us = known.gap_us(now).unwrap_or(NEVER_US);
+        // Where disks have queues, a read makes as many wait.
+        let usual_us = queue_us.max(mean_us);
+        let scarcity = usual_us / mean_us;
+        let read = self.costs.read_us(bytes) * scarcity;
+        let share = match turnover > 0.0 {
+            true => (LATER * gap_us * turnover).min(1.0),
+            false => 1.0,
+        };
+        Terms {
+            known,
+            current: request.current,
+            now_us: micros(now),
+            handoff_us: self.costs.handoff_us(),
+            file: !request.class.is_dynamic(),
+            gap_us,
+            turn_us: gap_us * count,
+            mean_us,
+            read,
+            share: read * share,
+            queue: QUEUE / usual_us,
+            kib: bytes / 1024.0 * scarcity,
+            busy: 1.0 / (queue_us + mean_us),
+        }
+    }
+
+    /// What the request would cost at the candidate, in microseconds, if the object is in
+    /// its memory with that probability. What waits there counts for its weight, the rest
+    /// as on a backend of mean weight.
+    fn price(&self, terms: &Terms<'_>, c: &Candidate, chance: f64) -> f64 {
+        let server = self.server(c.id);
+        let scale = server.scale;
+        let mut us = scale * server.processor_us(c);
+        if terms.current.is_some_and(|current| current != c.id) {
+            us += terms.handoff_us;
+        }
+        if !terms.file {
+            return us;
+        }
+        let queue_us = scale * server.disk_us(c, terms.now_us, terms.mean_us);
+        // Lifetimes until it is asked for again.
+        let idle = terms.gap_us * server.turnover;
+        let gone_by_then = sixth(idle).min(1.0);
+        // Reads that a disk with nothing to do makes later cost nobody anything.
+        let busy = (terms.busy * (queue_us + terms.mean_us)).min(1.0);
+        let rent = terms.kib * server.rent_us * idle.min(1.0);
+        us + (1.0 - chance) * terms.share * (1.0 + terms.queue * queue_us)
+            + busy * (rent + gone_by_then * terms.read)
+    }
+
+    /// As [`Rent::price`], whatever is known of copies.
+    fn price_with_copies(&self, terms: &Terms<'_>, c: &Candidate) -> f64 {
+        let chance = chance(terms.known, c.id, self.server(c.id), terms.turn_us);
+        self.price(terms, c, chance)
+    }
+
+    fn server(&self, id: BackendId) -> &Server {
+        self.servers.get(id.index()).unwrap_or(&server::NEW)
+    }
+
+    fn grow(&mut self, id: BackendId) {
+        if self.servers.len() <= id.index() {
+            self.servers.resize(id.index() + 1, server::NEW);
+            (self.histories).resize_with(id.index() + 1, History::default);
+        }
+    }
+
+    /// Means over all backends change slowly: the more there are, the seldomer they are
+    /// worked out.
+    fn refresh(&mut self, now: Duration, backends: &Backends) {
+        if self.weighed != backends.fingerprint() {
+            self.weighed = backends.fingerprint();
+            self.refresh_in = 0;
+            let mean = backends.weight_total() as f64 / backends.open().len().max(1) as f64;
+            for c in backends.open() {
+                self.grow(c.id);
+                self.servers[c.id.index()].scale = mean / f64::from(c.weight);
+            }
+        }
+        if self.refresh_in > 0 {
+            self.refresh_in -= 1;
+            return;
+        }
+        self.refresh_in = backends.open().len() / 8;
+        let read_us = self.costs.read_us(self.costs.mean_bytes());
+        let (mut queues_us, mut turnovers, mut turning) = (0.0, 0.0, 0.0);
+        for c in backends.open() {
+            let server = self.server(c.id);
+            queues_us += server.disk_us(c, micros(now), read_us);
+            if server.turnover > 0.0 {
+                turnovers += server.turnover;
+                turning += 1.0;
+            }
+        }
+        self.disks = Disks {
+            read_us,
+            queue_us: queues_us / backends.open().len().max(1) as f64,
+            turnover: if turning > 0.0 {
+                turnovers / turning
+            } else {
+                0.0
+            },
+        };
     }
 }
 
@@ -168,294 +245,253 @@ impl Policy for Rent {
 
     fn choose(
         &mut self,
-        _now: Duration,
+        now: Duration,
         request: &Request,
         backends: &Backends,
     ) -> Option<BackendId> {
         let file = !request.class.is_dynamic();
         let known = file.then(|| self.objects.get(request.object)).flatten();
         let nothing = Known::default();
-        let terms = Terms {
-            known: known.unwrap_or(&nothing),
-            current: request.current,
-            file,
-            read_us: self.read_us(known),
-            mean_hit_us: self.hit_us(None),
-            // Each side does what an answer without bytes takes.
-            handoff_us: self.hit.at(0.0).unwrap_or(0.0),
-        };
-        let mean_weight = backends.mean_weight() as f64;
-        let price = |c: &Candidate| self.price(&terms, c, mean_weight);
-        let (mut least, mut holder, mut equals) = (f64::INFINITY, None, 0);
-        for c in backends.open() {
-            let own = price(c);
-            if own < least {
-                (least, holder, equals) = (own, Some(c.id), 1);
-            } else if own == least {
-                equals += 1;
+        let terms = self.terms(now, request, known.unwrap_or(&nothing), backends);
+        let mut least = Least::default();
+        match terms.known.spread {
+            true => (backends.open().iter())
+                .for_each(|c| least.offer(self.price_with_copies(&terms, c), c.id)),
+            false => {
+                // A copy makes it cheaper only.
+                for c in backends.open() {
+                    least.offer(self.price(&terms, c, 0.0), c.id);
+                }
+                for &id in terms.known.ids() {
+                    if let Some(c) = backends.get_open(BackendId(id)) {
+                        least.offer(self.price_with_copies(&terms, c), c.id);
+                    }
+                }
             }
         }
-        if equals == 1 {
-            return holder;
+        let holder = least.holder?;
+        if least.equals == 1 {
+            return Some(holder);
         }
-        let equal = |c: &&Candidate| price(c) == least;
-        hrw::winner(request.object, backends.open().iter().filter(equal)).map(|c| c.id)
+        let equal = |c: &&Candidate| self.price_with_copies(&terms, c) <= least.price;
+        let winner = hrw::winner(request.object, backends.open().iter().filter(equal));
+        Some(winner.map_or(holder, |c| c.id))
     }
 
-    fn placed(
-        &mut self,
-        _now: Duration,
-        request: &Request,
-        backends: &Backends,
-        chosen: BackendId,
-    ) {
+    fn placed(&mut self, now: Duration, request: &Request, backends: &Backends, chosen: BackendId) {
+        self.grow(chosen);
+        self.refresh(now, backends);
+        let server = &mut self.servers[chosen.index()];
+        let history = &mut self.histories[chosen.index()];
+        let Some(c) = backends.get(chosen) else {
+            return;
+        };
+        if c.outstanding == 0 {
+            // What was never reported.
+            history.forget_unfinished(server);
+        }
         if request.class.is_dynamic() {
+            server.programs_us += f64::from(request.cost_us);
             return;
         }
-        let read_us = self.read_us(self.objects.get(request.object));
-        let mean_kib = self.mean_bytes / 1024.0;
-        let outstanding = backends.get(chosen).map_or(0, |c| c.outstanding);
-        self.server_mut(chosen);
-        let server = &mut self.servers[chosen.index()];
-        if outstanding == 0 {
-            // What was forgotten while it was read.
-            (server.reads, server.reading_us) = (0, 0.0);
-        }
         let known = self.objects.touch_or_insert(request.object);
-        let first = known.len == 0 && known.bytes == 0;
-        let at = known.position(chosen);
-        let age = at.map(|at| known.age(at, server));
-        let at = at.unwrap_or_else(|| known.push(chosen));
-        let reading = known.reading & 1 << at != 0;
-        known.idle[at] = match age {
-            _ if reading => known.idle[at],
-            Some(age) if age < 1.0 => (age * LIFETIME) as u8,
-            Some(_) => GONE,
-            None if first => FIRST,
-            None => GONE,
+        let bytes = match known.bytes {
+            0 => self.costs.bytes_of(request.kind),
+            bytes => bytes.into(),
         };
-        if known.idle[at] >= GONE && !reading {
-            known.reading |= 1 << at;
-            server.reads += 1;
-            server.reading_us += read_us;
-            server.clock += match known.bytes {
-                0 => mean_kib,
-                bytes => f64::from(bytes) / 1024.0,
-            };
+        let (hit_us, read_us) = (self.costs.hit_us(bytes), self.costs.read_us(bytes));
+        known.asked(now);
+        let turn_us = known.gap_us(now).unwrap_or(NEVER_US) * backends.open().len() as f64;
+        let chance = chance(known, chosen, server, turn_us);
+        let (age, at) = match known.position(chosen) {
+            Some(at) => (Age::of_kib(known.age_kib(at, server)), at),
+            None => (Age::ABSENT, known.push(chosen)),
+        };
+        let in_memory = match known.is_reading(at) {
+            // Who waits for a read does not wait for the processor.
+            true => {
+                known.join(at);
+                known.before[at] != Age::ABSENT && server.chance(known.before[at].kib()) > 0.5
+            }
+            false => {
+                let (cpu_us, queue_us) = (server.processor_us(c), server.reading_us);
+                let ordered_us = (1.0 - chance) * read_us;
+                known.begin(at, age, cpu_us + hit_us, queue_us + read_us, ordered_us);
+                server.begin_read(micros(now), known.ordered_us(at));
+                chance > 0.5
+            }
+        };
+        if in_memory {
+            history.await_hit(server, now, hit_us);
         }
-        known.used[at] = server.clock as u64 as u32;
+        known.used[at] = server.clock();
     }
 
     fn finished(&mut self, now: Duration, finished: &Finished) {
         let id = finished.backend;
+        self.grow(id);
+        let server = &mut self.servers[id.index()];
+        let history = &mut self.histories[id.index()];
         let began = now.saturating_sub(finished.elapsed);
-        let server = *self.server_mut(id);
-        let gap = |last: Duration| (now.saturating_sub(last.max(began))).as_secs_f64() * 1e6;
-        let (since_answer, since_read) = (gap(server.last_answer), gap(server.last_read));
-        self.servers[id.index()].last_answer = now;
-        if finished.request.class.is_dynamic() {
+        history.overtaken(server, began);
+        let since = |last: Duration| micros(now.saturating_sub(last.max(began)));
+        let (since_answer_us, since_read_us) = (since(history.answered), since(history.read));
+        history.answered = now;
+        let request = &finished.request;
+        if request.class.is_dynamic() {
+            server.programs_us = (server.programs_us - f64::from(request.cost_us)).max(0.0);
             return;
         }
         let bytes = finished.bytes.min(u32::MAX.into()) as u32;
-        self.mean_bytes += (f64::from(bytes) - self.mean_bytes) / REMEMBERED;
-        let read_us = self.read_us(self.objects.get(finished.request.object));
-        let Some(known) = self.objects.get_mut(finished.request.object) else {
+        self.costs.answers.add(bytes.into());
+        let Some(known) = self.objects.get_mut(request.object) else {
             return;
         };
         let Some(at) = known.position(id) else {
             return;
         };
-        if bytes > 0 {
-            known.bytes = bytes;
+        if !known.is_reading(at) {
+            return self.costs.hit.add(bytes.into(), since_answer_us);
         }
-        let (idle, bit) = (known.idle[at], 1 << at);
-        let server = &mut self.servers[id.index()];
-        let reading = known.reading & bit != 0;
-        if reading {
-            known.reading &= !bit;
-            known.idle[at] = 0;
-            server.read_ended(read_us);
-        }
-        let log_us = (finished.elapsed.as_secs_f64() * 1e6).max(1.0).log2();
-        match idle {
-            FIRST if reading => server.miss.add(log_us),
-            _ if !reading && f64::from(idle) < LIFETIME / 8.0 => server.hit.add(log_us),
-            _ => {}
-        }
-        let slow = match finished.hit {
-            Some(hit) => Some(!hit),
-            None => server.is_slow(log_us),
-        };
-        let slow_or = slow.unwrap_or(reading);
-        if slow_or {
-            server.last_read = now;
-            self.read.add(bytes.into(), since_read);
+        let age = known.before[at];
+        let chance = if age == Age::ABSENT {
+            0.0
         } else {
-            self.hit.add(bytes.into(), since_answer);
+            server.chance(age.kib())
+        };
+        server.end_read(known.ordered_us(at));
+        let elapsed_us = micros(finished.elapsed);
+        let slow = match finished.hit {
+            Some(hit) => !hit,
+            None => history.is_slow(known, at, elapsed_us, server.is_sure(age)),
+        };
+        if slow || chance < 0.5 {
+            server.read_ended_us = micros(now);
         }
-        if let Some(slow) = slow {
-            server.learn_lifetime(idle, slow);
+        // Nothing but a head: no file was read, and none was used.
+        let spared = bytes < HEAD_BYTES && (age == Age::ABSENT || known.bytes >= 4 * HEAD_BYTES);
+        if spared && !slow {
+            match known.is_joined(at) {
+                true => known.end(at),
+                false => known.undo(at, server),
+            }
+            return self.costs.hit.add(bytes.into(), since_answer_us);
         }
+        known.end(at);
+        known.learn_bytes(bytes);
+        let whole = known.bytes;
+        let read_us = self.costs.read_us(whole.into());
+        if slow {
+            history.read = now;
+            self.costs.kinds[usize::from(request.kind.number())].add(bytes.into());
+            let kib = f64::from(whole) / 1024.0;
+            history.kept(server, &mut self.pool, now, kib);
+            if chance < 0.2 {
+                self.costs.read.add(bytes.into(), since_read_us);
+            }
+        } else {
+            self.costs.hit.add(bytes.into(), since_answer_us);
+            if server.is_late(age) {
+                history.late_us += read_us;
+                self.pool.late_us += read_us;
+            }
+        }
+        if age != Age::ABSENT {
+            self.pool.ages.add(age, slow);
+            history.ages.add(age, slow);
+        }
+        let mean_kib = self.costs.mean_bytes() / 1024.0;
+        history.settle(server, id, &self.pool, mean_kib);
     }
 
     fn lost(&mut self, _now: Duration, request: &Request, backend: BackendId) {
-        let read_us = self.read_us(self.objects.get(request.object));
-        self.server_mut(backend);
+        self.grow(backend);
+        let server = &mut self.servers[backend.index()];
+        if request.class.is_dynamic() {
+            server.programs_us = (server.programs_us - f64::from(request.cost_us)).max(0.0);
+            return;
+        }
+        let server = &mut self.servers[backend.index()];
         let Some(known) = self.objects.get_mut(request.object) else {
             return;
         };
         if let Some(at) = known.position(backend)
-            && known.reading & 1 << at != 0
+            && known.is_reading(at)
         {
-            known.remove(at);
-            self.servers[backend.index()].read_ended(read_us);
-            if known.len == 0 {
+            server.end_read(known.ordered_us(at));
+            known.undo(at, server);
+            if known.is_nowhere() {
                 self.objects.remove(request.object);
             }
         }
     }
 
-    fn charge(&self, request: &Request, _backends: &Backends, _chosen: BackendId) -> u64 {
-        match request.class.is_dynamic() {
-            true => request.cost_us.into(),
-            false => self.hit_us(self.objects.get(request.object)) as u64,
-        }
-    }
-
     fn memory(&self) -> Memory {
+        let queued: usize = self.histories.iter().map(History::bytes).sum();
         Memory {
             objects: self.objects.len(),
             objects_max: self.objects.max(),
-            bytes: self.objects.bytes() + self.servers.capacity() * size_of::<Server>(),
+            bytes: self.objects.bytes()
+                + self.costs.memory()
+                + self.servers.capacity() * size_of::<Server>()
+                + queued,
         }
     }
 }
 
-impl Server {
-    fn queue_us(&self, c: &Candidate) -> f64 {
-        match c.outstanding {
-            0 => 0.0,
-            _ => self.reading_us,
-        }
-    }
+/// The least price, and who has it.
+#[derive(Clone, Copy, Debug)]
+struct Least {
+    price: f64,
+    holder: Option<BackendId>,
+    equals: u32,
+}
 
-    fn read_ended(&mut self, us: f64) {
-        self.reads = self.reads.saturating_sub(1);
-        self.reading_us = match self.reads {
-            0 => 0.0,
-            // Estimates may have changed meanwhile.
-            _ => (self.reading_us - us).max(0.0),
-        };
-    }
-
-    /// Nearer to what misses take than to what hits take; none if these are alike.
-    fn is_slow(&self, log_us: f64) -> Option<bool> {
-        let known = self.hit.count >= 8.0 && self.miss.count >= 8.0;
-        (known && self.miss.mean > self.hit.mean + 1.0)
-            .then(|| log_us > (self.hit.mean + self.miss.mean) / 2.0)
-    }
-
-    /// The boundary between the ages that were fast and those that were slow.
-    fn learn_lifetime(&mut self, idle: u8, slow: bool) {
-        let late = idle as f64 >= LIFETIME / 2.0 && idle != FIRST;
-        match (slow, idle) {
-            (_, FIRST) => {}
-            (false, GONE) => self.lifetime *= 1.0 + STEP,
-            (true, GONE) => {}
-            (true, _) if self.lifetime == 0.0 && idle > 0 => self.lifetime = self.clock,
-            (true, _) if late => self.lifetime *= 1.0 - STEP,
-            // One of five may be slow: the boundary is there or a little before.
-            (false, _) if late => self.lifetime *= 1.0 + STEP / 4.0,
-            _ => {}
+impl Default for Least {
+    fn default() -> Self {
+        Least {
+            price: f64::INFINITY,
+            holder: None,
+            equals: 0,
         }
     }
 }
 
-impl Known {
-    /// 0 just used, 1 gone.
-    fn age(&self, at: usize, server: &Server) -> f64 {
-        if self.reading & 1 << at != 0 {
-            return 0.0;
+impl Least {
+    fn offer(&mut self, price: f64, id: BackendId) {
+        if price < self.price || self.holder.is_none() {
+            *self = Least {
+                price,
+                holder: Some(id),
+                equals: 1,
+            };
+        } else if price == self.price {
+            self.equals += 1;
         }
-        let age = f64::from((server.clock as u64 as u32).wrapping_sub(self.used[at]));
-        match server.lifetime {
-            // It may be as long as all that was read; then nothing is gone.
-            0.0 => age / (server.clock * 1.01 + 1.0),
-            lifetime => age / lifetime,
-        }
-    }
-
-    fn position(&self, id: BackendId) -> Option<usize> {
-        (self.ids[..self.len.into()].iter()).position(|&other| other == id.0)
-    }
-
-    fn push(&mut self, id: BackendId) -> usize {
-        if usize::from(self.len) == WIDTH {
-            self.remove(0);
-        }
-        let at = usize::from(self.len);
-        self.ids[at] = id.0;
-        self.reading &= !(1 << at);
-        self.len += 1;
-        at
-    }
-
-    fn remove(&mut self, at: usize) {
-        let end = usize::from(self.len);
-        self.ids.copy_within(at + 1..end, at);
-        self.used.copy_within(at + 1..end, at);
-        self.idle.copy_within(at + 1..end, at);
-        let below = (1u8 << at) - 1;
-        self.reading = self.reading & below | (self.reading >> 1) & !below;
-        self.len -= 1;
     }
 }
 
-/// A straight line through what was measured lately: microseconds over bytes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Line {
-    count: f64,
-    x: f64,
-    y: f64,
-    xx: f64,
-    xy: f64,
-}
-
-impl Line {
-    fn add(&mut self, x: f64, y: f64) {
-        self.count = (self.count + 1.0).min(REMEMBERED);
-        let part = 1.0 / self.count;
-        let (dx, dy) = (x - self.x, y - self.y);
-        self.x += dx * part;
-        self.y += dy * part;
-        self.xx += (dx * dx * (1.0 - part) - self.xx) * part;
-        self.xy += (dx * dy * (1.0 - part) - self.xy) * part;
-    }
-
-    /// Never falling, never below nothing.
-    fn at(&self, x: f64) -> Option<f64> {
-        let steepest = if self.x > 0.0 { self.y / self.x } else { 0.0 };
-        let slope = match self.xx > 0.0 {
-            true => (self.xy / self.xx).clamp(0.0, steepest),
-            false => 0.0,
-        };
-        (self.count >= 8.0).then(|| self.y + slope * (x - self.x))
+/// The probability that the backend has the object in memory; it would be asked every
+/// `turn_us` if all were asked by turns.
+fn chance(known: &Known, id: BackendId, server: &Server, turn_us: f64) -> f64 {
+    match known.position(id) {
+        Some(at) => server.chance(known.age_kib(at, server).into()),
+        None if known.spread => server.chance_by_turns(turn_us),
+        None => 0.0,
     }
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    count: f64,
-    mean: f64,
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
-impl Mean {
-    fn add(&mut self, value: f64) {
-        self.count = (self.count + 1.0).min(64.0);
-        self.mean += (value - self.mean) / self.count;
-    }
-}
-
-const REMEMBERED: f64 = 1024.0;
-const UNKNOWN_US: f64 = 1000.0;
-const STEP: f64 = 0.02;
+/// A queue as long as the mean counts as two reads. Less leaves disks idle, more moves
+/// what has its place: 1 to 6 were tried, and differ by some per cent.
+const QUEUE: f64 = 6.0;
+/// Answers below this are heads: 304, HEAD, errors.
+const HEAD_BYTES: u32 = 512;
+/// Another copy is paid for by the requests of a lifetime: each pays this many shares, at
+/// most the whole, since not all of them will go to it.
+const LATER: f64 = 16.0;
+/// For what has been asked for once.
+const NEVER_US: f64 = 1e18;

@@ -161,7 +161,10 @@ fn memory_stays_within_its_bound() {
         (PolicyConfig::Cahrd(xlard_r), 43),
         (PolicyConfig::CachePrediction(cache), 43 + 2 * 2 * 16),
         (PolicyConfig::Lacp(lacp), 43 + 2 * 2 * 16),
-        (PolicyConfig::Rent(RentParameters { objects: OBJECTS }), 97),
+        (
+            PolicyConfig::Rent(RentParameters { objects: OBJECTS }),
+            87 + 3,
+        ),
     ];
     let backends = eight(5, None);
     for (config, bytes) in bounded {
