@@ -165,7 +165,6 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 			setup.state = SETUP_REFUSED;
 			remember(&segment->key, known, &setup);
 		}
-		count_drop(refusal == REFUSAL_NO_LISTENER ? DROP_NO_LISTENER : DROP_ACCEPT_QUEUE_FULL);
 		return refuse(skb, h->ethernet, h->outer, segment, refusal);
 	}
 	rebuilt = decapsulate(skb) && rebuild(skb, listener, &meta, &options);
@@ -180,16 +179,22 @@ static __always_inline int start_request(struct __sk_buff *skb, const struct hea
 }
 
 #define LOST_AFTER_NS (60ull * 1000000000ull)
+/* Clocks of dispatchers and backends differ by no more. */
+#define CLOCKS_DIFFER_NS (2ull * 1000000000ull)
 
 /*
- * A packet of a connection that was set up long ago has not overtaken its
- * start: this host has lost the connection, perhaps with its power.
+ * A packet of a connection that was set up long ago, or before this host came
+ * up, has not overtaken its start: the connection is lost, perhaps with power.
  */
 static __always_inline bool is_lost(const struct meta *meta)
 {
 	__u32 now = cluster_time_ns() >> EPOCH_SHIFT;
+	__u32 epoch = bpf_ntohl(meta->epoch);
+	struct node *self = this_node();
 
-	return (__s32)(now - bpf_ntohl(meta->epoch)) > (__s32)(LOST_AFTER_NS >> EPOCH_SHIFT);
+	return (__s32)(now - epoch) > (__s32)(LOST_AFTER_NS >> EPOCH_SHIFT) ||
+	       (self && self->since &&
+		(__s32)(self->since - epoch) > (__s32)(CLOCKS_DIFFER_NS >> EPOCH_SHIFT));
 }
 
 /* Anything but the start: only where its connection stands, or has stood. */

@@ -182,7 +182,8 @@ int dispatch(context_t *ctx)
 	tcp = (void *)(ip + 1);
 	if ((void *)(tcp + 1) > context_end(ctx))
 		return VERDICT_NEXT;
-	service = find_service(ip->daddr, tcp->dest);
+	/* Port 0 is nobody's: under it stands that the address is a VIP. */
+	service = tcp->dest ? find_service(ip->daddr, tcp->dest) : NULL;
 	if (!service)
 		return VERDICT_NEXT;
 	if (!read_segment(ctx, ip, tcp, &segment))

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const PROGRAMS: [&str; 3] = ["dispatch_tc", "dispatch_xdp", "agent"];
+const PROGRAMS: [&str; 4] = ["dispatch_tc", "dispatch_xdp", "agent", "lab_switch"];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

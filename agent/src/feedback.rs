@@ -11,7 +11,12 @@ use trapeze_datapath::clock;
 #[derive(Debug)]
 pub struct Sampler {
     before: Option<Ticks>,
+    /// A mean over the last looks, which forgets.
+    cpu_permille: Option<f32>,
 }
+
+/// How much of the mean a look is: with one every 200 ms, a second counts.
+const LOOK: f32 = 0.2;
 
 /// What all CPUs together have done since the host started, in clock ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,20 +27,25 @@ struct Ticks {
 
 impl Sampler {
     pub fn new() -> Self {
-        Self { before: None }
+        Self {
+            before: None,
+            cpu_permille: None,
+        }
     }
 
-    /// How busy the host was since the last look, and how full it is now.
+    /// How busy the host was during the last second or so, and how full it is now.
     pub fn sample(&mut self) -> io::Result<Feedback> {
         let now = ticks(&fs::read_to_string("/proc/stat")?).ok_or_else(strange)?;
         let memory = memory_permille(&fs::read_to_string("/proc/meminfo")?).ok_or_else(strange)?;
-        let cpu_permille = self.before.replace(now).map_or(0, |before| {
+        if let Some(before) = self.before.replace(now) {
             let all = now.all.saturating_sub(before.all).max(1);
-            (now.busy.saturating_sub(before.busy) * 1000 / all).min(1000)
-        });
+            let busy = (now.busy.saturating_sub(before.busy) * 1000 / all).min(1000) as f32;
+            let mean = self.cpu_permille.unwrap_or(busy);
+            self.cpu_permille = Some(mean + (busy - mean) * LOOK);
+        }
         Ok(Feedback {
             sampled_ns: clock::monotonic().as_nanos() as u64,
-            cpu_permille: cpu_permille as u32,
+            cpu_permille: self.cpu_permille.unwrap_or(0.0) as u32,
             memory_permille: memory,
         })
     }

@@ -1,7 +1,7 @@
 //! The agent: puts a backend's data path (bpf/agent.bpf.c) in place, gives the
-//! host the VIPs without announcing them, and looks how busy it is. Packets never come here, not even
-//! dispatchers' heartbeats; connections go on when this process is gone, and new
-//! ones come.
+//! host the VIPs without announcing them, sees to it that the host stays so, and looks how
+//! busy it is. Packets never come here, not even dispatchers' heartbeats; connections go on
+//! when this process is gone, and new ones come.
 
 mod feedback;
 mod prepare;
@@ -17,6 +17,7 @@ use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
 use trapeze_datapath::abi::{self, Server, ServerKey};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
+use trapeze_datapath::clock;
 use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
 use trapeze_datapath::map::Update;
@@ -25,6 +26,7 @@ use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
 use feedback::Sampler;
+use prepare::Upkeep;
 
 /// How often the host is looked at; signals are heard at once.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -32,8 +34,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
 /// Runs the daemon until it is told to stop.
 pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
-    let config = file::read(&config_path)?;
-    let own = config.own_backend(node_name)?.clone();
+    let mut config = file::read(&config_path)?;
+    let mut own = config.own_backend(node_name)?.clone();
     let node = Node::here(&config.name, node_name, Role::Agent, &config_path)?;
     let _lock = node.lock()?;
     node.register()
@@ -51,13 +53,22 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     })?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
-    let mut sampler = Sampler::new();
+    let (mut sampler, mut upkeep) = (Sampler::new(), Upkeep::default());
     loop {
         match signals.wait(SAMPLE_INTERVAL)? {
-            None => maps.feedback.put(&0, &sampler.sample()?, Update::Any)?,
+            None => {
+                maps.feedback.put(&0, &sampler.sample()?, Update::Any)?;
+                match upkeep.look(&mut host, &config, &own) {
+                    0 => {}
+                    set_again => maps.count_set_again(set_again)?,
+                }
+            }
             Some(Signal::Reload) => {
                 match reload(&config_path, &config.name, &own, &maps, &mut host) {
-                    Ok(()) => println!("reloaded {}", config_path.display()),
+                    Ok(reloaded) => {
+                        (config, own) = reloaded;
+                        println!("reloaded {}", config_path.display());
+                    }
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 }
             }
@@ -78,7 +89,7 @@ fn reload(
     old: &Backend,
     maps: &AgentMaps,
     host: &mut Host,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<(Config, Backend)> {
     let config = file::read(path)?;
     let own = config.own_backend(&old.name)?.clone();
     if config.name != cluster || own.interface != old.interface || own.address != old.address {
@@ -87,13 +98,20 @@ fn reload(
         );
     }
     publish(maps, &config, &own)?;
-    prepare::prepare(host, &config, &own)
+    prepare::prepare(host, &config, &own)?;
+    Ok((config, own))
 }
 
 /// Puts the configuration into the data path's maps.
 fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<()> {
     trapeze_datapath::map::fill_tag_keys(&maps.tag_keys, &config.keys)?;
-    let node = abi::Node::here(v4(own.address)?, config.keys[0].id, &own.interface)?;
+    // What an earlier daemon's data path knows, this one's does.
+    let since = match maps.node.get(&0)? {
+        Some(node) if node.since != 0 => node.since,
+        _ => abi::epoch(clock::cluster()),
+    };
+    let key = config.keys[0].id;
+    let node = abi::Node::here(v4(own.address)?, key, &own.interface, since)?;
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);

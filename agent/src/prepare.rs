@@ -1,32 +1,99 @@
 //! What a backend's host needs: the VIPs on lo, silent in ARP, and a kernel
-//! that takes handed-over connections. Each change is journalled and taken back.
+//! that takes handed-over connections. Each change is journalled and taken back;
+//! what somebody else takes away meanwhile is set again.
 
+use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use anyhow::Context;
 use trapeze_core::config::{Backend, Config};
 use trapeze_datapath::host::{Host, sysctl};
 
+/// One thing that the host needs.
+enum Need {
+    Sysctl(String, &'static str),
+    /// On lo.
+    Vip(IpAddr),
+}
+
 /// Makes it so.
 pub fn prepare(host: &mut Host, config: &Config, own: &Backend) -> anyhow::Result<()> {
-    for (name, value) in sysctls(&own.interface) {
-        if !is_enough(&name, value) {
-            host.set_sysctl(&name, value)
-                .with_context(|| format!("cannot set {name}"))?;
-        }
+    for need in needs(config, own) {
+        need.meet(host)?;
     }
-    let mut vips: Vec<IpAddr> = config.services.iter().map(|s| s.address.ip()).collect();
-    vips.sort();
-    vips.dedup();
-    for vip in &vips {
-        host.add_address(*vip, "lo")?;
-    }
+    let vips = vips(config);
     for added in host.added_addresses("lo") {
         if !vips.contains(&added) {
             host.remove_address(added, "lo")?;
         }
     }
     Ok(())
+}
+
+/// Sees to it that it stays so.
+#[derive(Debug, Default)]
+pub struct Upkeep {
+    /// What could not be set again, and was said.
+    complaints: Vec<String>,
+}
+
+impl Upkeep {
+    /// Sets again what somebody has taken away, and says so; how many things that were.
+    pub fn look(&mut self, host: &mut Host, config: &Config, own: &Backend) -> u64 {
+        let mut set_again = 0;
+        let mut complaints = Vec::new();
+        for need in needs(config, own) {
+            match need.meet(host) {
+                Ok(false) => {}
+                Ok(true) => {
+                    set_again += 1;
+                    eprintln!("set again, since somebody had taken it away: {need}");
+                }
+                Err(error) => complaints.push(format!("{error:#}")),
+            }
+        }
+        for complaint in &complaints {
+            if !self.complaints.contains(complaint) {
+                eprintln!("somebody has taken it away: {complaint}");
+            }
+        }
+        self.complaints = complaints;
+        set_again
+    }
+}
+
+impl Need {
+    /// False: it is so already.
+    fn meet(&self, host: &mut Host) -> anyhow::Result<bool> {
+        match self {
+            Self::Sysctl(name, value) if is_enough(name, value) => Ok(false),
+            Self::Sysctl(name, value) => host.set_sysctl(name, value),
+            Self::Vip(vip) => host.add_address(*vip, "lo"),
+        }
+        .with_context(|| format!("cannot set {self}"))
+    }
+}
+
+impl Display for Need {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Sysctl(name, value) => write!(f, "{} = {value}", name.replace('/', ".")),
+            Self::Vip(vip) => write!(f, "{vip} on lo"),
+        }
+    }
+}
+
+fn needs(config: &Config, own: &Backend) -> impl Iterator<Item = Need> {
+    let sysctls = sysctls(&own.interface).into_iter();
+    let vips = vips(config).into_iter().map(Need::Vip);
+    (sysctls.map(|(name, value)| Need::Sysctl(name, value))).chain(vips)
+}
+
+fn vips(config: &Config) -> Vec<IpAddr> {
+    let mut vips: Vec<IpAddr> = config.services.iter().map(|s| s.address.ip()).collect();
+    vips.sort();
+    vips.dedup();
+    vips
 }
 
 /// The sysctls that a backend needs, with a value that will do.

@@ -246,7 +246,7 @@ struct node {
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
 	__u16 pad;
-	__u32 pad2;
+	__u32 since; /* epoch at which its data path came up: it knows nothing of before */
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
 
@@ -320,7 +320,8 @@ struct server {
 	X(EARLY, "early", "overtook the packet that sets its connection up; it comes again")   \
 	X(NO_LISTENER, "no-listener", "no server listens here: start it")                      \
 	X(ACCEPT_QUEUE_FULL, "accept-queue-full", "the server accepts too slowly")             \
-	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")
+	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")  \
+	X(MARTIAN, "martian", "a SYN from an address that no client has: forged")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -342,7 +343,8 @@ enum drop_reason {
 	X(REPLACED, "replaced", "leftover sockets removed for a new connection") \
 	X(REFUSED, "refused", "connections given back to the dispatcher") \
 	X(CONFIRMED, "confirmed", "rebuilt connections that have answered") \
-	X(GHOST, "ghost", "requests that the network repeated after their connection had ended")
+	X(GHOST, "ghost", "requests that the network repeated after their connection had ended") \
+	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
 
 enum event {
 #define X(NAME, name, text) EVENT_##NAME,

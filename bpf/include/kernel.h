@@ -62,7 +62,20 @@ struct icmp_header {
 
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
+struct netns_ipv4 {
+	__u8 sysctl_tcp_syncookies;
+};
+
+struct net {
+	struct netns_ipv4 ipv4;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
 struct sock_common {
+	possible_net_t skc_net;
 	__u32 skc_tw_rcv_nxt; /* of TIME_WAIT sockets, since 6.18 or so */
 };
 

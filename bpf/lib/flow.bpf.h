@@ -120,6 +120,9 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 
 	if (__sync_val_compare_and_swap(&flow->state, FLOW_ESTABLISHED, state) != FLOW_ESTABLISHED) {
 		flow->state = state;
+		/* Who had only said FIN does not wait any more. */
+		if (state == FLOW_RESET)
+			finish_request(flow);
 		return;
 	}
 	load = bpf_map_lookup_elem(&loads, &slot);

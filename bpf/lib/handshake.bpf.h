@@ -56,6 +56,26 @@ static __always_inline void put_syn_options(struct answer *answer, const struct 
 	}
 }
 
+/*
+ * An address that no client has (RFC 1122 3.2.1.3, RFC 9293 3.9.2.3): none, loopback,
+ * groups, broadcast, and those of services, which stand on every backend's lo.
+ */
+static __always_inline bool is_martian(__be32 client)
+{
+	__u8 network = bpf_ntohl(client) >> 24;
+
+	return network == 0 || network == 127 || network >= 224 || find_service(client, 0);
+}
+
+/* The host itself has not looked at it yet. */
+static __always_inline bool has_good_ip_checksum(context_t *ctx)
+{
+	struct iphdr ip;
+
+	return !context_load(ctx, sizeof(struct ethhdr), &ip, sizeof(ip)) &&
+	       checksum_fold(ipv4_header_sum(&ip)) == 0xffff;
+}
+
 /* Calls, not inlined: each has the stack to itself. */
 static __noinline int answer_syn(context_t *ctx, const struct segment *segment,
 				      const struct service *service)
@@ -68,8 +88,12 @@ static __noinline int answer_syn(context_t *ctx, const struct segment *segment,
 	__u64 period = cookie_period();
 	__u32 tsval, cookie;
 
+	if (is_martian(segment->client)) {
+		count_drop(DROP_MARTIAN);
+		return VERDICT_DROP;
+	}
 	checksum = read_options(ctx, segment, &options);
-	if (checksum == CHECKSUM_WRONG)
+	if (checksum == CHECKSUM_WRONG || !has_good_ip_checksum(ctx))
 		goto malformed;
 	key = cookie_key(period);
 	if (!key) {

@@ -60,12 +60,23 @@ static __always_inline void note_queue(__u32 length)
 }
 
 /*
+ * Without SYN cookies the kernel takes the rebuilt connection from us, and then resets
+ * it (net/ipv4/syncookies.c, cookie_v4_check()).
+ */
+static __always_inline bool takes_cookies(struct tcp_sock *listener)
+{
+	return BPF_CORE_READ(listener, inet_conn.icsk_inet.sk.__sk_common.skc_net.net,
+			     ipv4.sysctl_tcp_syncookies) != 0;
+}
+
+/*
  * The listener that shall take the connection, to be released by the caller;
- * or none, and why.
+ * or none, and why, counted.
  */
 static __always_inline struct bpf_sock *find_listener(struct __sk_buff *skb, const struct segment *segment,
 						      const struct meta *meta, enum refusal *refusal)
 {
+	enum drop_reason reason = DROP_NO_LISTENER;
 	struct bpf_sock_tuple tuple;
 	struct tcp_sock *listener;
 	struct bpf_sock *found;
@@ -74,23 +85,30 @@ static __always_inline struct bpf_sock *find_listener(struct __sk_buff *skb, con
 	listener_tuple(segment, meta, &tuple);
 	found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
 	if (!found)
-		return NULL;
+		goto count;
 	if (found->state != TCP_STATE_LISTEN)
 		goto release;
 	listener = bpf_skc_to_tcp_sock(found);
 	if (!listener)
 		goto release;
+	if (!takes_cookies(listener)) {
+		reason = DROP_NOT_REBUILT;
+		goto release;
+	}
 	note_queue(listener->inet_conn.icsk_inet.sk.sk_ack_backlog);
 	/* include/net/sock.h, sk_acceptq_is_full() */
 	if (listener->inet_conn.icsk_inet.sk.sk_ack_backlog >
 	    listener->inet_conn.icsk_inet.sk.sk_max_ack_backlog) {
 		*refusal = REFUSAL_ACCEPT_QUEUE_FULL;
+		reason = DROP_ACCEPT_QUEUE_FULL;
 		goto release;
 	}
 	*refusal = REFUSAL_NONE;
 	return found;
 release:
 	bpf_sk_release(found);
+count:
+	count_drop(reason);
 	return NULL;
 }
 

@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 use trapeze_datapath::node::Node;
-use trapeze_dispatcher::{BackendStatus, Request, ask};
+use trapeze_dispatcher::{BackendStatus, FeedbackStatus, Request, ask};
 
 use crate::nodes::PerNode;
 use crate::pinned;
-use crate::table::{Column, Table, Tone};
+use crate::table::{Cell, Column, Table, Tone};
 
 /// List the backends, their state and their connections, as a dispatcher sees them
 ///
@@ -61,8 +61,10 @@ fn look(node: &Node) -> anyhow::Result<Report> {
                 name: slot.name,
                 address: slot.address,
                 state: state.into(),
+                ports_without_server: Vec::new(),
                 active: slot.active,
                 total: slot.total,
+                feedback: None,
                 pools: Vec::new(),
             });
         }
@@ -102,11 +104,24 @@ impl fmt::Display for Report {
             Column::Left("state"),
             Column::Right("active"),
             Column::Right("total"),
+            Column::Right("queue"),
+            Column::Right("cpu"),
+            Column::Right("memory"),
             Column::Left("pools, weight"),
             Column::Left("meaning"),
         ]);
         for backend in &self.backends {
             let (meaning, tone) = meaning(&backend.state);
+            let meaning = match &backend.ports_without_server[..] {
+                [] => meaning.to_owned(),
+                ports => {
+                    let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+                    format!(
+                        "nothing listens on port {}: start the server",
+                        ports.join(", ")
+                    )
+                }
+            };
             let pools: Vec<String> = (backend.pools.iter())
                 .map(|(pool, weight)| format!("{pool} {weight}"))
                 .collect();
@@ -116,6 +131,9 @@ impl fmt::Display for Report {
                 tone.cell(backend.state.as_str()),
                 backend.active.into(),
                 backend.total.into(),
+                said(backend, |f| f.accept_queue.to_string()),
+                said(backend, |f| percent(f.cpu_permille)),
+                said(backend, |f| percent(f.memory_permille)),
                 if pools.is_empty() {
                     "-".into()
                 } else {
@@ -132,6 +150,15 @@ impl fmt::Display for Report {
     }
 }
 
+/// What its agent said lately.
+fn said(backend: &BackendStatus, show: impl FnOnce(FeedbackStatus) -> String) -> Cell {
+    backend.feedback.map_or("-".into(), |f| show(f).into())
+}
+
+fn percent(permille: u16) -> String {
+    format!("{} %", permille / 10)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,16 +173,18 @@ mod tests {
                 name: "b1".into(),
                 address: "10.0.0.1".into(),
                 state: NOT_KNOWN.into(),
+                ports_without_server: vec![],
                 active: 1,
                 total: 20,
+                feedback: None,
                 pools: vec![],
             }],
         };
         assert_eq!(
             report.to_string(),
             "d1, from its data path, because it is dead\n\
-             backend  address   state  active  total  pools, weight  meaning\n\
-             b1       10.0.0.1  ?           1     20  -              only the daemon knows\n"
+             backend  address   state  active  total  queue  cpu  memory  pools, weight  meaning\n\
+             b1       10.0.0.1  ?           1     20      -    -       -  -              only the daemon knows\n"
         );
     }
 }

@@ -120,7 +120,17 @@ fn remarks(config: &Config) -> Vec<String> {
     let pools = (config.pools.iter().enumerate())
         .filter(|(index, _)| !used.contains(index))
         .map(|(_, pool)| format!("pool {} is used by no service", pool.name));
-    backends.chain(pools).chain(shared_ports(config)).collect()
+    let deserted = (config.pools.iter())
+        .filter(|pool| pool.members.iter().all(|member| member.weight == 0))
+        .map(|pool| {
+            format!(
+                "pool {}: each backend's weight is 0, so its requests get 503",
+                pool.name
+            )
+        });
+    (backends.chain(pools).chain(deserted))
+        .chain(shared_ports(config))
+        .collect()
 }
 
 /// The services that send to one port of a backend, by their names.
@@ -230,6 +240,15 @@ mod tests {
     fn what_nothing_uses_is_remarked() {
         let text = FILE.replace("pool = \"images\"", "pool = \"web\"");
         assert_eq!(report(&text).remarks, ["pool images is used by no service"]);
+    }
+
+    #[test]
+    fn a_pool_without_any_weight_is_remarked() {
+        let text = FILE.replace("[\"b2\"]", "[{ name = \"b2\", weight = 0 }]");
+        assert_eq!(
+            report(&text).remarks,
+            ["pool images-tls: each backend's weight is 0, so its requests get 503"]
+        );
     }
 
     #[test]

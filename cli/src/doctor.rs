@@ -1,9 +1,11 @@
 //! `trapeze doctor`: what this host lacks, each with the command that mends it.
 //! It looks and changes nothing. `doctor/kernel.rs` looks at the machine,
-//! `doctor/network.rs` at what a node of the configuration needs.
+//! `doctor/network.rs` at what a node of the configuration needs, `doctor/reach.rs` at
+//! whether a dispatcher's packets get to backends.
 
 mod kernel;
 mod network;
+mod reach;
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -200,12 +202,16 @@ fn patient(
 }
 
 fn wrong_file(about: &str, path: &Path, error: &FileError) -> Section {
+    let mend = match error {
+        FileError::Unread { .. } => format!("ls -l {}; is it the right file?", path.display()),
+        FileError::Wrong(_) => format!("trapeze check -c {}", path.display()),
+    };
     Section {
         about: about.to_owned(),
         checks: vec![Check::missing(
             "configuration",
             format!("{error:#}").lines().next().unwrap_or_default(),
-            format!("trapeze check -c {}", path.display()),
+            mend,
         )],
     }
 }

@@ -75,6 +75,7 @@ const BY_DAEMON: &[(&str, &str)] = &[
     ("ignored-full", "no room to read another head: raise limits.reading_bytes or reading_flows"),
     ("ignored-scattered", "a head in too many pieces out of order"),
     ("ignored-reset", "the client has reset it while its head was read: expected"),
+    ("ignored-inexact-reset", "a reset in the window, but not where the client's must be: forged, or overtaken"),
 ];
 
 /// Shows them.

@@ -38,7 +38,7 @@ pub struct Args {
     /// The method
     #[arg(short = 'X', long, default_value = "GET")]
     method: String,
-    /// A header; 'Name:' removes one that is sent by default
+    /// A header; 'Name:' removes one that is sent by default, 'Name;' has no value
     #[arg(short = 'H', long = "header", value_name = "Name: value")]
     headers: Vec<String>,
     /// A TLS connection, as https:// says, too: only its ClientHello is seen
@@ -136,8 +136,10 @@ impl Args {
             ("Accept".to_owned(), "*/*".to_owned()),
         ];
         for header in &self.headers {
-            let (name, value) = header
-                .split_once(':')
+            // As curl has it.
+            let empty = header.strip_suffix(';').filter(|name| !name.contains(':'));
+            let (name, value) = (empty.map(|name| (name, "")))
+                .or_else(|| header.split_once(':'))
                 .ok_or_else(|| anyhow!("-H {header:?} has no colon: write -H 'Name: value'"))?;
             ensure!(
                 !header.contains(['\r', '\n']),
@@ -149,7 +151,7 @@ impl Args {
             if let Some(at) = at {
                 fields.remove(at);
             }
-            if !value.is_empty() {
+            if !value.is_empty() || empty.is_some() {
                 fields.insert(
                     at.unwrap_or(fields.len()),
                     (name.to_owned(), value.to_owned()),
@@ -157,7 +159,7 @@ impl Args {
             }
         }
         let fields: String = (fields.iter())
-            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .map(|(name, value)| format!("{name}: {value}").trim_end().to_owned() + "\r\n")
             .collect();
         Ok(format!(
             "{} {} HTTP/1.1\r\n{fields}\r\n",
@@ -316,14 +318,14 @@ mod tests {
     #[test]
     fn headers_replace_add_and_remove() {
         let head = question(&[
-            "-H", "host: b", "-H", "X: 1", "-H", "X: 2", "-H", "Accept:", "/",
+            "-H", "host: b", "-H", "X: 1", "-H", "X: 2", "-H", "Accept:", "-H", "Y;", "/",
         ])
         .unwrap()
         .head
         .unwrap();
         assert_eq!(
             head,
-            "GET / HTTP/1.1\r\nhost: b\r\nUser-Agent: trapeze\r\nX: 1\r\nX: 2\r\n\r\n"
+            "GET / HTTP/1.1\r\nhost: b\r\nUser-Agent: trapeze\r\nX: 1\r\nX: 2\r\nY:\r\n\r\n"
         );
         assert!(question(&["-H", "nothing", "/"]).is_err());
         assert!(question(&["-H", "A: b\r\nC: d", "/"]).is_err());

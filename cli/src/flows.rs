@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::time::Duration;
 
+use anyhow::ensure;
 use clap::ValueEnum;
 use serde::Serialize;
 use trapeze_core::flow::FlowKey;
@@ -97,6 +98,14 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn look(node: &Node, args: &Args) -> anyhow::Result<Report> {
     let maps = pinned::dispatcher(node)?;
     let slots = pinned::slots(&maps)?;
+    if let Some(name) = &args.backend {
+        let known: Vec<&str> = slots.iter().map(|slot| slot.name.as_str()).collect();
+        ensure!(
+            known.contains(&name.as_str()),
+            "no backend {name}: choose one of {}",
+            known.join(", ")
+        );
+    }
     let limit = if args.limit == 0 {
         usize::MAX
     } else {

@@ -3,6 +3,7 @@
 mod compare;
 mod paper;
 mod setup;
+mod spell;
 mod tournament;
 mod trace;
 
@@ -18,7 +19,7 @@ pub struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     #[command(visible_alias = "run")]
-    Compare(compare::Args),
+    Compare(Box<compare::Args>),
     Paper(paper::Args),
     Tournament(tournament::Args),
     Trace(trace::Args),

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use trapeze_lab::{LabGuard, Options, Process};
+use trapeze_lab::{LabGuard, LinkSettings, Options, Process};
 
 /// The binary under test.
 const TRAPEZE: &str = env!("CARGO_BIN_EXE_trapeze");
@@ -102,6 +102,8 @@ fn connections_are_shown_where_they_pass() {
     assert_eq!(listed[0]["vip"], "10.77.0.100:80");
     let matching = |options: &str| json(&lab, "d1", options)[0]["matching"].clone();
     assert_eq!(matching("flows --backend b1"), 2);
+    let unknown = error(&trapeze(&lab, "d1", "flows --backend b9"));
+    assert!(unknown.contains("choose one of b1, b2"), "{unknown}");
     assert_eq!(matching("flows --state reading"), 0);
     assert_eq!(matching("flows --client 10.77.0.1"), 4);
     let port = listed[0]["client"].as_str().unwrap();
@@ -250,22 +252,43 @@ fn doctor_finds_what_is_missing() {
         assert_eq!(report["ok"], true, "{report:#}");
         assert_eq!(report["sections"][0]["about"], "host");
     }
+    let on = |host: &str, command: &[&str]| {
+        let mut built = lab.host(host).unwrap().command(command[0]);
+        assert!(built.args(&command[1..]).status().unwrap().success());
+    };
+    let missing = |host: &str| -> Vec<Value> {
+        let output = trapeze(&lab, host, "doctor --json");
+        assert_eq!(output.status.code(), Some(1));
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let checks = report["sections"][1]["checks"].as_array().unwrap();
+        let missing = checks.iter().filter(|check| check["level"] == "missing");
+        missing.cloned().collect()
+    };
     lab.kill("b1", Some(Process::Server)).unwrap();
-    let sysctl = lab
-        .host("b1")
-        .unwrap()
-        .command("sysctl")
-        .args(["-qw", "net.ipv4.tcp_sack=0"])
-        .status();
-    assert!(sysctl.unwrap().success());
-    let output = trapeze(&lab, "b1", "doctor --json");
-    assert_eq!(output.status.code(), Some(1));
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let checks = report["sections"][1]["checks"].as_array().unwrap().iter();
-    let missing: Vec<&Value> = checks.filter(|check| check["level"] == "missing").collect();
-    assert_eq!(missing.len(), 2, "{report:#}");
-    assert_eq!(missing[0]["mend"], "sysctl -w net.ipv4.tcp_sack=1");
-    assert_eq!(missing[1]["name"], "server");
+    let found = missing("b1");
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0]["name"], "server");
+    // The agent would set its own again at once.
+    on("d1", &["sysctl", "-qw", "net.ipv4.conf.eth0.forwarding=0"]);
+    on("b1", &["ip", "link", "set", "eth0", "mtu", "1300"]);
+    // On the lab's short way no cable's end looks at lengths.
+    let slow = LinkSettings {
+        delay: Duration::from_millis(1),
+        ..LinkSettings::default()
+    };
+    lab.link("b1", &slow).unwrap();
+    let found = missing("d1");
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert_eq!(
+        found[0]["mend"],
+        "sysctl -w net.ipv4.conf.eth0.forwarding=1"
+    );
+    let detail = found[1]["detail"].as_str().unwrap();
+    assert!(detail.contains("do not get to b1"), "{detail}");
+    let nowhere = trapeze(&lab, "d1", "doctor -c /nonexistent --json");
+    let report: Value = serde_json::from_slice(&nowhere.stdout).unwrap();
+    let mend = report["sections"][1]["checks"][0]["mend"].as_str().unwrap();
+    assert!(mend.starts_with("ls -l /nonexistent"), "{mend}");
     assert_eq!(
         json(&lab, "b1", "status")[0]["listening"],
         serde_json::json!([])

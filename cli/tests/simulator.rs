@@ -50,6 +50,18 @@ fn compare_runs_every_policy_on_every_cluster_and_draws() {
 }
 
 #[test]
+fn policies_take_parameters_and_backends_die() {
+    let report =
+        json("compare -w zipf -p lard-r:t_high=30:t_low=10,wlc -b 3 -n 20000 --fail b2@5s");
+    let outcomes = report["outcomes"].as_array().unwrap();
+    assert_eq!(outcomes[0]["policy"], "lard-r:t_high=30:t_low=10");
+    for outcome in outcomes {
+        let of = outcome["requests_by_backend"].as_array().unwrap();
+        assert!(of[1].as_u64() < of[0].as_u64(), "{outcome}");
+    }
+}
+
+#[test]
 fn traces_are_read_and_what_is_wrong_with_them_is_said() {
     let log = std::env::temp_dir().join(format!("trapeze-sim-{}.csv", std::process::id()));
     std::fs::write(
@@ -65,7 +77,7 @@ fn traces_are_read_and_what_is_wrong_with_them_is_said() {
     assert!(compared.status.success());
     let remarks = String::from_utf8(compared.stderr).unwrap();
     assert!(
-        remarks.contains("1 of 3 lines left out; line 3: no URL"),
+        remarks.contains("1 of 3 lines left out: no column for the URL, first line 3"),
         "{remarks}"
     );
 }
@@ -76,6 +88,10 @@ fn what_does_not_exist_is_answered_by_what_does() {
         ("compare -w nothing", "webbench"),
         ("compare -p nothing", "least-connections"),
         ("compare -p rr@nothing", "blindly"),
+        ("compare -p lard:t_hgih=5", "did you mean `t_high`"),
+        ("compare -p lard:t_low=99", "above `t_high`"),
+        ("compare --fail b9@1s", "there is no b9 of 8"),
+        ("compare --fail b1", "b3@20s..40s"),
         ("compare --hardware nothing", "lvscad07"),
         ("paper nothing", "lacp03"),
         ("trace /nonexistent", "cannot read it"),

@@ -48,7 +48,7 @@ use crate::wire::checksum::TcpChecksum;
 use crate::wire::tcp::Flags;
 use flow::{Connection, Flow, Phase};
 use goodbye::{Goodbye, Step};
-use reading::{Reading, Taken};
+use reading::{Reading, Reset, Taken};
 use retained::{Due, Retained};
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -25,6 +25,7 @@ mod cap;
 mod cawll;
 mod cost;
 mod ewma;
+mod felt;
 mod hash;
 mod hrw;
 mod lacp;

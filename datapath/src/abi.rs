@@ -150,7 +150,7 @@ pod!(
         signing_key: u32,
         mac: [u8; 6],
         pad: u16,
-        pad2: u32,
+        since: u32,
         clock_offset_ns: u64,
     }
 );
@@ -280,6 +280,11 @@ pub const TURNS_MAX: usize = 512;
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.
 pub const EPOCH_SHIFT: u32 = 26;
+
+/// The epoch of a time of the cluster's clock (RFC 1982: it wraps).
+pub fn epoch(cluster: std::time::Duration) -> u32 {
+    (cluster.as_nanos() >> EPOCH_SHIFT) as u32
+}
 /// Seconds of a cookie's time period.
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.
@@ -338,13 +343,19 @@ impl Turn {
 
 impl Node {
     /// This host, as a program on an interface should know it.
-    pub fn here(address: Ipv4Addr, signing_key: u8, interface: &str) -> io::Result<Self> {
+    /// Its data path has been up since the epoch `since`.
+    pub fn here(
+        address: Ipv4Addr,
+        signing_key: u8,
+        interface: &str,
+        since: u32,
+    ) -> io::Result<Self> {
         Ok(Self {
             address: address.octets(),
             signing_key: signing_key.into(),
             mac: crate::raw::mac_address(interface)?,
             pad: 0,
-            pad2: 0,
+            since,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
         })
     }

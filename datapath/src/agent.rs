@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use crate::abi::{Feedback, Node, Server, ServerKey, SiphashKey};
+use crate::abi::{EVENTS, Feedback, Node, Server, ServerKey, SiphashKey};
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu};
 use crate::object::{self, LoadError};
@@ -66,5 +66,11 @@ impl AgentMaps {
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })
+    }
+
+    /// Counts what the daemon has set again on its host.
+    pub fn count_set_again(&self, more: u64) -> io::Result<()> {
+        let index = EVENTS.iter().position(|(name, _)| *name == "set-again");
+        self.events.add(index.expect("abi.h has it") as u32, more)
     }
 }

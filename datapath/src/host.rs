@@ -3,8 +3,9 @@
 //! lets its successor take everything back.
 
 use std::collections::BTreeMap;
+use std::ffi::CStr;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -35,22 +36,25 @@ impl Host {
     }
 
     /// Sets a sysctl (`net/ipv4/conf/all/arp_ignore`) of this network namespace.
-    pub fn set_sysctl(&mut self, name: &str, value: &str) -> io::Result<()> {
+    /// False: it was so already.
+    pub fn set_sysctl(&mut self, name: &str, value: &str) -> io::Result<bool> {
         let was = sysctl(name)?;
         if was == value {
-            return Ok(());
+            return Ok(false);
         }
         self.remember(format!("sysctl {name}"), was)?;
-        std::fs::write(sysctl_path(name), value)
+        std::fs::write(sysctl_path(name), value)?;
+        Ok(true)
     }
 
-    /// Adds an address, as a host route, to an interface; there already is well.
-    pub fn add_address(&mut self, address: IpAddr, interface: &str) -> io::Result<()> {
+    /// Adds an address, as a host route, to an interface. False: it is there already.
+    pub fn add_address(&mut self, address: IpAddr, interface: &str) -> io::Result<bool> {
         if has_address(address, interface)? {
-            return Ok(());
+            return Ok(false);
         }
         self.remember(format!("address {address} {interface}"), "absent".into())?;
-        ip(&["address", "add", &with_prefix(address), "dev", interface])
+        ip(&["address", "add", &with_prefix(address), "dev", interface])?;
+        Ok(true)
     }
 
     /// Takes an address away that this journal has added.
@@ -155,14 +159,43 @@ pub fn is_veth(interface: &str) -> io::Result<bool> {
 
 /// Whether an interface of this host has the address.
 pub fn has_address(address: IpAddr, interface: &str) -> io::Result<bool> {
-    let out = Command::new("ip")
-        .args(["-o", "address", "show", "dev", interface])
-        .output()?;
-    let text = String::from_utf8_lossy(&out.stdout).into_owned();
-    Ok(text
-        .split_whitespace()
-        .filter_map(|word| word.split('/').next()?.parse::<IpAddr>().ok())
-        .any(|found| found == address))
+    let mut first = std::ptr::null_mut();
+    // SAFETY: getifaddrs(3) writes the head of a list that is ours to free.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (mut found, mut next) = (false, first);
+    // SAFETY: entries and what they point at live until the list is freed.
+    while let Some(entry) = unsafe { next.as_ref() } {
+        // SAFETY: a C string.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        // SAFETY: null, or an address of the length that its family has.
+        let has = unsafe { ip_address(entry.ifa_addr) };
+        found |= name.to_bytes() == interface.as_bytes() && has == Some(address);
+        next = entry.ifa_next;
+    }
+    // SAFETY: from getifaddrs(3), and not used any more.
+    unsafe { libc::freeifaddrs(first) };
+    Ok(found)
+}
+
+/// # Safety
+/// Null, or a valid address of the length that its family has.
+unsafe fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the caller's promise.
+    match i32::from(unsafe { address.as_ref() }?.sa_family) {
+        libc::AF_INET => {
+            // SAFETY: as its family says.
+            let v4 = unsafe { &*address.cast::<libc::sockaddr_in>() };
+            Some(Ipv4Addr::from_bits(u32::from_be(v4.sin_addr.s_addr)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as its family says.
+            let v6 = unsafe { &*address.cast::<libc::sockaddr_in6>() };
+            Some(Ipv6Addr::from(v6.sin6_addr.s6_addr).into())
+        }
+        _ => None,
+    }
 }
 
 /// Tells the neighbours where an address is now (gratuitous ARP, RFC 5227 §3).

@@ -18,4 +18,5 @@ pub mod object;
 pub mod packet_socket;
 pub mod raw;
 pub mod signal;
+pub mod switch;
 pub mod udp;

@@ -216,6 +216,28 @@ impl PerCpu {
         })
     }
 
+    /// Adds to a counter that no program counts: theirs would lose what they add meanwhile.
+    pub fn add(&self, index: u32, more: u64) -> io::Result<()> {
+        let cpus = libbpf_rs::num_possible_cpus().map_err(io::Error::other)?;
+        let mut values = vec![0u64; cpus];
+        // SAFETY: the kernel writes and reads 8 bytes for each possible CPU.
+        unsafe {
+            let (fd, key) = (self.fd.as_raw_fd(), (&raw const index).cast());
+            check(libbpf_sys::bpf_map_lookup_elem(
+                fd,
+                key,
+                values.as_mut_ptr().cast(),
+            ))?;
+            values[0] += more;
+            check(libbpf_sys::bpf_map_update_elem(
+                fd,
+                key,
+                values.as_ptr().cast(),
+                libbpf_sys::BPF_ANY.into(),
+            ))
+        }
+    }
+
     /// Each counter, summed over all CPUs.
     pub fn sums(&self) -> io::Result<Vec<u64>> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(io::Error::other)?;

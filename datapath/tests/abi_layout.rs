@@ -173,7 +173,9 @@ fn every_reason_and_event_is_counted_somewhere() {
         for row in rows.split("X(").skip(1) {
             let (name, _) = row.split_once(',').unwrap();
             let constant = format!("{prefix}{name}");
-            assert!(name == "NONE" || words.contains(&*constant), "{constant}");
+            // The latter is the agent's daemon's (AgentMaps::count_set_again()).
+            let elsewhere = ["NONE", "SET_AGAIN"].contains(&name);
+            assert!(elsewhere || words.contains(&*constant), "{constant}");
             names += 1;
         }
     }

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use trapeze_core::config::{Config, Dispatcher, Pool};
+use trapeze_core::config::{Config, Dispatcher, Member, Pool};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
 use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Stands};
@@ -134,7 +134,7 @@ impl Cluster {
             return Looked::Done(Decision::Refuse(refusal.nowhere, refusal.body));
         };
         let request = self.request(pool, &asked, client, routed.class(service));
-        Looked::Done(match self.choose(health, pool, request) {
+        Looked::Done(match self.choose(health, pool, vip.port(), request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(refusal.nobody, refusal.body),
         })
@@ -153,9 +153,16 @@ impl Cluster {
         config.request(pool, asked, client, class, id)
     }
 
-    /// The policy's choice among the pool's backends that are alive.
-    pub fn choose(&self, health: &Health, pool: usize, request: Request) -> Option<Choice> {
-        let backends = self.backends(health, pool)?;
+    /// The policy's choice among the pool's backends that are alive, for a request to
+    /// that port of the VIP.
+    pub fn choose(
+        &self,
+        health: &Health,
+        pool: usize,
+        port: u16,
+        request: Request,
+    ) -> Option<Choice> {
+        let backends = self.backends(health, pool, port)?;
         if let Some(choice) = self.turn(pool, &request, &backends, SharedTurns::take) {
             return Some(choice);
         }
@@ -164,8 +171,14 @@ impl Cluster {
     }
 
     /// As [`Self::choose`], without a trace in the policy's state.
-    pub fn preview(&self, health: &Health, pool: usize, request: Request) -> Option<Choice> {
-        let backends = self.backends(health, pool)?;
+    pub fn preview(
+        &self,
+        health: &Health,
+        pool: usize,
+        port: u16,
+        request: Request,
+    ) -> Option<Choice> {
+        let backends = self.backends(health, pool, port)?;
         if let Some(choice) = self.turn(pool, &request, &backends, SharedTurns::peek) {
             return Some(choice);
         }
@@ -216,23 +229,47 @@ impl Cluster {
     pub fn choice(&self, pool: usize, chosen: BackendId, placed: Placed) -> Option<Choice> {
         let members = &self.config.pools[pool].members;
         let member = (members.iter()).find(|m| self.slots[m.backend] == u32::from(chosen.0))?;
-        let backend = &self.config.backends[member.backend];
         Some(Choice {
             slot: self.slots[member.backend],
-            address: backend.address,
-            server_port: member.server.or(backend.server).map_or(0, |s| s.port()),
+            address: self.config.backends[member.backend].address,
+            server_port: self.server_port(member).unwrap_or(0),
             pool,
             placed,
         })
     }
 
-    /// The pool's live backends; those that are only busy when there is no other.
-    pub fn backends(&self, health: &Health, pool: usize) -> Option<Backends> {
+    /// Where a member's server listens, if not at the VIP's own port.
+    fn server_port(&self, member: &Member) -> Option<u16> {
+        let backend = &self.config.backends[member.backend];
+        Some(member.server.or(backend.server)?.port())
+    }
+
+    /// How a member's server does that answers at that port of the VIP.
+    pub fn state(&self, health: &Health, member: &Member, port: u16) -> State {
+        let port = self.server_port(member).unwrap_or(port);
+        health.state_at(self.slots[member.backend], port)
+    }
+
+    /// The ports of the VIPs at which the pool may be asked.
+    pub fn ports(&self, pool: usize) -> Vec<u16> {
+        let services = self.config.services.iter();
+        let mut ports: Vec<u16> = services
+            .filter(|service| service.pools().any(|of_service| of_service == pool))
+            .map(|service| service.address.port())
+            .collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+
+    /// The pool's live backends for that port of the VIP; those that are only busy when
+    /// there is no other.
+    pub fn backends(&self, health: &Health, pool: usize, port: u16) -> Option<Backends> {
         let members = &self.config.pools.get(pool)?.members;
         let that = |takes: fn(State) -> bool| {
             let alive = (members.iter())
-                .map(|member| (member, self.slots[member.backend]))
-                .filter(|(_, slot)| takes(health.state(*slot)));
+                .filter(|member| takes(self.state(health, member, port)))
+                .map(|member| (member, self.slots[member.backend]));
             Backends::new(alive.map(|(member, slot)| Candidate {
                 outstanding: u32::try_from(health.active(slot)).unwrap_or(u32::MAX),
                 cost_us: health.loads().cost_us(slot),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
-use trapeze_core::policy::{self, BackendId};
+use trapeze_core::policy::{self, BackendId, Feedback};
 
 use crate::Shared;
 use crate::cluster::Cluster;
@@ -60,12 +60,39 @@ pub struct BackendStatus {
     pub address: String,
     /// `up`, `unknown`, `silent`, `no-server` or `busy`.
     pub state: String,
+    /// The ports at which no server listened a moment ago.
+    #[serde(default)]
+    pub ports_without_server: Vec<u16>,
     /// Connections open now.
     pub active: u64,
     /// Connections given to it so far.
     pub total: u64,
+    /// How busy its agent finds its host; none if it has not said so lately.
+    #[serde(default)]
+    pub feedback: Option<FeedbackStatus>,
     /// The pools that it is in, with its weight.
     pub pools: Vec<(String, u16)>,
+}
+
+/// How busy an agent finds its host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeedbackStatus {
+    /// Connections that the server has not accepted yet.
+    pub accept_queue: u16,
+    /// Busy time of all processors, thousandths, over a second or so.
+    pub cpu_permille: u16,
+    /// Memory that could not be had without swapping, thousandths.
+    pub memory_permille: u16,
+}
+
+impl From<Feedback> for FeedbackStatus {
+    fn from(feedback: Feedback) -> Self {
+        FeedbackStatus {
+            accept_queue: feedback.accept_queue,
+            cpu_permille: feedback.cpu_permille,
+            memory_permille: feedback.memory_permille,
+        }
+    }
 }
 
 /// Asks the daemon behind a socket.
@@ -177,8 +204,10 @@ fn backends(shared: &Shared) -> Vec<BackendStatus> {
             name: backend.name.clone(),
             address: backend.address.to_string(),
             state: state_name(shared.health.state(slot)).into(),
+            ports_without_server: shared.health.ports_without_server(slot),
             active: shared.health.active(slot),
             total: shared.health.total(slot),
+            feedback: shared.health.feedback(slot).map(FeedbackStatus::from),
             pools: cluster
                 .config
                 .pools
@@ -208,12 +237,12 @@ struct Live<'a> {
 }
 
 impl View for Live<'_> {
-    fn describe(&self, member: &Member) -> String {
+    fn describe(&self, member: &Member, port: u16) -> String {
         let slot = self.cluster.slots[member.backend];
         format!(
             "{}: {}, weight {}, connections open: {}",
             self.cluster.config.backends[member.backend].name,
-            state_name(self.health.state(slot)),
+            state_name(self.cluster.state(self.health, member, port)),
             member.weight,
             self.health.active(slot)
         )
@@ -223,8 +252,8 @@ impl View for Live<'_> {
         BackendId(self.cluster.slots[backend] as u16)
     }
 
-    fn choose(&self, pool: usize, request: policy::Request) -> Option<BackendId> {
-        let choice = self.cluster.preview(self.health, pool, request)?;
+    fn choose(&self, pool: usize, port: u16, request: policy::Request) -> Option<BackendId> {
+        let choice = self.cluster.preview(self.health, pool, port, request)?;
         Some(BackendId(choice.slot as u16))
     }
 }

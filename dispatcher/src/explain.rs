@@ -45,14 +45,14 @@ pub struct Explained {
 
 /// What is known of the backends.
 pub(crate) trait View {
-    /// A sentence's part about a pool's member.
-    fn describe(&self, member: &Member) -> String;
+    /// A sentence's part about a pool's member, asked at that port of the VIP.
+    fn describe(&self, member: &Member, port: u16) -> String;
 
     /// The number by which policies know the backend of that index.
     fn id(&self, backend: usize) -> BackendId;
 
     /// The backend that the pool's policy would choose now.
-    fn choose(&self, pool: usize, request: Request) -> Option<BackendId>;
+    fn choose(&self, pool: usize, port: u16, request: Request) -> Option<BackendId>;
 }
 
 /// By a configuration alone: all backends up, none with a connection.
@@ -89,6 +89,7 @@ fn explain_asked(
     asked: &Asked<'_>,
 ) -> anyhow::Result<Explained> {
     let service = find_service(config, question.vip)?;
+    let port = service.address.port();
     let explanation = route::explain(service, asked);
     let mut because: Vec<String> = explanation.to_string().lines().map(str::to_owned).collect();
     let index = explanation.routed.pool();
@@ -99,13 +100,14 @@ fn explain_asked(
             let id = |backend| view.id(backend);
             view.choose(
                 index,
+                port,
                 config.request(index, asked, question.client, class, id),
             )
         })
         .and_then(|chosen| (0..config.backends.len()).find(|&b| view.id(b) == chosen))
         .map(|backend| config.backends[backend].name.clone());
     for member in pool.iter().flat_map(|pool| &pool.members) {
-        because.push(view.describe(member));
+        because.push(view.describe(member, port));
     }
     let tls = matches!(asked, Asked::Tls(_));
     because.push(match (&backend, pool) {
@@ -159,7 +161,7 @@ fn find_service(config: &Config, vip: Option<SocketAddr>) -> anyhow::Result<&Ser
 struct AllUp<'a>(&'a Config);
 
 impl View for AllUp<'_> {
-    fn describe(&self, member: &Member) -> String {
+    fn describe(&self, member: &Member, _port: u16) -> String {
         let name = &self.0.backends[member.backend].name;
         format!("{name}: taken to be up, weight {}", member.weight)
     }
@@ -168,7 +170,7 @@ impl View for AllUp<'_> {
         BackendId(backend as u16)
     }
 
-    fn choose(&self, pool: usize, request: Request) -> Option<BackendId> {
+    fn choose(&self, pool: usize, _port: u16, request: Request) -> Option<BackendId> {
         let pool = &self.0.pools[pool];
         let backends = Backends::new(pool.members.iter().map(|member| {
             let name = &self.0.backends[member.backend].name;

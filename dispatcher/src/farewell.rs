@@ -37,21 +37,8 @@ impl Farewell {
         flow: &Flow,
     ) -> anyhow::Result<()> {
         let key = FlowKey::from(*key);
-        let header = Header {
-            flags: Flags::RST | Flags::ACK,
-            ..Header::default()
-        };
         if let IpAddr::V4(client) = key.client.ip() {
-            let segment = Segment {
-                source: key.vip,
-                destination: key.client,
-                header: Header {
-                    seq: flow.last_ack,
-                    ack: flow.last_seq,
-                    ..header
-                },
-                payload: Vec::new(),
-            };
+            let segment = reset_of_client(&key, flow);
             let mut out = Outbox::default();
             out.push(SocketAddrV4::new(client, 0), |bytes| segment.write(bytes));
             self.to_clients.send(&out);
@@ -67,7 +54,7 @@ impl Farewell {
                 header: Header {
                     seq: flow.last_seq,
                     ack: flow.last_ack,
-                    ..header
+                    ..reset()
                 },
                 payload: Vec::new(),
             };
@@ -78,5 +65,26 @@ impl Farewell {
             self.to_backends.send(&out);
         }
         Ok(())
+    }
+}
+
+/// The reset that a flow's client believes.
+pub fn reset_of_client(key: &FlowKey, flow: &Flow) -> Segment {
+    Segment {
+        source: key.vip,
+        destination: key.client,
+        header: Header {
+            seq: flow.last_ack,
+            ack: flow.last_seq,
+            ..reset()
+        },
+        payload: Vec::new(),
+    }
+}
+
+fn reset() -> Header {
+    Header {
+        flags: Flags::RST | Flags::ACK,
+        ..Header::default()
     }
 }

@@ -1,8 +1,9 @@
 //! Which backends can be given work: whose data path answers our heartbeats,
-//! and has not refused lately.
+//! and has not refused lately. A refusal is about one port: other servers of
+//! that host may be well.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use trapeze_core::policy::Feedback;
@@ -34,10 +35,18 @@ struct Slot {
     heard_ms: AtomicU64,
     /// The number of the latest answer: an older one repeated says nothing.
     beat: AtomicU64,
-    no_server_until_ms: AtomicU64,
-    busy_until_ms: AtomicU64,
+    /// No port is refused from here on: without a lock, the usual answer.
+    refused_until_ms: AtomicU64,
+    refusals: Mutex<Vec<Refused>>,
     /// What its agent said with its latest answer, and when.
     feedback: Mutex<Option<(u64, Feedback)>>,
+}
+
+/// Until when a port is not to be asked.
+struct Refused {
+    port: u16,
+    no_server_until_ms: u64,
+    busy_until_ms: u64,
 }
 
 /// A backend's state, as shown to people.
@@ -109,16 +118,53 @@ impl Health {
             .then_some(feedback)
     }
 
-    pub fn refused(&self, slot: u32, why: Refusal) {
+    /// Its server at that port was asked, in vain.
+    pub fn refused(&self, slot: u32, port: u16, why: Refusal) {
+        let now = now_ms();
         let entry = &self.slots[slot as usize];
+        let mut refusals = entry.refusals();
+        refusals.retain(|refused| refused.port == port || refused.until_ms() > now);
+        let at = refusals.iter().position(|refused| refused.port == port);
+        let at = at.unwrap_or_else(|| {
+            refusals.push(Refused {
+                port,
+                no_server_until_ms: 0,
+                busy_until_ms: 0,
+            });
+            refusals.len() - 1
+        });
+        let refused = &mut refusals[at];
         let (until, pause) = match why {
-            Refusal::NoListener => (&entry.no_server_until_ms, NO_LISTENER_PAUSE),
-            Refusal::AcceptQueueFull => (&entry.busy_until_ms, QUEUE_FULL_PAUSE),
+            Refusal::NoListener => (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE),
+            Refusal::AcceptQueueFull => (&mut refused.busy_until_ms, QUEUE_FULL_PAUSE),
         };
-        until.store(now_ms() + pause.as_millis() as u64, Ordering::Relaxed);
+        *until = now + pause.as_millis() as u64;
+        (entry.refused_until_ms).fetch_max(*until, Ordering::Relaxed);
     }
 
+    /// The backend's, whichever port is asked: that of the worst one.
     pub fn state(&self, slot: u32) -> State {
+        self.state_of(slot, |_| true)
+    }
+
+    /// The state of its server at one port.
+    pub fn state_at(&self, slot: u32, port: u16) -> State {
+        self.state_of(slot, |refused| refused.port == port)
+    }
+
+    /// The ports at which no server listens, as it told us just now.
+    pub fn ports_without_server(&self, slot: u32) -> Vec<u16> {
+        let now = now_ms();
+        let refusals = self.slots[slot as usize].refusals();
+        let mut ports: Vec<u16> = (refusals.iter())
+            .filter(|refused| now < refused.no_server_until_ms)
+            .map(|refused| refused.port)
+            .collect();
+        ports.sort_unstable();
+        ports
+    }
+
+    fn state_of(&self, slot: u32, concerns: impl Fn(&Refused) -> bool) -> State {
         let entry = &self.slots[slot as usize];
         let now = now_ms();
         // A tenth more than three intervals: timers are late, networks jitter.
@@ -128,10 +174,8 @@ impl Health {
             || heard != 0 && now.saturating_sub(heard) > patience
         {
             State::Silent
-        } else if now < entry.no_server_until_ms.load(Ordering::Relaxed) {
-            State::NoServer
-        } else if now < entry.busy_until_ms.load(Ordering::Relaxed) {
-            State::Busy
+        } else if let Some(state) = entry.refused_now(now, concerns) {
+            state
         } else if heard == 0 {
             State::Unknown
         } else {
@@ -156,9 +200,36 @@ impl Health {
         let entry = &self.slots[slot as usize];
         entry.heard_ms.store(0, Ordering::Relaxed);
         entry.beat.store(0, Ordering::Relaxed);
-        entry.no_server_until_ms.store(0, Ordering::Relaxed);
-        entry.busy_until_ms.store(0, Ordering::Relaxed);
+        entry.refused_until_ms.store(0, Ordering::Relaxed);
+        entry.refusals().clear();
         self.loads.reset(slot);
+    }
+}
+
+impl Slot {
+    fn refusals(&self) -> MutexGuard<'_, Vec<Refused>> {
+        self.refusals.lock().expect("no thread panics with it")
+    }
+
+    fn refused_now(&self, now_ms: u64, concerns: impl Fn(&Refused) -> bool) -> Option<State> {
+        if now_ms >= self.refused_until_ms.load(Ordering::Relaxed) {
+            return None;
+        }
+        let refusals = self.refusals();
+        let concerned = || refusals.iter().filter(|refused| concerns(refused));
+        if concerned().any(|refused| now_ms < refused.no_server_until_ms) {
+            Some(State::NoServer)
+        } else if concerned().any(|refused| now_ms < refused.busy_until_ms) {
+            Some(State::Busy)
+        } else {
+            None
+        }
+    }
+}
+
+impl Refused {
+    fn until_ms(&self) -> u64 {
+        self.no_server_until_ms.max(self.busy_until_ms)
     }
 }
 

@@ -14,6 +14,7 @@ mod control;
 mod explain;
 mod farewell;
 mod health;
+mod inquiry;
 mod keys;
 mod memory;
 mod pulse;
@@ -23,7 +24,7 @@ mod standing;
 mod sweep;
 mod worker;
 
-pub use control::{BackendStatus, Request, Status, ask};
+pub use control::{BackendStatus, FeedbackStatus, Request, Status, ask};
 pub use explain::{Explained, Question, explain_offline};
 
 use std::net::IpAddr;
@@ -48,6 +49,7 @@ use trapeze_datapath::signal::{Signal, Signals};
 use cluster::Cluster;
 use farewell::Farewell;
 use health::Health;
+use inquiry::Inquiry;
 use records::Records;
 use registry::Registry;
 use standing::Standing;
@@ -126,10 +128,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     }
     let control = control::listen(&shared)?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
-    let farewell = Farewell::open(&own)?;
+    let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
-    threads.push(spawn("sweep", move || sweep::run(&for_sweep, farewell))?);
+    threads.push(spawn("sweep", move || {
+        sweep::run(&for_sweep, farewell, inquiry)
+    })?);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(move || control::serve(&control, &for_control))?;
@@ -218,7 +222,7 @@ impl Shared {
     pub(crate) fn publish_node(&self) -> anyhow::Result<()> {
         let cluster = self.cluster();
         let (address, key) = (v4(cluster.own.address)?, cluster.config.keys[0].id);
-        let node = abi::Node::here(address, key, &self.interface)?;
+        let node = abi::Node::here(address, key, &self.interface, 0)?;
         Ok(self.maps.node.put(&0, &node, Update::Any)?)
     }
 

@@ -15,6 +15,7 @@ use trapeze_datapath::dispatcher::{DispatcherMaps, Loads};
 use trapeze_datapath::map::Update;
 
 use crate::cluster::Choice;
+use crate::inquiry;
 use crate::memory::request_of;
 
 /// The flow table.
@@ -147,6 +148,32 @@ impl Records {
             self.loads.closed(flow.backend);
         }
         Ok(())
+    }
+
+    /// The backend has no socket of this connection any more. Its record stays for a
+    /// while, and is returned as it was; nothing if the question was about another
+    /// connection, or the client has spoken since.
+    pub fn lost(&self, key: &FlowKey, epoch: u32, asked_at: u32) -> io::Result<Option<Flow>> {
+        let map_key = abi::FlowKey::from(*key);
+        let Some(flow) = self.maps.flows.get(&map_key)? else {
+            return Ok(None);
+        };
+        let is_meant = Record::read(&flow).is_some_and(|record| {
+            record.state == FlowState::Established
+                && record.epoch == epoch
+                && inquiry::asked_at(&flow) == asked_at
+        });
+        if !is_meant {
+            return Ok(None);
+        }
+        let ended = Flow {
+            state: FlowState::Reset as u32,
+            last_seen_ns: clock::monotonic().as_nanos() as u64,
+            ..flow
+        };
+        self.maps.flows.put(&map_key, &ended, Update::Replace)?;
+        self.loads.closed(flow.backend);
+        Ok(Some(flow))
     }
 
     /// Takes a record away that was for reading; another connection's stays.

@@ -36,8 +36,8 @@ pub struct Standing {
     /// Requests are alike under this key; nobody else knows it.
     key: [u8; 16],
     generation: AtomicU32,
-    /// By pool: whom its policy chooses from, as last told.
-    told: Mutex<Vec<Option<Backends>>>,
+    /// By pool and port: whom its policy chooses from, as last told.
+    told: Mutex<Vec<Vec<Option<Backends>>>>,
 }
 
 impl Standing {
@@ -77,19 +77,31 @@ impl Standing {
     /// decided does not stand any more.
     pub fn renew(&self, cluster: &Cluster, health: &Health, epoch_floor: u32) -> io::Result<()> {
         let mut told = self.told.lock().expect("no thread panics with it");
-        let now: Vec<_> = (0..cluster.config.pools.len())
-            .map(|pool| cluster.backends(health, pool))
+        // A row of turns is the pool's, whichever port is asked.
+        let now: Vec<Vec<Option<Backends>>> = (0..cluster.config.pools.len())
+            .map(|pool| {
+                let ports = cluster.ports(pool).into_iter();
+                ports
+                    .map(|port| cluster.backends(health, pool, port))
+                    .collect()
+            })
             .collect();
         let choosable = |backends: &Option<Backends>| -> Vec<(BackendId, u16)> {
             let open = backends.iter().flat_map(Backends::open);
             open.map(|b| (b.id, b.weight)).collect()
         };
         let same = told.len() == now.len()
-            && (told.iter().zip(&now)).all(|(a, b)| choosable(a) == choosable(b));
+            && (told.iter().zip(&now))
+                .all(|(a, b)| a.iter().map(choosable).eq(b.iter().map(choosable)));
         if !same {
-            for (pool, backends) in now.iter().enumerate() {
-                let turns = match (cluster.stands(pool), backends) {
-                    (Stands::ByTurns, Some(backends)) => order(cluster, pool, backends),
+            for (pool, by_port) in now.iter().enumerate() {
+                let alike = by_port
+                    .windows(2)
+                    .all(|two| choosable(&two[0]) == choosable(&two[1]));
+                let turns = match (cluster.stands(pool), by_port.first()) {
+                    (Stands::ByTurns, Some(Some(backends))) if alike => {
+                        order(cluster, pool, backends)
+                    }
                     _ => Vec::new(),
                 };
                 self.turns.set(pool, &turns);

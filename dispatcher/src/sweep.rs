@@ -1,4 +1,4 @@
-//! Records whose time has come: looked for in small steps, so that a full table
+//! Records whose time has come, and idle ones to be asked after: looked for in small steps, so that a full table
 //! of a million is gone through in ten seconds, and no oftener than every two:
 //! even an empty table has a million buckets to look into.
 
@@ -10,6 +10,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::map::Cursor;
 
 use crate::farewell::Farewell;
+use crate::inquiry::{self, Inquiry};
 use crate::{Shared, keys};
 
 const STEP: Duration = Duration::from_millis(100);
@@ -25,7 +26,9 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// again for a new connection's, should the network repeat a request.
 const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 
-pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
+pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow::Result<()> {
+    let mut this_round = clock::monotonic();
+    let mut last_round = this_round;
     let mut cursor = Cursor::default();
     let (mut seen, mut entries) = (0, 0);
     let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
@@ -44,6 +47,7 @@ pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
                 continue;
             }
             round_due = Instant::now() + ROUND_INTERVAL;
+            last_round = std::mem::replace(&mut this_round, clock::monotonic());
         }
         let limits = &cluster.config.limits;
         let pressed = entries > limits.flows as usize / 4 * 3;
@@ -71,8 +75,11 @@ pub fn run(shared: &Shared, farewell: Farewell) -> anyhow::Result<()> {
                             if let Some(told) = shared.records.expire(key, flow)? {
                                 cluster.finished(&shared.health, &told);
                             }
+                        } else if inquiry::is_due(flow, last_round, this_round) {
+                            inquiry.ask(&shared.maps, &cluster.keys, key, flow)?;
                         }
                     }
+                    inquiry.send();
                 }
                 // A bucket with more entries than the batch has room.
                 Err(e) if e.raw_os_error() == Some(28) => batch *= 2,

@@ -26,6 +26,7 @@ use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::{Choice, Cluster, Decision};
+use crate::farewell;
 use crate::health;
 use crate::records::{Assignment, Record};
 use crate::{Shared, v4};
@@ -112,16 +113,7 @@ impl Worker {
             }
             self.state.intake.on_timeout(now);
             self.state.act();
-            if !self.state.to_backends.is_empty() {
-                let lost = self.socket.send(&self.state.to_backends);
-                self.state.count_many("not-sent-to-backend", lost);
-                self.state.to_backends.clear();
-            }
-            if !self.state.to_clients.is_empty() {
-                let lost = self.state.raw.send(&self.state.to_clients);
-                self.state.count_many("not-sent-to-client", lost);
-                self.state.to_clients.clear();
-            }
+            self.send();
             if shown.elapsed() > LONGEST_WAIT {
                 let lost = self.socket.lost()?;
                 self.state.counters.insert("queue-full", lost.into());
@@ -129,7 +121,24 @@ impl Worker {
                 shown = Instant::now();
             }
         }
+        self.state.intake.abandon();
+        self.state.act();
+        self.send();
         Ok(())
+    }
+
+    /// Sends what there is to send.
+    fn send(&mut self) {
+        if !self.state.to_backends.is_empty() {
+            let lost = self.socket.send(&self.state.to_backends);
+            self.state.count_many("not-sent-to-backend", lost);
+            self.state.to_backends.clear();
+        }
+        if !self.state.to_clients.is_empty() {
+            let lost = self.state.raw.send(&self.state.to_clients);
+            self.state.count_many("not-sent-to-client", lost);
+            self.state.to_clients.clear();
+        }
     }
 }
 
@@ -196,6 +205,9 @@ impl State {
             Kind::ProbeAnswer { received } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
                     self.intake.on_probe_answer(&arrived.key, received);
+                    if received == ClientSeq::new(arrived.header.seq) {
+                        self.on_lost(&arrived.key, packet.meta.epoch, received);
+                    }
                 }
             }
             Kind::EchoReply { feedback } => {
@@ -280,7 +292,11 @@ impl State {
         }
         self.count("refusals");
         arrived.isns = record.isns;
-        self.shared.health.refused(record.slot, why);
+        let port = match meta.server_port {
+            0 => arrived.key.vip.port(),
+            own => own,
+        };
+        self.shared.health.refused(record.slot, port, why);
         if self.shared.renew_decisions().is_err() {
             self.count("record-failures");
         }
@@ -346,6 +362,23 @@ impl State {
         self.act();
     }
 
+    /// An idle connection's socket has come and gone, perhaps with a reset that the
+    /// client has not heard. `asked_at`: where its backend was asked.
+    fn on_lost(&mut self, key: &FlowKey, epoch: u32, asked_at: ClientSeq) {
+        match self.shared.records.lost(key, epoch, asked_at.raw()) {
+            Ok(Some(flow)) => {
+                self.count("lost-by-backend");
+                if let IpAddr::V4(client) = key.client.ip() {
+                    let reset = farewell::reset_of_client(key, &flow);
+                    self.to_clients
+                        .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.count("record-failures"),
+        }
+    }
+
     fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
         let (cluster, health) = (&self.cluster, &self.shared.health);
         cluster.lost(record.pool, &record.request, record.slot);
@@ -358,7 +391,8 @@ impl State {
         }
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
-        match cluster.choose(health, record.pool, record.request) {
+        let port = arrived.key.vip.port();
+        match cluster.choose(health, record.pool, port, record.request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }

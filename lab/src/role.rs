@@ -128,9 +128,9 @@ impl Process {
 }
 
 /// A host's link-layer address: its network address, marked as locally administered.
-pub fn mac(address: Ipv4Addr) -> String {
+pub fn mac(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
-    format!("02:7a:{a:02x}:{b:02x}:{c:02x}:{d:02x}")
+    [0x02, 0x7a, a, b, c, d]
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! The lab's network: a bridge in a namespace of its own, and for each host a
-//! namespace whose `eth0` is plugged into it. What the daemons need beyond that
-//! (the VIP's address, ARP, sysctls) they set themselves, as on real hosts.
+//! namespace whose `eth0` is plugged into it. Frames between hosts take a short way
+//! past the bridge (bpf/lab_switch.bpf.c) where no link is emulated. What the daemons
+//! need beyond that (the VIP's address, ARP, sysctls) they set themselves, as on real
+//! hosts.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -8,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use trapeze_datapath::netns;
+use trapeze_datapath::switch::Switch;
 
 use crate::ip;
 use crate::program;
@@ -42,7 +45,7 @@ pub fn make_hosts(state: &State, hosts: &[(&str, Ipv4Addr)]) -> Result<()> {
     let mut ports = Vec::new();
     for (host, address) in hosts {
         let namespace = state.namespace(host);
-        let mac = mac(*address);
+        let mac = mac(*address).map(|byte| format!("{byte:02x}")).join(":");
         namespaces.push(format!("netns add {namespace}"));
         links.push(format!(
             "link add {INTERFACE} netns {namespace} address {mac} \
@@ -62,7 +65,41 @@ pub fn make_hosts(state: &State, hosts: &[(&str, Ipv4Addr)]) -> Result<()> {
             ],
         )?;
     }
-    ip::batch(Some(&switch), &ports)
+    ip::batch(Some(&switch), &ports)?;
+    with_switch(state, |program| {
+        for (host, address) in hosts {
+            program.attach(host)?;
+            program.connect(mac(*address), host)?;
+        }
+        Ok(())
+    })
+}
+
+/// Has the switch hand a host its frames at once, and the host's to others: only
+/// if its port is the bridge's, with no link emulated in between.
+///
+/// # Errors
+/// The host, or its port, does not exist.
+pub fn connect(state: &State, host: &str) -> Result<()> {
+    let mac = mac(state.host(host)?.address);
+    with_switch(state, |program| program.connect(mac, host))
+}
+
+/// Leaves a host's frames to the bridge.
+///
+/// # Errors
+/// There is no such host.
+pub fn disconnect(state: &State, host: &str) -> Result<()> {
+    let mac = mac(state.host(host)?.address);
+    with_switch(state, |program| program.disconnect(mac))
+}
+
+fn with_switch(
+    state: &State,
+    work: impl FnOnce(&Switch) -> std::io::Result<()> + Send,
+) -> Result<()> {
+    netns::inside(&state.switch_path(), || work(&Switch::find(BRIDGE)?))
+        .context("cannot change the switch's table")
 }
 
 /// Removes a namespace and what is in it, if it is there.
@@ -81,6 +118,7 @@ pub fn remove(namespace: &str) -> Result<()> {
 /// # Errors
 /// What iproute2 refused.
 pub fn unplug(state: &State, host: &str) -> Result<()> {
+    disconnect(state, host)?;
     change_port(state, host, format!("link set {host} down"))
 }
 
@@ -130,6 +168,9 @@ pub fn set_offloads(namespace: &str, interface: &str, on: bool) -> Result<()> {
     run(&mut command)
 }
 
+/// A year. A port that leaves the bridge takes with it what was learnt of it.
+const AGEING_CENTISECONDS: u64 = 365 * 24 * 3600 * 100;
+
 /// What a kernel may do on a bridge that no switch does.
 const SWITCH_SYSCTLS: [(&str, &str); 4] = [
     ("ipv6/conf/default/disable_ipv6", "1"),
@@ -154,10 +195,16 @@ fn make_switch(switch: &str) -> Result<()> {
     ip::batch(
         Some(switch),
         &[
-            format!("link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"),
+            // What it has learnt it keeps: it sees few frames to be reminded by.
+            format!(
+                "link add {BRIDGE} type bridge stp_state 0 forward_delay 0 mcast_snooping 0 \
+                 ageing_time {AGEING_CENTISECONDS}"
+            ),
             format!("link set {BRIDGE} up"),
         ],
-    )
+    )?;
+    netns::inside(&netns::path(switch), || Switch::make(BRIDGE))
+        .context("cannot load the switch's program")
 }
 
 /// Runs a command to its end.

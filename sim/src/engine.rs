@@ -21,7 +21,7 @@ use trapeze_core::config::PolicyConfig;
 use trapeze_core::policy::{BackendId, Request};
 
 use crate::cache::Cache;
-use crate::hardware::{Hardware, link_ns, wire_bytes};
+use crate::hardware::{Change, Condition, Hardware, link_ns, wire_bytes};
 use crate::outcome::Outcome;
 use crate::station::{Discipline, Entry, Station};
 use crate::workload::{Ask, Content, Kind, Object, Pace, Source, Then, Workload};
@@ -153,6 +153,8 @@ struct Slot {
     placed: placement::Placed,
     /// Whether the placement is for the connection and lasts beyond this answer.
     open: bool,
+    /// How often the backend had gone when it was placed there.
+    deaths: u32,
     bytes: u64,
 }
 
@@ -160,6 +162,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Idle,
+    Client,
     Dispatcher,
     Handoff,
     BeforeDisk,
@@ -180,6 +183,8 @@ struct Engine<'a> {
     stations: Vec<Station>,
     map: Map,
     caches: Vec<Cache>,
+    /// How often each backend has gone.
+    deaths: Vec<u32>,
     placements: Vec<Placement>,
     slots: Vec<Slot>,
     /// Slots of an open workload that nobody uses.
@@ -210,8 +215,12 @@ impl Map {
         self.dispatchers + 2 * self.backends + backend.index()
     }
 
-    fn host(self, slot: u32) -> usize {
+    fn host_link(self, slot: u32) -> usize {
         self.dispatchers + 3 * self.backends + slot as usize % self.hosts
+    }
+
+    fn host_cpu(self, slot: u32) -> usize {
+        self.host_link(slot) + self.hosts
     }
 }
 
@@ -237,7 +246,11 @@ impl<'a> Engine<'a> {
         let stations: Vec<Station> = station(Discipline::Fifo, 1, map.dispatchers)
             .chain(station(backend.discipline, backend.cpus, map.backends))
             .chain(station(Discipline::Fifo, 1, map.backends))
-            .chain(station(Discipline::Sharing, 1, map.backends + map.hosts))
+            .chain(station(
+                Discipline::Sharing,
+                1,
+                map.backends + 2 * map.hosts,
+            ))
             .collect();
         let cache = Cache::new(backend.replacement, backend.cache_bytes, objects.len());
         let mut engine = Engine {
@@ -252,6 +265,7 @@ impl<'a> Engine<'a> {
             stations,
             map,
             caches: vec![cache; map.backends],
+            deaths: vec![0; map.backends],
             placements: (0..map.dispatchers as u64)
                 .map(|d| Placement::new(&run.entrant.policy, map.backends, run.seed ^ d))
                 .collect(),
@@ -260,6 +274,9 @@ impl<'a> Engine<'a> {
             requests: objects.iter().map(placement::request).collect(),
             done: Vec::new(),
         };
+        for (number, change) in (0..).zip(&run.hardware.changes) {
+            engine.agenda.add(change.at_ns, Event::Change(number));
+        }
         match users {
             Some(users) => (0..users as u32).for_each(|user| {
                 engine.slots.push(Slot::idle());
@@ -285,6 +302,7 @@ impl<'a> Engine<'a> {
                     self.next_arrival();
                 }
                 Event::Visited(slot) => self.advance(slot),
+                Event::Change(number) => self.change(number),
                 Event::Tick { station, version } => self.tick(station, version),
             }
             let answered = self.tally.answered();
@@ -322,12 +340,28 @@ impl<'a> Engine<'a> {
 
     fn next_of_user(&mut self, user: u32) {
         let Some(ask) = self.source.next(user) else {
-            return;
+            return self.leave(user);
         };
         let slot = &mut self.slots[user as usize];
         slot.ask = ask;
         slot.began_ns = self.now + ask.wait_ns;
         self.reach(user, Event::Begin(user));
+    }
+
+    /// The user has no more to ask. A connection that was kept for it ends, and lets
+    /// somebody in.
+    fn leave(&mut self, user: u32) {
+        let dispatcher = self.dispatcher(user);
+        let state = &mut self.slots[user as usize];
+        state.connected = None;
+        if !std::mem::take(&mut state.open) {
+            return;
+        }
+        let placement = &mut self.placements[dispatcher];
+        placement.finished(self.now, &state.request, &state.placed, state.bytes);
+        if let Some(waiting) = placement.admitted() {
+            self.decide(waiting);
+        }
     }
 
     fn next_arrival(&mut self) {
@@ -356,16 +390,23 @@ impl<'a> Engine<'a> {
     // ---------------------------------------------------------- a request's way
 
     fn begin(&mut self, slot: u32) {
+        let state = &mut self.slots[slot as usize];
+        state.stage = Stage::Client;
+        let work_ns = self.hardware.clients.work_ns(state.ask.bytes);
+        self.visit_or_go_on(self.map.host_cpu(slot), work_ns, slot);
+    }
+
+    fn enter(&mut self, slot: u32) {
         let costs = &self.hardware.dispatcher;
         let state = &mut self.slots[slot as usize];
-        let mut work_ns = 0;
-        if state.connected.is_none() {
-            work_ns += costs.connection_ns;
-        }
-        work_ns += match self.decides {
-            Decides::Requests => costs.request_ns,
-            Decides::Connections if state.connected.is_none() => costs.request_ns,
-            Decides::Connections | Decides::Blindly => 0,
+        let is_new = state.connected.is_none();
+        let work_ns = match (self.decides, is_new) {
+            (Decides::Blindly, true) => costs.connection_ns,
+            (Decides::Requests | Decides::Connections, true) => {
+                costs.handshake_ns + costs.request_ns
+            }
+            (Decides::Requests, false) => costs.request_ns,
+            (Decides::Connections | Decides::Blindly, false) => 0,
         };
         state.stage = Stage::Dispatcher;
         let dispatcher = self.dispatcher(slot);
@@ -378,17 +419,76 @@ impl<'a> Engine<'a> {
 
     /// The visit that the slot's stage was for is over.
     fn advance(&mut self, slot: u32) {
-        match self.slots[slot as usize].stage {
+        let state = &mut self.slots[slot as usize];
+        let is_there = matches!(
+            state.stage,
+            Stage::Handoff | Stage::BeforeDisk | Stage::Disk | Stage::Ready
+        );
+        if is_there && state.deaths != self.deaths[state.placed.backend.index()] {
+            return self.lose(slot);
+        }
+        match state.stage {
             Stage::Idle => unreachable!("nobody visits anything while idle"),
+            Stage::Client => self.enter(slot),
             Stage::Dispatcher => self.decide(slot),
             Stage::Handoff => self.arrive(slot),
             Stage::BeforeDisk => self.read(slot),
             Stage::Disk | Stage::Ready => self.send(slot),
             Stage::Sending => {
-                let state = &mut self.slots[slot as usize];
                 state.sending -= 1;
-                if state.sending == 0 {
-                    self.complete(slot);
+                let survived = state.deaths == self.deaths[state.placed.backend.index()];
+                match (state.sending, survived) {
+                    (0, true) => self.complete(slot),
+                    (0, false) => self.lose(slot),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// The backend went away with it: the user connects anew, and asks again.
+    fn lose(&mut self, slot: u32) {
+        let dispatcher = self.dispatcher(slot);
+        let state = &mut self.slots[slot as usize];
+        state.stage = Stage::Idle;
+        state.connected = None;
+        state.open = false;
+        self.placements[dispatcher].lost(self.now, &state.request, &state.placed);
+        self.tally.lost();
+        self.begin(slot);
+    }
+
+    /// Something happens to a backend.
+    fn change(&mut self, number: u32) {
+        let Change { backend, into, .. } = self.hardware.changes[number as usize];
+        if into == Condition::Gone {
+            self.deaths[backend] += 1;
+            let costs = &self.hardware.backend;
+            self.caches[backend] =
+                Cache::new(costs.replacement, costs.cache_bytes, self.objects.len());
+            // Connections that rest there are gone too.
+            for slot in 0..self.slots.len() {
+                let state = &mut self.slots[slot];
+                let rests = matches!(state.stage, Stage::Idle | Stage::Client | Stage::Dispatcher);
+                if !rests || state.connected.map(BackendId::index) != Some(backend) {
+                    continue;
+                }
+                state.connected = None;
+                if std::mem::take(&mut state.open) {
+                    let dispatcher = slot % self.map.dispatchers;
+                    self.placements[dispatcher].lost(self.now, &state.request, &state.placed);
+                }
+            }
+        }
+        for placement in &mut self.placements {
+            placement.condition(backend, into);
+        }
+        // Who had nobody to go to tries again.
+        for dispatcher in 0..self.placements.len() {
+            while let Some(waiting) = self.placements[dispatcher].admitted() {
+                self.decide(waiting);
+                if self.placements[dispatcher].is_last(waiting) {
+                    break;
                 }
             }
         }
@@ -410,6 +510,7 @@ impl<'a> Engine<'a> {
                 return;
             };
             state.placed = placed;
+            state.deaths = self.deaths[placed.backend.index()];
             state.bytes = 0;
             state.open = true;
             state.moved = state.connected.is_some_and(|b| b != placed.backend);
@@ -430,7 +531,12 @@ impl<'a> Engine<'a> {
         let backend = state.placed.backend;
         let mut work_ns = costs.request_ns;
         match state.connected.replace(backend) {
-            None => work_ns += costs.connect_ns,
+            None => {
+                work_ns += match self.decides {
+                    Decides::Blindly => costs.connect_ns,
+                    Decides::Requests | Decides::Connections => costs.rebuild_ns,
+                }
+            }
             Some(before) if before != backend => {
                 work_ns += costs.handoff_ns;
                 let cpu = self.map.cpu(before);
@@ -508,7 +614,7 @@ impl<'a> Engine<'a> {
         let wire = wire_bytes(ask.bytes);
         let links = [
             (self.map.link(backend), self.hardware.backend.link_bps),
-            (self.map.host(slot), self.hardware.clients.link_bps),
+            (self.map.host_link(slot), self.hardware.clients.link_bps),
         ];
         state.stage = Stage::Sending;
         state.sending = 1 + links.iter().filter(|(_, bps)| bps.is_some()).count() as u8;
@@ -627,6 +733,7 @@ impl Slot {
             moved: false,
             placed: placement::Placed::default(),
             open: false,
+            deaths: 0,
             bytes: 0,
         }
     }

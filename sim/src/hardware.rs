@@ -23,14 +23,42 @@ pub struct Hardware {
     pub backend: Backend,
     /// Where the clients are.
     pub clients: Clients,
+    /// What happens to backends during a run.
+    pub changes: Vec<Change>,
+}
+
+/// Something that happens to a backend. Dispatchers know it at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// When, from the run's beginning.
+    pub at_ns: u64,
+    /// Index of the backend.
+    pub backend: usize,
+    /// What.
+    pub into: Condition,
+}
+
+/// How a backend is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Condition {
+    /// It takes requests; if it was gone, with nothing in memory.
+    Up,
+    /// It gets no new connections; what it has goes on.
+    Draining,
+    /// Gone: what it was working on is asked for again, elsewhere.
+    Gone,
 }
 
 /// What a dispatcher's one processor spends, first come first served.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Dispatcher {
-    /// To accept a connection and place it without looking at a request.
+    /// To forward a handshake to the backend that it places the connection on, where it
+    /// does not look at a request.
     pub connection_ns: u64,
-    /// On top of that, to read a request and decide.
+    /// To answer a handshake itself, where it waits for the request.
+    pub handshake_ns: u64,
+    /// To read a request and decide.
     pub request_ns: u64,
     /// On top of that, to move a connection to another backend.
     pub handoff_ns: u64,
@@ -45,8 +73,10 @@ pub struct Backend {
     pub cpus: usize,
     /// How its processors divide themselves.
     pub discipline: Discipline,
-    /// Processor time to set a connection up.
+    /// Processor time to accept a connection, its handshake included.
     pub connect_ns: u64,
+    /// Processor time to begin with a connection whose handshake the dispatcher has made.
+    pub rebuild_ns: u64,
     /// Processor time to end one.
     pub close_ns: u64,
     /// Processor time for a request, besides sending.
@@ -84,6 +114,11 @@ pub struct Disk {
 pub struct Clients {
     /// Hosts that users are spread over.
     pub hosts: usize,
+    /// Processor time of the user's host to ask, and to take the answer in. The host's
+    /// users share its one processor.
+    pub request_ns: u64,
+    /// The same for 512 bytes of answer.
+    pub receive_512_ns: u64,
     /// Each host's link; none: never the limit.
     pub link_bps: Option<u64>,
     /// What a request and its answer take on their way, whatever the load.
@@ -109,6 +144,13 @@ impl Disk {
     pub fn read_ns(&self, bytes: u64) -> u64 {
         let further = bytes.saturating_sub(1) / self.extent_bytes;
         self.latency_ns + further * self.seek_ns + bytes.div_ceil(4096) * self.transfer_4k_ns
+    }
+}
+
+impl Clients {
+    /// Processor time of a request and its answer.
+    pub fn work_ns(&self, bytes: u64) -> u64 {
+        self.request_ns + bytes.div_ceil(512) * self.receive_512_ns
     }
 }
 

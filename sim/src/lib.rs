@@ -23,6 +23,6 @@ pub mod workload;
 pub use batch::run_all;
 pub use cache::Replacement;
 pub use engine::{Decides, Entrant, Run, Span};
-pub use hardware::{Backend, Clients, Disk, Dispatcher, Hardware};
+pub use hardware::{Backend, Change, Clients, Condition, Disk, Dispatcher, Hardware};
 pub use outcome::{Busy, Outcome};
 pub use station::Discipline;

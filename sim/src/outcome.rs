@@ -34,6 +34,9 @@ pub struct Outcome {
     pub balance: f64,
     /// Connections that moved.
     pub handoffs_per_request: f64,
+    /// Requests that had to be asked again, because their backend went away; of the
+    /// warm-up too.
+    pub lost: u64,
     /// Requests of each backend.
     pub requests_by_backend: Vec<u64>,
     /// Share of time that dispatchers worked.
@@ -44,8 +47,10 @@ pub struct Outcome {
     pub disk_busy: Busy,
     /// links,
     pub link_busy: Busy,
-    /// and of the clients' links.
+    /// the clients' links,
     pub client_link_busy: Busy,
+    /// and their processors.
+    pub client_cpu_busy: Busy,
 }
 
 /// Shares of time, 0..1.

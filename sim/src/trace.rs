@@ -1,7 +1,9 @@
 //! Recorded traces: Common Log Format (with whatever follows it, as in the combined
 //! format) and CSV with a header such as `t,url,bytes,status,method`; both also as
-//! `.gz`. What can be understood is taken: a line that cannot is counted and
-//! shown, and does not stop the reading.
+//! `.gz`. What can be understood is taken: a line that cannot is counted by what is
+//! wrong with it, the first of each kind is shown, and the reading goes on. A request
+//! takes 40 bytes while the trace is read and 24 afterwards, a URL about 150 and its
+//! length twice.
 
 mod clf;
 mod csv;
@@ -49,12 +51,46 @@ pub struct Reading {
     pub format: &'static str,
     /// Lines that were neither empty nor comments nor a header.
     pub lines: u64,
-    /// Those that could not be understood.
+    /// Those that could not be understood, and were left out.
     pub malformed: u64,
-    /// The first of them: line number, and what was wrong.
-    pub examples: Vec<(u64, &'static str)>,
+    /// What was wrong with them, the most frequent first.
+    pub left_out: Vec<LeftOut>,
     /// Requests whose time was before that of the line above; they were put in order.
     pub out_of_order: u64,
+    /// Requests whose line has no time that could be read; they have that of the line
+    /// above.
+    pub untimed: u64,
+    /// Empty lines and comments, which begin with `#`.
+    pub blank: u64,
+}
+
+/// Lines that were left out for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// What was wrong.
+    pub reason: &'static str,
+    /// How many lines.
+    pub lines: u64,
+    /// The first of them, counted from 1.
+    pub first_line: u64,
+    /// How it begins.
+    pub text: String,
+}
+
+impl Reading {
+    fn leave_out(&mut self, number: u64, reason: &'static str, text: &str) {
+        self.malformed += 1;
+        if let Some(known) = self.left_out.iter_mut().find(|l| l.reason == reason) {
+            known.lines += 1;
+            return;
+        }
+        self.left_out.push(LeftOut {
+            reason,
+            lines: 1,
+            first_line: number,
+            text: text.chars().take(SHOWN).collect(),
+        });
+    }
 }
 
 /// What a trace holds.
@@ -81,17 +117,29 @@ pub struct Profile {
 #[derive(Debug, Error)]
 pub enum TraceError {
     /// The file could not be read.
-    #[error("cannot read it: {0}; traces are log files or CSV, plain or .gz")]
+    #[error("cannot read it; traces are log files or CSV, plain or .gz")]
     Read(#[from] io::Error),
     /// Not one line could be understood.
     #[error(
-        "no request in it: {malformed} malformed lines; it must be Common Log Format, \
-         or CSV with the columns t,url,bytes,status,method"
+        "no request in it: {}; it must be Common Log Format, \
+         or CSV with the columns t,url,bytes,status,method",
+        lines(.reading)
     )]
     Empty {
-        /// Lines that could not be understood.
-        malformed: u64,
+        /// How the reading went.
+        reading: Box<Reading>,
     },
+    /// The file ends in the middle, or the disk fails.
+    #[error("cannot read on after line {line}: {error}; a .gz that was cut off must be mended")]
+    Broken {
+        /// The last line that was read.
+        line: u64,
+        /// What happened.
+        error: io::Error,
+    },
+    /// It has more than can be numbered.
+    #[error("more than {} different URLs or requests: split it", u32::MAX)]
+    TooLarge,
 }
 
 /// What a line says; fields that it lacks have been filled in.
@@ -120,23 +168,43 @@ trait Format {
     fn line(&mut self, line: &str) -> Result<Option<Line>, &'static str>;
 }
 
-/// How many malformed lines are shown.
-const EXAMPLES: usize = 5;
+/// What there was instead of requests.
+fn lines(reading: &Reading) -> String {
+    match reading.left_out.first() {
+        None => "no line but empty ones, comments and headers".to_owned(),
+        Some(first) => format!(
+            "{} lines left out, the first of them line {}: {}: `{}`",
+            reading.malformed, first.first_line, first.reason, first.text
+        ),
+    }
+}
+
+/// How much of a line that is left out is shown, in characters.
+const SHOWN: usize = 100;
+/// No line of a log is longer than this; what is cannot be a request, and would fill
+/// the memory.
+const LINE_MAX: usize = 1 << 20;
 /// What a program is taken to work for an answer, where nothing tells.
 const DYNAMIC_WORK_NS: u64 = 2_000_000;
 
 impl Trace {
-    /// Reads a file.
-    pub fn open(path: &Path) -> Result<Self, TraceError> {
-        Self::read(File::open(path)?)
+    /// Reads a file, up to so many requests.
+    pub fn open(path: &Path, most: u64) -> Result<Self, TraceError> {
+        Self::read_first(File::open(path)?, most)
     }
 
-    /// Reads anything; what is compressed is recognised by its first bytes.
+    /// Reads anything.
     pub fn read(input: impl Read) -> Result<Self, TraceError> {
+        Self::read_first(input, u64::MAX)
+    }
+
+    /// Reads anything, up to so many requests; what is compressed is recognised by its
+    /// first bytes.
+    pub fn read_first(input: impl Read, most: u64) -> Result<Self, TraceError> {
         let mut input = BufReader::with_capacity(1 << 16, input);
         match input.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-            true => Self::lines(BufReader::new(MultiGzDecoder::new(input))),
-            false => Self::lines(input),
+            true => Self::lines(BufReader::new(MultiGzDecoder::new(input)), most),
+            false => Self::lines(input, most),
         }
     }
 
@@ -173,50 +241,89 @@ impl Trace {
         }
     }
 
-    fn lines(mut input: impl BufRead) -> Result<Self, TraceError> {
+    fn lines(mut input: impl BufRead, most: u64) -> Result<Self, TraceError> {
         let mut format: Option<Box<dyn Format>> = None;
         let mut reading = Reading::default();
         let mut builder = Builder::default();
         let mut bytes = Vec::new();
         let mut number = 0;
-        loop {
-            bytes.clear();
-            if input.read_until(b'\n', &mut bytes)? == 0 {
+        while (builder.records.len() as u64) < most {
+            let read = line(&mut input, &mut bytes);
+            let Some(whole) = read.map_err(|error| TraceError::Broken {
+                line: number,
+                error,
+            })?
+            else {
                 break;
-            }
+            };
             number += 1;
             let text = String::from_utf8_lossy(&bytes);
-            let text = text.trim_start_matches('\u{feff}').trim();
+            let text = text.trim_start_matches('\u{feff}').trim_ascii();
             if text.is_empty() || text.starts_with('#') {
+                reading.blank += 1;
                 continue;
             }
-            let format = format.get_or_insert_with(|| recognise(text));
+            if !whole {
+                reading.lines += 1;
+                reading.leave_out(number, "longer than 1 MiB", text);
+                continue;
+            }
+            if format.is_none() {
+                format = recognise(text);
+            }
+            let Some(format) = &mut format else {
+                reading.lines += 1;
+                reading.leave_out(number, "neither Common Log Format nor CSV", text);
+                continue;
+            };
             match format.line(text) {
                 Ok(None) => {}
                 Ok(Some(line)) => {
                     reading.lines += 1;
-                    builder.add(line);
+                    builder.add(line)?;
                 }
                 Err(wrong) => {
                     reading.lines += 1;
-                    reading.malformed += 1;
-                    if reading.examples.len() < EXAMPLES {
-                        reading.examples.push((number, wrong));
-                    }
+                    reading.leave_out(number, wrong, text);
                 }
             }
         }
+        reading.left_out.sort_by_key(|l| std::cmp::Reverse(l.lines));
         reading.format = format.map_or("", |f| f.name());
         builder.finish(reading)
     }
 }
 
-/// A log's fields are parted by blanks, those of CSV are not.
-fn recognise(first: &str) -> Box<dyn Format> {
-    match clf::looks_like(first) {
-        true => Box::<clf::CommonLog>::default(),
-        false => Box::new(csv::Csv::of(first)),
+/// Reads a line; none at the end. False: it is longer than [`LINE_MAX`], of which it
+/// has the beginning; the rest is skipped.
+fn line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+    line.clear();
+    let most = LINE_MAX as u64;
+    if input.by_ref().take(most).read_until(b'\n', line)? == 0 {
+        return Ok(None);
     }
+    if line.len() < LINE_MAX || line.ends_with(b"\n") {
+        return Ok(Some(true));
+    }
+    loop {
+        let rest = input.fill_buf()?;
+        let end = rest.iter().position(|&b| b == b'\n');
+        let skipped = end.map_or(rest.len(), |at| at + 1);
+        input.consume(skipped);
+        if end.is_some() || skipped == 0 {
+            return Ok(Some(false));
+        }
+    }
+}
+
+/// The format that understands a line. What stands before the first such line does not
+/// decide for all that follow.
+fn recognise(first: &str) -> Option<Box<dyn Format>> {
+    if clf::CommonLog.line(first).is_ok() {
+        return Some(Box::new(clf::CommonLog));
+    }
+    let understood = csv::Csv::of(first).line(first).is_ok();
+    understood.then(|| Box::new(csv::Csv::of(first)) as Box<dyn Format>)
 }
 
 #[derive(Default)]
@@ -227,10 +334,15 @@ struct Builder {
     records: Vec<(f64, Record)>,
     last_s: f64,
     out_of_order: u64,
+    untimed: u64,
 }
 
 impl Builder {
-    fn add(&mut self, line: Line) {
+    fn add(&mut self, line: Line) -> Result<(), TraceError> {
+        if self.records.len() >= u32::MAX as usize {
+            return Err(TraceError::TooLarge);
+        }
+        self.untimed += u64::from(line.at_s.is_none());
         let at_s = line.at_s.unwrap_or(self.last_s);
         if at_s < self.last_s && !self.records.is_empty() {
             self.out_of_order += 1;
@@ -253,6 +365,7 @@ impl Builder {
             content,
         };
         self.records.push((at_s, record));
+        Ok(())
     }
 
     fn object(&mut self, line: &Line) -> u32 {
@@ -279,10 +392,11 @@ impl Builder {
     fn finish(mut self, mut reading: Reading) -> Result<Trace, TraceError> {
         if self.records.is_empty() {
             return Err(TraceError::Empty {
-                malformed: reading.malformed,
+                reading: Box::new(reading),
             });
         }
         reading.out_of_order = self.out_of_order;
+        reading.untimed = self.untimed;
         // Stable: requests of one second stay in the file's order.
         self.records.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         let first_s = self.records[0].0;

@@ -6,7 +6,7 @@ use trapeze_sim::trace::{Reading, Record, Trace};
 use trapeze_sim::workload::{
     self, Content, Kind, Object, Pace, Recorded, RecordedOptions, Workload, Zipf,
 };
-use trapeze_sim::{Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
+use trapeze_sim::{Change, Condition, Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
 
 fn entrants() -> impl Strategy<Value = Entrant> {
     let decides = [Decides::Requests, Decides::Connections, Decides::Blindly];
@@ -35,6 +35,62 @@ fn clusters() -> impl Strategy<Value = Hardware> {
         })
 }
 
+/// Backends go, drain and come back; in the end all are there.
+fn changes() -> impl Strategy<Value = Vec<Change>> {
+    let into = prop::sample::select(vec![Condition::Gone, Condition::Draining, Condition::Up]);
+    let change = (0u64..400, 0usize..6, into).prop_map(|(ms, backend, into)| Change {
+        at_ns: ms * 1_000_000,
+        backend,
+        into,
+    });
+    prop::collection::vec(change, 0..6).prop_map(|mut changes| {
+        changes.extend((0..6).map(|backend| Change {
+            at_ns: 401_000_000,
+            backend,
+            into: Condition::Up,
+        }));
+        if changes.len() == 6 {
+            changes.clear();
+        }
+        changes
+    })
+}
+
+/// One of four dies in the middle: what it had is asked again, nobody is given to it,
+/// and it comes back with nothing in memory.
+#[test]
+fn a_backend_that_dies_loses_what_it_had_and_no_more() {
+    let workload = Zipf::new(2_000, 0.9, 64 << 20, 1);
+    let run = |changes: Vec<Change>| {
+        let mut hardware = Hardware::lard98().with_backends(4);
+        hardware.changes = changes;
+        Run {
+            hardware: &hardware,
+            workload: &workload,
+            entrant: &Entrant::of(PolicyKind::Hrw),
+            span: Span::seconds(40),
+            seed: 1,
+        }
+        .go()
+    };
+    let change = |at_s: u64, into| Change {
+        at_ns: at_s * 1_000_000_000,
+        backend: 2,
+        into,
+    };
+    let whole = run(Vec::new());
+    let gone = run(vec![change(10, Condition::Gone)]);
+    let back = run(vec![change(10, Condition::Gone), change(20, Condition::Up)]);
+    let drained = run(vec![change(10, Condition::Draining)]);
+    let of_it = |outcome: &Outcome| outcome.requests_by_backend[2];
+    // Not more than there are users.
+    assert!((1..=219).contains(&gone.lost), "{}", gone.lost);
+    assert_eq!((whole.lost, drained.lost), (0, 0));
+    assert!(of_it(&gone) < of_it(&back) && of_it(&back) < of_it(&whole));
+    assert!(of_it(&drained) < of_it(&back));
+    assert!(gone.disk_reads_per_request > 0.0 && gone.requests < whole.requests);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
@@ -48,7 +104,12 @@ proptest! {
         requests_per_connection in 1u32..5,
         users in 1usize..40,
         open in any::<bool>(),
+        changes in changes(),
     ) {
+        let mut hardware = hardware;
+        let backends = hardware.backends;
+        hardware.changes = changes.into_iter().filter(|c| c.backend < backends).collect();
+        let undisturbed = hardware.changes.is_empty();
         let trace = trace(400, seed);
         let options = RecordedOptions {
             pace: if open { Pace::Open } else { Pace::Users(users) },
@@ -76,6 +137,7 @@ proptest! {
         prop_assert!(outcome.hit_ratio.is_none_or(|h| (0.0..=1.0).contains(&h)));
         prop_assert!(outcome.balance > 0.0 && outcome.balance <= 1.0 + 1e-9);
         prop_assert!(outcome.handoffs_per_request <= 1.0);
+        prop_assert!(outcome.lost == 0 || !undisturbed);
         if requests_per_connection == 1 || open || entrant.decides != Decides::Requests {
             prop_assert_eq!(outcome.handoffs_per_request, 0.0);
         }
@@ -163,6 +225,7 @@ enum Work {
 fn servers(backends: usize, load: f64, work: Work, kind: PolicyKind) -> Outcome {
     let mut hardware = Hardware::lard98().with_backends(backends);
     hardware.backend.connect_ns = 0;
+    hardware.backend.rebuild_ns = 0;
     hardware.backend.close_ns = 0;
     hardware.backend.send_512_ns = 0;
     const OBJECTS: u32 = 500;

@@ -1,7 +1,8 @@
 //! The published results that the policies must show in the model (the bars): the
 //! shape, by short seeded runs. The experiments in full are `trapeze sim paper`.
 
-use trapeze_core::config::PolicyKind;
+use trapeze_core::config::{PolicyConfig, PolicyKind};
+use trapeze_core::policy::XlardRParameters;
 use trapeze_sim::workload::{Surge, WebBench, Workload, Zipf};
 use trapeze_sim::{Decides, Entrant, Hardware, Outcome, Replacement, Run, Span, run_all};
 
@@ -14,6 +15,19 @@ fn go(hardware: &Hardware, workload: &dyn Workload, entrant: &Entrant, span: Spa
         seed: 1,
     }
     .go()
+}
+
+/// As in LVSCAD07's cluster: with LVS's weights, which are 1 where hardware is equal.
+fn in_lvs_cad(kind: PolicyKind) -> Entrant {
+    let parameters = XlardRParameters {
+        t_high: 1,
+        ..XlardRParameters::default()
+    };
+    Entrant::of(match kind {
+        PolicyKind::XlardR => PolicyConfig::XlardR(parameters),
+        PolicyKind::Cahrd => PolicyConfig::Cahrd(parameters),
+        kind => kind.into(),
+    })
 }
 
 /// As LVS balances: by the SYN alone.
@@ -71,8 +85,8 @@ fn with_300_users_lacp_is_faster_than_what_it_is_made_of() {
 /// Requests a second on LVSCAD07's cluster.
 fn rate(backends: usize, workload: &WebBench, entrant: &Entrant) -> f64 {
     let span = Span {
-        requests: backends as u64 * 32_000,
-        warmup: backends as u64 * 20_000,
+        requests: backends as u64 * 45_000,
+        warmup: backends as u64 * 30_000,
         most_ns: u64::MAX,
     };
     let hardware = Hardware::lvscad07().with_backends(backends);
@@ -89,16 +103,14 @@ fn xlard_r_gains_58_to_156_per_cent_and_lard_r_is_between() {
         let rate = |entrant: Entrant| rate(backends, &webbench(), &entrant);
         let wlc = rate(blindly(PolicyKind::LeastConnections));
         let lard_r = rate(Entrant::of(PolicyKind::LardR));
-        let xlard_r = rate(Entrant::of(PolicyKind::XlardR));
+        let xlard_r = rate(in_lvs_cad(PolicyKind::XlardR));
         let gain = (xlard_r / wlc - 1.0) * 100.0;
         assert!(
             (58.0..=156.5).contains(&gain),
             "{backends} backends: {gain:.0} %"
         );
-        // In the model they are equal: over six seeds xLARD/R was at -0.4 to +1.1 % of
-        // LARD/R in full runs. Short ones scatter a little more.
         assert!(
-            lard_r > wlc && lard_r <= xlard_r * 1.02,
+            lard_r > wlc && lard_r <= xlard_r * 1.005,
             "{wlc:.0} {lard_r:.0} {xlard_r:.0}"
         );
     }
@@ -115,15 +127,15 @@ fn cawll_gains_nothing_on_static_content() {
 
 #[test]
 fn on_hot_pages_the_order_is_the_papers() {
-    for (pages, clicks) in [(0.1, 0.2), (0.4, 0.6)] {
+    for (pages, clicks) in [(0.1, 0.2), (0.4, 0.8)] {
         let workload = webbench().hot(pages, clicks);
         let rate = |entrant: Entrant| rate(8, &workload, &entrant);
         let wlc = rate(blindly(PolicyKind::LeastConnections));
         let cawll = rate(Entrant::of(PolicyKind::Cawll));
         let lard_r = rate(Entrant::of(PolicyKind::LardR));
-        let xlard_r = rate(Entrant::of(PolicyKind::XlardR));
+        let xlard_r = rate(in_lvs_cad(PolicyKind::XlardR));
         let gain = xlard_r / wlc - 1.0;
-        assert!((0.14..0.80).contains(&gain), "{pages} {clicks}: {gain:.2}");
+        assert!((0.10..0.65).contains(&gain), "{pages} {clicks}: {gain:.2}");
         assert!(
             cawll < wlc * 1.02 && lard_r <= xlard_r * 1.01,
             "{pages} {clicks}"
@@ -132,29 +144,43 @@ fn on_hot_pages_the_order_is_the_papers() {
 }
 
 #[test]
-fn on_mixes_cahrd_is_best_and_cawll_overtakes_xlard_r_at_about_70_to_30() {
-    for share in [0.1, 0.2, 0.4] {
+fn on_mixes_cahrd_is_best_and_cawll_overtakes_xlard_r_beyond_70_to_30() {
+    for share in [0.1, 0.3, 0.4] {
         let workload = webbench().php(share);
         let rate = |entrant: Entrant| rate(8, &workload, &entrant);
+        let wlc = rate(blindly(PolicyKind::LeastConnections));
         let [lard_r, xlard_r, cawll, cahrd] = [
             PolicyKind::LardR,
             PolicyKind::XlardR,
             PolicyKind::Cawll,
             PolicyKind::Cahrd,
         ]
-        .map(|kind| rate(Entrant::of(kind)));
-        let rates = format!("{share}: {lard_r:.0} {xlard_r:.0} {cawll:.0} {cahrd:.0}");
-        assert!(
-            lard_r <= xlard_r * 1.01 && xlard_r < cahrd && cawll < cahrd * 1.01,
-            "{rates}"
-        );
-        if share < 0.25 {
-            assert!(xlard_r > cawll, "{rates}");
-        }
-        if share > 0.35 {
-            assert!(cawll > xlard_r, "{rates}");
-        }
+        .map(|kind| rate(in_lvs_cad(kind)));
+        let rates = format!("{share}: {wlc:.0} {lard_r:.0} {xlard_r:.0} {cawll:.0} {cahrd:.0}");
+        assert!(lard_r < xlard_r * 1.005, "{rates}");
+        assert!(xlard_r < cahrd && cawll < cahrd, "{rates}");
+        assert!(cahrd > wlc * 1.08, "{rates}");
+        // The two cross beyond 70:30.
+        assert_eq!(cawll > xlard_r, share > 0.35, "{rates}");
+        assert!(xlard_r > wlc || share > 0.35, "{rates}");
     }
+}
+
+/// From memory of the paper: about twice, from four backends on.
+#[test]
+fn on_ibms_trace_lard_r_is_about_twice_as_fast() {
+    let mut hardware = Hardware::lard98().with_backends(4);
+    hardware.backend.replacement = Replacement::GreedyDualSize;
+    let workload = Zipf::like_ibm(1);
+    let span = Span {
+        requests: 320_000,
+        warmup: 160_000,
+        most_ns: u64::MAX,
+    };
+    let run = |entrant: &Entrant| go(&hardware, &workload, entrant, span).requests_per_second;
+    let factor =
+        run(&Entrant::of(PolicyKind::LardR)) / run(&Entrant::of(PolicyKind::LeastConnections));
+    assert!((1.7..2.5).contains(&factor), "{factor:.2}");
 }
 
 #[test]

@@ -174,9 +174,14 @@ impl Cluster {
         Counts::read(&maps.drops, &maps.events)
     }
 
+    /// The maps of a backend's agent.
+    pub fn agent_maps(&self, backend: &str) -> AgentMaps {
+        AgentMaps::open(&self.pins(backend)).expect("the agent's maps are pinned")
+    }
+
     /// What a backend's data path has counted.
     pub fn agent(&self, backend: &str) -> Counts {
-        let maps = AgentMaps::open(&self.pins(backend)).expect("the agent's maps are pinned");
+        let maps = self.agent_maps(backend);
         Counts::read(&maps.drops, &maps.events)
     }
 

@@ -251,6 +251,37 @@ fn reloads_under_load_fail_no_request() {
     });
 }
 
+/// What the daemon has acknowledged of a head goes with it; the rest comes again.
+#[test]
+fn a_daemon_that_hands_over_resets_the_heads_that_it_has_begun() {
+    let cluster = Cluster::up("begun");
+    let pid = || {
+        let status = cluster.status().unwrap();
+        status.host("d1").unwrap().processes[&Process::Dispatch].pid
+    };
+    cluster.on("c1", || {
+        let mut established = Connection::open();
+        established.ask("/1k").ok();
+        let mut begun = Connection::open();
+        begun.send("GET /1k HTTP/1.1\r\nHost: ");
+        // Longer than any acknowledgement is put off.
+        std::thread::sleep(Duration::from_millis(200));
+        let pid = pid().expect("it runs").to_string();
+        cluster.run("d1", &["kill", "-USR2", &pid]);
+        let start = std::time::Instant::now();
+        let error = begun.try_response(true).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+        assert!(start.elapsed() < Duration::from_secs(2), "at once");
+        established.ask("/1k").ok();
+        let mut waits = Connection::open();
+        waits.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+        until("the old one has ended, and a new one runs", || {
+            cluster.start("d1", Some(Process::Dispatch)).ok()
+        });
+        waits.response().ok();
+    });
+}
+
 /// Two rules change places, pools come and go under the same names, and each new
 /// connection goes where the file in force says.
 #[test]

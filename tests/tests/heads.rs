@@ -151,6 +151,42 @@ fn what_comes_behind_a_gap_is_acknowledged_by_name() {
     assert_eq!(cluster.agents().of("rebuilt"), 1);
 }
 
+/// RFC 5961 §3.2: who cannot see the connection cannot end it.
+#[test]
+fn only_an_exact_reset_ends_a_connection_whose_head_is_being_read() {
+    let cluster = Cluster::up("halfreset");
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let document = cluster.document("1k");
+    let head = HEAD.as_bytes();
+    cluster.on("c1", || {
+        let half_sent = |port| {
+            let mut raw = RawClient::connect(SocketAddrV4::new(client, port), VIP);
+            raw.send(0, &head[..20]);
+            raw.receive_until("it is acknowledged", |raw| raw.acknowledged() == 20);
+            raw
+        };
+        let mut raw = half_sent(2000);
+        for at in [19, 21, 1020, 30_000] {
+            raw.send_with(at, Flags::RST, b"");
+        }
+        raw.send(20, &head[20..]);
+        raw.receive_until("the answer is whole", |raw| {
+            raw.received().ends_with(&document)
+        });
+
+        let mut raw = half_sent(2001);
+        raw.send_with(20, Flags::RST, b"");
+        raw.send(20, &head[20..]);
+        until("it is over", || {
+            (*cluster.daemon().counters.get("ended-client-reset")? == 1).then_some(())
+        });
+    });
+    let inexact = cluster.daemon().counters["ignored-inexact-reset"];
+    assert_eq!(inexact, 3);
+    assert_eq!(cluster.agents().of("rebuilt"), 1);
+}
+
 /// Holes in heads of several segments are filled as fast as by any server: without
 /// blocks in our acknowledgements a client's TCP would wait for its timer each time.
 #[test]

@@ -87,7 +87,10 @@ fn links_with_small_mtus() {
         );
     }
     for mtu in ["1400", "1280", "1006", "576"] {
-        cluster.run("c1", &["ip", "link", "set", "eth0", "mtu", mtu]);
+        // Both ends of the cable: what is longer does not get through.
+        for (host, end) in [("c1", "eth0"), ("switch", "c1")] {
+            cluster.run(host, &["ip", "link", "set", end, "mtu", mtu]);
+        }
         for timestamps in ["0", "1"] {
             let setting = format!("net.ipv4.tcp_timestamps={timestamps}");
             cluster.run("c1", &["sysctl", "-q", &setting]);

@@ -2,6 +2,7 @@
 //! close, and never a hang.
 
 use std::io::Write;
+use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
 use trapeze_lab::Process;
@@ -278,4 +279,48 @@ fn a_request_to_a_backend_that_has_just_died_is_answered() {
         let unheard = *cluster.daemon().counters.get("unheard")?;
         (unheard >= 1).then_some(())
     });
+}
+
+#[test]
+fn a_port_that_nobody_serves_takes_no_other_port_with_it() {
+    let service = |name: &str, port: u16| {
+        format!(
+            "[[service]]\nname = \"{name}\"\naddress = \"10.77.0.100:{port}\"\npool = \"web\"\n"
+        )
+    };
+    for policy in ["round-robin", "least-connections"] {
+        let text = format!(
+            "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\npolicy = \"{policy}\"\n{}{}",
+            service("served", 80),
+            service("deserted", 8081)
+        );
+        let cluster = Cluster::configured(&format!("port-{}", policy.len()), 1, &text, |_| {});
+        // The lab's server listens on both: one of our own takes its place on one.
+        cluster.kill("b1", Some(Process::Server)).unwrap();
+        let mut server = cluster.start_command(
+            "b1",
+            &[
+                "python3",
+                "-m",
+                "http.server",
+                "80",
+                "--directory",
+                "/var/tmp",
+            ],
+        );
+        let ask = |port: u16| {
+            let address = SocketAddrV4::new(*VIP.ip(), port);
+            Connection::try_to(address, 0).unwrap().ask("/").status
+        };
+        cluster.on("c1", || {
+            until("the server listens", || (ask(80) == 200).then_some(()));
+            for round in 0..50 {
+                assert_eq!(ask(8081), 503, "{policy}, round {round}");
+                assert_eq!(ask(80), 200, "{policy}, round {round}");
+            }
+        });
+        assert_eq!(cluster.backend("b1").ports_without_server, [8081]);
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
 }

@@ -59,14 +59,15 @@ fn a_connection_may_be_silent_for_long_before_its_first_request() {
 }
 
 /// Its host was off for a moment and has forgotten the connection: the next
-/// request meets an RST, as with the server alone, once it is not too new.
+/// request meets an RST, as with the server alone.
 #[test]
 fn a_connection_that_its_backend_has_lost_is_reset() {
     let cluster = Cluster::up("lost");
     cluster.on("c1", || {
         let mut client = Connection::open();
         let backend = client.ask("/1k").ok().to_owned();
-        std::thread::sleep(Duration::from_secs(61));
+        // As much as clocks may differ, and some.
+        std::thread::sleep(Duration::from_millis(2500));
         cluster.kill(&backend, None).unwrap();
         cluster.start(&backend, None).unwrap();
         client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -74,6 +75,52 @@ fn a_connection_that_its_backend_has_lost_is_reset() {
         assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
         assert_eq!(cluster.agent(&backend).of("rebuilt"), 0);
     });
+}
+
+/// What a server resets goes past the dispatcher: it asks after connections that
+/// are idle, and lets those alone whose socket is there.
+#[test]
+fn a_connection_that_its_server_has_reset_does_not_count_for_an_hour() {
+    let cluster = Cluster::up("uncounted");
+    let active = |backend: &str| cluster.backend(backend).active;
+    let (mut idle, mut reset) = (Vec::new(), Vec::new());
+    cluster.on("c1", || {
+        for _ in 0..12 {
+            let mut client = Connection::open();
+            match client.ask("/1k").ok() {
+                "b2" => reset.push(client),
+                _ => idle.push(client),
+            }
+        }
+        assert_eq!((idle.len(), reset.len()), (8, 4));
+        // In the middle of a request when its server goes.
+        for client in &mut reset {
+            client.send("POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n1");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        cluster.restart("b2", Process::Server);
+        for client in &mut reset {
+            client.send("2");
+            let error = client.try_response(true).unwrap_err();
+            assert_ne!(error.kind(), std::io::ErrorKind::WouldBlock);
+        }
+    });
+    assert_eq!((active("b1"), active("b2"), active("b3")), (4, 4, 4));
+    std::thread::sleep(Duration::from_secs(55));
+    assert_eq!(active("b2"), 4, "not before its time");
+    until("nobody counts them any more", || {
+        (active("b2") == 0).then_some(())
+    });
+    until("they are counted as lost", || {
+        (*cluster.daemon().counters.get("lost-by-backend")? == 4).then_some(())
+    });
+    assert_eq!((active("b1"), active("b3")), (4, 4));
+    cluster.on("c1", || {
+        for client in &mut idle {
+            client.ask("/1k").ok();
+        }
+    });
+    assert_eq!(cluster.agents().of("rebuilt"), 12);
 }
 
 #[test]

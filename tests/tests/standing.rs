@@ -50,12 +50,14 @@ fn turns_are_exact_though_two_take_them() {
 
 #[test]
 fn a_url_stays_with_its_backend() {
-    let site = site("hrw", r#""b1", "b2", "b3""#);
-    let cluster = Cluster::configured("urls", 3, &site, |_| {});
-    for path in ["/1k", "/1k?a", "/1k?b", "/10k"] {
-        assert_eq!(shares(&cluster, 10, path).len(), 1, "{path}");
+    for policy in ["hrw", "maglev"] {
+        let site = site(policy, r#""b1", "b2", "b3""#);
+        let cluster = Cluster::configured("urls", 3, &site, |_| {});
+        for path in ["/1k", "/1k?a", "/1k?b", "/10k"] {
+            assert_eq!(shares(&cluster, 10, path).len(), 1, "{policy}: {path}");
+        }
+        assert_eq!(cluster.dispatcher().of("decided"), 36, "{policy}");
     }
-    assert_eq!(cluster.dispatcher().of("decided"), 36);
 }
 
 #[test]

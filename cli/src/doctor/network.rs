@@ -12,7 +12,7 @@ use trapeze_datapath::diag;
 use trapeze_datapath::host::{has_address, sysctl};
 use trapeze_datapath::node::Role;
 
-use super::{Check, Patient};
+use super::{Check, Patient, reach};
 use crate::{amount, file};
 
 /// IPv4 and TCP headers without options.
@@ -67,6 +67,9 @@ fn for_dispatcher(patient: &Patient, own: &Dispatcher) -> Vec<Check> {
     let is_enough = |name: &str, wanted: &str| sysctl(name).is_ok_and(|value| value == wanted);
     checks.extend(sysctls(&[forwarding], is_enough, patient));
     checks.extend(encapsulation_port(own.address, patient.running));
+    if let Some(link) = link(&own.interface) {
+        checks.extend(reach::checks(&patient.config.backends, link.mtu));
+    }
     checks
 }
 
@@ -161,7 +164,7 @@ fn agent_mtu(interface: &str, mtu: u32) -> Check {
     }
     Check::ok(
         "MTU",
-        format!("{mtu}: not to be less than the dispatchers'"),
+        format!("{mtu}: not to be less than the dispatchers' (trapeze doctor there tells)"),
     )
 }
 

@@ -56,6 +56,12 @@ impl fmt::Display for Report {
                 true => write!(f, "{table:#}")?,
                 false => write!(f, "{table}")?,
             }
+            let lost: Vec<String> = (group.iter().filter(|o| o.lost > 0))
+                .map(|o| format!("{} {}", o.policy, o.lost))
+                .collect();
+            if !lost.is_empty() {
+                writeln!(f, "  lost and asked again: {}", lost.join(", "))?;
+            }
         }
         Ok(())
     }

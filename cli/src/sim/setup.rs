@@ -1,17 +1,18 @@
 //! What to simulate, from the command line.
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use indicatif::{ProgressBar, ProgressStyle};
-use trapeze_core::config::PolicyKind;
+use trapeze_core::config::{Config, PolicyConfig, PolicyKind};
 use trapeze_sim::trace::Trace;
 use trapeze_sim::workload::{self, Pace, Recorded, RecordedOptions, Workload};
-use trapeze_sim::{Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
+use trapeze_sim::{Condition, Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
 
+use super::spell::Spell;
 use crate::amount;
 
 /// The cluster, the workloads and the policies
@@ -23,8 +24,9 @@ pub struct Cluster {
     /// Recorded traces: Common Log Format or CSV (t,url,bytes,status,method), also .gz
     #[arg(short, long, value_name = "FILE")]
     trace: Vec<PathBuf>,
-    /// Policies by their names in the configuration, or all; NAME@connections decides for
-    /// connections only, NAME@blindly before the first request
+    /// Policies by their names in the configuration, or all; with parameters
+    /// NAME:t_high=130:k="5s"; NAME@connections decides for connections only,
+    /// NAME@blindly before the first request
     #[arg(
         short,
         long,
@@ -64,6 +66,13 @@ pub struct Cluster {
     /// Requests of a connection in traces
     #[arg(long, value_name = "N", default_value_t = 1)]
     requests_per_connection: u32,
+    /// Have a backend die, and come back with nothing in memory: b3@20s, b3@20s..40s;
+    /// seconds of simulated time
+    #[arg(long, value_name = "WHEN", value_delimiter = ',')]
+    fail: Vec<Spell>,
+    /// Drain a backend: it gets no new connections
+    #[arg(long, value_name = "WHEN", value_delimiter = ',')]
+    drain: Vec<Spell>,
     /// Of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -170,6 +179,15 @@ fn hardware(args: &Cluster) -> anyhow::Result<Vec<Hardware>> {
     if args.backends.contains(&0) {
         bail!("a cluster has at least one backend");
     }
+    let spells = (args.fail.iter().map(|spell| (spell, Condition::Gone)))
+        .chain(args.drain.iter().map(|spell| (spell, Condition::Draining)));
+    for (spell, into) in spells {
+        let fewest = args.backends.iter().min().unwrap_or(&base.backends);
+        if spell.backend >= *fewest {
+            bail!("there is no b{} of {fewest}", spell.backend + 1);
+        }
+        base.changes.extend(spell.changes(into));
+    }
     Ok(match args.backends.as_slice() {
         [] => vec![base],
         several => several
@@ -195,16 +213,7 @@ fn workloads(args: &Cluster) -> anyhow::Result<Vec<Box<dyn Workload>>> {
         workloads.push(workload);
     }
     for path in &args.trace {
-        let trace = Trace::open(path).with_context(|| format!("{}", path.display()))?;
-        if trace.reading.malformed > 0 {
-            let (line, wrong) = trace.reading.examples[0];
-            eprintln!(
-                "{}: {} of {} lines left out; line {line}: {wrong}",
-                path.display(),
-                trace.reading.malformed,
-                trace.reading.lines,
-            );
-        }
+        let trace = open(path, args.requests)?;
         let name = path
             .file_name()
             .map_or_else(String::new, |n| n.to_string_lossy().into());
@@ -223,6 +232,24 @@ fn workloads(args: &Cluster) -> anyhow::Result<Vec<Box<dyn Workload>>> {
     Ok(workloads)
 }
 
+/// Reads a trace, and says on standard error which lines were left out, and why.
+/// Not more is read than so many requests.
+pub fn open(path: &Path, most: Option<u64>) -> anyhow::Result<Trace> {
+    let trace = Trace::open(path, most.unwrap_or(u64::MAX))
+        .with_context(|| format!("{}", path.display()))?;
+    for left in &trace.reading.left_out {
+        eprintln!(
+            "{}: {} of {} lines left out: {}, first line {}",
+            path.display(),
+            left.lines,
+            trace.reading.lines,
+            left.reason,
+            left.first_line
+        );
+    }
+    Ok(trace)
+}
+
 /// Policies by name; `all` is every one.
 pub fn entrants(names: &[String]) -> anyhow::Result<Vec<Entrant>> {
     let mut entrants = Vec::new();
@@ -237,19 +264,42 @@ pub fn entrants(names: &[String]) -> anyhow::Result<Vec<Entrant>> {
             entrants.extend(PolicyKind::ALL.map(|kind| Entrant::of(kind).deciding(decides)));
             continue;
         }
+        let mut words = policy.split(':');
+        let policy = words.next().unwrap_or_default();
+        let parameters: Vec<&str> = words.collect();
+        let parameters = parameters.as_slice();
         let policy = match policy {
             "rr" => "round-robin",
             "wlc" | "lc" => "least-connections",
             other => other,
         };
-        let Some(kind) = PolicyKind::ALL
-            .into_iter()
-            .find(|kind| kind.name() == policy)
-        else {
+        if !PolicyKind::ALL.iter().any(|kind| kind.name() == policy) {
             let known = PolicyKind::ALL.map(PolicyKind::name).join(", ");
             bail!("no policy `{policy}`; there are: {known}");
-        };
-        entrants.push(Entrant::of(kind).deciding(decides).named(name));
+        }
+        let policy = with_parameters(policy, parameters).with_context(|| format!("`{name}`"))?;
+        entrants.push(Entrant::of(policy).deciding(decides).named(name));
     }
     Ok(entrants)
+}
+
+/// A policy with parameters such as `t_high=130`, as the configuration file reads them.
+fn with_parameters(name: &str, parameters: &[&str]) -> anyhow::Result<PolicyConfig> {
+    let keys: String = parameters.iter().map(|p| format!(", {p}")).collect();
+    let text = format!(
+        "[cluster]\nname = \"sim\"\n\
+         keys = [{{ id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }}]\n\
+         [[dispatcher]]\nname = \"d1\"\naddress = \"10.0.0.1\"\ninterface = \"eth0\"\n\
+         [[backend]]\nname = \"b1\"\naddress = \"10.0.0.2\"\ninterface = \"eth0\"\n\
+         [[pool]]\nname = \"p\"\nbackends = [\"b1\"]\n\
+         policy = {{ name = \"{name}\"{keys} }}\n\
+         [[service]]\nname = \"s\"\naddress = \"10.0.0.3:80\"\npool = \"p\"\n"
+    );
+    match Config::parse(&text, "sim") {
+        Ok(config) => Ok(config.pools[0].policy.clone()),
+        Err(errors) => {
+            let said = errors.iter().map(|e| e.message.as_str());
+            bail!("{}", said.collect::<Vec<_>>().join("; "))
+        }
+    }
 }

@@ -3,11 +3,9 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use serde::Serialize;
 use trapeze_sim::Run;
 use trapeze_sim::tournament::{Round, Standing, standings};
-use trapeze_sim::trace::Trace;
 
 use super::setup;
 use crate::output::Output;
@@ -51,7 +49,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let entrants = setup::entrants(&args.policies)?;
     let mut rounds = Round::synthetic(args.backends.max(1), args.seed);
     for path in &args.trace {
-        let trace = Trace::open(path).with_context(|| format!("{}", path.display()))?;
+        let trace = setup::open(path, None)?;
         let name = path
             .file_stem()
             .map_or_else(String::new, |n| n.to_string_lossy().into());

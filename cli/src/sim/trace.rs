@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use serde::Serialize;
-use trapeze_sim::trace::{Profile, Reading, Trace};
+use trapeze_sim::trace::{LeftOut, Profile, Reading, Trace};
 
 use crate::amount;
 use crate::output::Output;
@@ -32,7 +32,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let mut reports = Vec::new();
     for path in &args.traces {
         let file = path.display().to_string();
-        let trace = Trace::open(path).with_context(|| file.clone())?;
+        let trace = Trace::open(path, u64::MAX).with_context(|| file.clone())?;
         reports.push(Report {
             file,
             profile: trace.profile(),
@@ -67,10 +67,23 @@ impl fmt::Display for Report {
         if reading.out_of_order > 0 {
             writeln!(f, "  {} requests were out of order", reading.out_of_order)?;
         }
+        if reading.untimed > 0 {
+            writeln!(
+                f,
+                "  {} requests without a time have that of the line above",
+                reading.untimed
+            )?;
+        }
         if reading.malformed > 0 {
-            writeln!(f, "  {} lines left out, such as", reading.malformed)?;
-            for (line, wrong) in &reading.examples {
-                writeln!(f, "    line {line}: {wrong}")?;
+            writeln!(f, "  {} lines left out:", reading.malformed)?;
+            for LeftOut {
+                reason,
+                lines,
+                first_line,
+                text,
+            } in &reading.left_out
+            {
+                writeln!(f, "    {lines}: {reason}, first line {first_line}: {text}")?;
             }
         }
         Ok(())

@@ -105,11 +105,20 @@ impl Intake {
         let taken = if arrived.is(Flags::ACK) && arrived.ack() != connection.our_start() {
             Err(Ignored::BadAck)
         } else if arrived.is(Flags::RST) {
-            if reading.allows_reset(&connection, arrived.seq()) {
-                self.end(&connection, End::ClientReset);
-                return Outcome::Ignored(Ignored::Reset);
+            match reading.judge_reset(&connection, arrived.seq()) {
+                Reset::Clients => {
+                    self.end(&connection, End::ClientReset);
+                    return Outcome::Ignored(Ignored::Reset);
+                }
+                Reset::Doubtful => {
+                    let edge = self.edge(&connection);
+                    let challenge = reading.acknowledge_now(&mut connection, edge);
+                    self.counters.acks += 1;
+                    self.actions.push_back(Action::ToClient(challenge));
+                    Err(Ignored::InexactReset)
+                }
+                Reset::Strangers => Err(Ignored::OutsideWindow),
             }
-            Err(Ignored::OutsideWindow)
         } else {
             reading.take_in(&mut connection, arrived, self.bounds.capacity())
         };
@@ -199,7 +208,9 @@ impl Intake {
         reading: Reading,
         arrived: &Arrived<'_>,
     ) -> Outcome<Decision> {
-        if arrived.is(Flags::RST) && reading.allows_reset(&connection, arrived.seq()) {
+        if arrived.is(Flags::RST)
+            && reading.judge_reset(&connection, arrived.seq()) == Reset::Clients
+        {
             self.end(&connection, End::ClientReset);
             return Outcome::Ignored(Ignored::Reset);
         }

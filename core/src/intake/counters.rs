@@ -56,6 +56,8 @@ counters! {
     ended_lingered,
     /// Ended: reset by the client.
     ended_client_reset,
+    /// Ended: the daemon ends.
+    ended_abandoned,
     /// Ended: a new connection of the same 4-tuple.
     ended_replaced,
     /// Ended: made way for a new one. More room: `reading_bytes`, `reading_flows`.
@@ -82,6 +84,8 @@ counters! {
     ignored_scattered,
     /// Ignored: a reset.
     ignored_reset,
+    /// Ignored: a reset that lies not where the client's must be.
+    ignored_inexact_reset,
 }
 
 impl Counters {
@@ -90,6 +94,7 @@ impl Counters {
             End::Closed => &mut self.ended_closed,
             End::Lingered => &mut self.ended_lingered,
             End::ClientReset => &mut self.ended_client_reset,
+            End::Abandoned => &mut self.ended_abandoned,
             End::Replaced => &mut self.ended_replaced,
             End::Evicted => &mut self.ended_evicted,
             End::TimedOut => &mut self.ended_timed_out,
@@ -108,6 +113,7 @@ impl Counters {
             Ignored::Full => &mut self.ignored_full,
             Ignored::Scattered => &mut self.ignored_scattered,
             Ignored::Reset => &mut self.ignored_reset,
+            Ignored::InexactReset => &mut self.ignored_inexact_reset,
         } += 1;
     }
 }

@@ -168,6 +168,20 @@ impl Intake {
         self.end(&connection, End::Evicted);
     }
 
+    /// Nobody reads on here. What has been acknowledged of a head is lost with us: its
+    /// client hears of it at once. All other bytes come again, for whoever is next.
+    pub fn abandon(&mut self) {
+        while let Some(flow) = self.table.take_reading_older_than(u64::MAX) {
+            let mut connection = flow.connection;
+            if let Phase::Reading(reading) = flow.phase
+                && reading.acked > 0
+            {
+                self.reset(&mut connection, &reading);
+                self.end(&connection, End::Abandoned);
+            }
+        }
+    }
+
     fn reset(&mut self, connection: &mut Connection, reading: &Reading) {
         let (seq, ack) = (connection.our_start(), reading.received(connection));
         let reset = connection.segment_to_client(seq, ack, Flags::RST, Vec::new(), ack);

@@ -144,6 +144,8 @@ pub enum Ignored {
     Scattered,
     /// The client reset the connection.
     Reset,
+    /// A reset of whom nobody knows; it was answered.
+    InexactReset,
 }
 
 /// What the caller is to do, in this order.
@@ -210,6 +212,8 @@ pub enum End {
     Lingered,
     /// The client reset it.
     ClientReset,
+    /// The daemon ends, and has acknowledged a part of its head.
+    Abandoned,
     /// A new connection of the same 4-tuple.
     Replaced,
     /// The oldest had to go for a new one.

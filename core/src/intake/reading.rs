@@ -58,6 +58,18 @@ pub(super) enum Urgency {
     Later,
 }
 
+/// A reset, by its place (RFC 5961 §3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reset {
+    /// Exactly where the client's must be.
+    Clients,
+    /// In the window: the client, if it is its own, answers an acknowledgement by
+    /// one that is exact.
+    Doubtful,
+    /// Anywhere else.
+    Strangers,
+}
+
 impl Reading {
     pub(super) fn new(expires: Duration) -> Self {
         Self {
@@ -126,10 +138,18 @@ impl Reading {
         news
     }
 
-    /// May a reset at `seq` be the client's?
-    pub(super) fn allows_reset(&self, connection: &Connection, seq: ClientSeq) -> bool {
-        let oldest = connection.start() + self.acked as u32;
-        oldest.at_or_before(seq) && seq.at_or_before(connection.edge())
+    /// Whose may a reset at `seq` be?
+    pub(super) fn judge_reset(&self, connection: &Connection, seq: ClientSeq) -> Reset {
+        // At the end of what came beyond a gap too, as Linux has it: the client has
+        // sent no more.
+        let next = self.received(connection);
+        if seq == next || seq == self.end(connection) {
+            return Reset::Clients;
+        }
+        match next.at_or_before(seq) && seq.at_or_before(connection.edge()) {
+            true => Reset::Doubtful,
+            false => Reset::Strangers,
+        }
     }
 
     /// The acknowledgement that is due at once, if one is; else notes when.
@@ -161,7 +181,11 @@ impl Reading {
         due.then(|| self.acknowledge_now(connection, edge))
     }
 
-    fn acknowledge_now(&mut self, connection: &mut Connection, edge: ClientSeq) -> Segment {
+    pub(super) fn acknowledge_now(
+        &mut self,
+        connection: &mut Connection,
+        edge: ClientSeq,
+    ) -> Segment {
         self.ack_due = None;
         self.acked = self.assembly.contiguous().len();
         let (seq, ack) = (connection.our_start(), self.received(connection));

@@ -5,6 +5,7 @@
 use std::cell::OnceCell;
 use std::time::Duration;
 
+use super::felt::{self, Felt};
 use super::{BackendId, Backends, Candidate, Finished, Policy, Request, hrw};
 use crate::config::PolicyKind;
 
@@ -70,7 +71,7 @@ impl Ewma {
         } else {
             latency.us
         };
-        us * (c.outstanding as f32 + 1.0) / f32::from(c.weight)
+        us * (felt::requests(c) as f32 + 1.0) / f32::from(c.weight)
     }
 
     /// What is left of a measurement: e^-x, by a series that is the same on every
@@ -93,8 +94,11 @@ impl Policy for Ewma {
         backends: &Backends,
     ) -> Option<BackendId> {
         let usual = OnceCell::new();
-        let cost =
-            |c: &Candidate| self.cost(now, c, || *usual.get_or_init(|| self.usual(backends)));
+        let felt = Felt::by(backends);
+        let cost = |c: &Candidate| {
+            let cost = self.cost(now, c, || *usual.get_or_init(|| self.usual(backends)));
+            cost * felt.factor(c)
+        };
         let (mut least, mut holder, mut equals) = (f32::INFINITY, None, 0);
         for c in backends.open() {
             let own = cost(c);

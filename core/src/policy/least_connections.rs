@@ -1,10 +1,11 @@
 //! Least connections, weighted (LVS's WLC): the backend with the fewest unfinished
-//! requests for its weight.
+//! requests for its weight, where its agent does not say that it is busier than that.
 
 use std::time::Duration;
 
+use super::felt::Felt;
 use super::least::Least;
-use super::{BackendId, Backends, Policy, Request, load};
+use super::{BackendId, Backends, Policy, Request};
 use crate::config::PolicyKind;
 
 #[derive(Debug, Default)]
@@ -23,7 +24,8 @@ impl Policy for LeastConnections {
         _request: &Request,
         backends: &Backends,
     ) -> Option<BackendId> {
-        self.least.next(backends, load::requests)
+        let felt = Felt::by(backends);
+        self.least.next(backends, |c| felt.load(c))
     }
 
     fn placed(
@@ -33,6 +35,7 @@ impl Policy for LeastConnections {
         backends: &Backends,
         chosen: BackendId,
     ) {
-        self.least.took(backends, chosen, load::requests);
+        let felt = Felt::by(backends);
+        self.least.took(backends, chosen, |c| felt.load(c));
     }
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::hash::mix;
-use super::{BackendId, Backends, Memory, Policy, Request};
+use super::{BackendId, Backends, Memory, Policy, Request, Stands};
 use crate::config::PolicyKind;
 
 /// Maglev's parameters.
@@ -133,6 +133,11 @@ impl Policy for Maglev {
         self.follow(backends);
         let at = (u128::from(mix(request.object)) * self.table.len() as u128) >> 64;
         self.table.get(at as usize).map(|&id| BackendId(id))
+    }
+
+    /// The table follows from the backends, and is read by the URL's hash.
+    fn stands(&self) -> Stands {
+        Stands::ByUrl
     }
 
     fn memory(&self) -> Memory {

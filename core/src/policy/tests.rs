@@ -2,6 +2,7 @@
 //! own below `tests/`.
 
 mod even;
+mod feedback;
 mod hrw;
 mod locality;
 mod promises;

@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use super::felt::Felt;
 use super::hash::mix;
 use super::{BackendId, Backends, Candidate, Policy, Request, load};
 use crate::config::PolicyKind;
@@ -46,7 +47,8 @@ impl Policy for TwoChoices {
             point + weight
         };
         let (other, _) = at(point, backends)?;
-        let less = load::order(other, one, load::requests).is_lt();
+        let felt = Felt::by(backends);
+        let less = load::order(other, one, |c| felt.load(c)).is_lt();
         Some(if less { other.id } else { one.id })
     }
 

@@ -5,8 +5,9 @@
 //! ```text
 //! load_A = total_load + request + handoff            of one that has the object
 //! load_B = total_load + request + handoff + disk     of one that has not
-//! load_C = total_load + request                      to find who has most, or little
+//! load_C = total_load + request                      to find who has most
 //! ```
+//! Who has little is found by total_load: figure 13 lets load_C ignore the request.
 //! handoff is 0 for the backend that has the connection, disk for one in the set.
 //! The paper compares these as they are. Where weights differ, total_load is taken for
 //! its weight and the rest as it costs a backend of mean weight, so that weights are
@@ -29,8 +30,13 @@ pub struct XlardRParameters {
     /// the paper's).
     pub disk_cost: u32,
     /// The load at which a backend of mean weight is overloaded, in mean costs of a
-    /// request (1..=65535). The paper calls it the backend's weight and gives no value;
-    /// 65 is LARD's T_high. Below half of it a backend has resources to spare.
+    /// request (1..=65535; default 24). Below half of it a backend has resources to spare.
+    /// The paper calls it the backend's weight, says that weights are set where hardware
+    /// differs (§5.1), and measures on equal hardware: LVS's default is 1, so that an
+    /// object may move only when somebody is wholly idle. On servers with many users
+    /// nobody ever is, and uneven queues stay as they are. 24 is twice what a read and a
+    /// handoff cost: who is overloaded waits for longer, beside one with resources to
+    /// spare, than moving costs.
     pub t_high: u32,
     /// K: a set that has not changed for longer loses a member (1 ms..=1 d; default
     /// 20 s, LARD/R's).
@@ -44,7 +50,7 @@ impl Default for XlardRParameters {
         XlardRParameters {
             handoff_cost: 20,
             disk_cost: 10,
-            t_high: 65,
+            t_high: 24,
             k: Duration::from_secs(20),
             objects: super::OBJECTS,
         }
@@ -83,17 +89,13 @@ impl XlardR {
         }
     }
 
-    /// Lines 7 and 8 of figure 14, with `t_high` for the weight.
-    fn overloaded(
-        &self,
-        n: &Candidate,
-        load_a: u64,
-        request: &Request,
-        backends: &Backends,
-    ) -> bool {
+    /// Lines 7 and 8 of figure 14, with `t_high` for the weight. An idle backend is below
+    /// half of the least one, as in LVS's own scheduler of this form (lblcr), which the
+    /// paper's system has.
+    fn overloaded(&self, n: &Candidate, load_a: u64, backends: &Backends) -> bool {
         let high = (f64::from(self.parameters.t_high) * self.scale.request_us()) as u64;
         let below = |load: u64, c: &Candidate, limit: u64| load < limit * u64::from(c.weight);
-        let idle = |l: &Candidate| below(load_c(request, l, backends), l, high / 2);
+        let idle = |l: &Candidate| below(load::cost_with(l, 0, backends), l, high.div_ceil(2));
         !below(load_a, n, high + 1) && backends.open().iter().any(idle)
     }
 
@@ -132,7 +134,7 @@ impl Policy for XlardR {
         let set = self.sets.get(request.object);
         let load_a = |c: &Candidate| self.load_a(request, c, backends);
         match load::least(request.object, set.open(backends), load_a) {
-            Some(n) if !self.overloaded(n, load_a(n), request, backends) => Some(n.id),
+            Some(n) if !self.overloaded(n, load_a(n), backends) => Some(n.id),
             _ => self.least_load_b(request, &set, backends),
         }
     }

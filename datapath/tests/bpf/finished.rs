@@ -39,7 +39,7 @@ fn the_end_of_the_first_request_is_told_once() {
     let acked = packet(ACK, AFTER, LENGTH, b"");
     let part = packet(ACK, AFTER, LENGTH / 2, b"");
     type Frames = Vec<Vec<u8>>;
-    let table: [(&str, Frames, Option<u8>); 7] = [
+    let table: [(&str, Frames, Option<u8>); 8] = [
         ("nothing yet", vec![part.clone(), acked.clone()], None),
         (
             "the next request",
@@ -64,6 +64,14 @@ fn the_end_of_the_first_request_is_told_once() {
             "FIN before the answer",
             vec![packet(ACK | FIN, AFTER, 0, b"")],
             None,
+        ),
+        (
+            "FIN before the answer, and RST when it comes",
+            vec![
+                packet(ACK | FIN, AFTER, 0, b""),
+                packet(RST, AFTER + 1, 0, b""),
+            ],
+            Some(1),
         ),
         ("RST", vec![acked, packet(RST, AFTER, LENGTH, b"")], Some(0)),
         (

@@ -378,6 +378,14 @@ fn some_syns_get_no_answer() {
         let byte = frame[at] ^ 0x10;
         with(frame, &[(at, byte)])
     };
+    let from = |address: [u8; 4]| {
+        let source = SocketAddrV4::new(address.into(), 5555);
+        Tcp {
+            source,
+            ..syn.clone()
+        }
+        .frame()
+    };
     let table = [
         ("SYN and FIN", flags(SYN | FIN), "bad-flags"),
         ("SYN and RST", flags(SYN | RST), "bad-flags"),
@@ -392,6 +400,14 @@ fn some_syns_get_no_answer() {
         ("damaged option", wrong(TCP_AT + 22), "malformed"),
         ("damaged client port", wrong(TCP_AT), "malformed"),
         ("damaged client address", wrong(ETHERNET + 13), "malformed"),
+        ("damaged time to live", wrong(ETHERNET + 8), "malformed"),
+        ("wrong IP checksum", wrong(ETHERNET + 10), "malformed"),
+        ("from the VIP itself", from(VIP.ip().octets()), "martian"),
+        ("from nobody", from([0, 0, 0, 0]), "martian"),
+        ("from loopback", from([127, 0, 0, 1]), "martian"),
+        ("from a group", from([224, 0, 0, 1]), "martian"),
+        ("from a reserved one", from([240, 0, 0, 1]), "martian"),
+        ("from everybody", from([255; 4]), "martian"),
     ];
     for bench in Bench::both() {
         for (what, frame, reason) in &table {

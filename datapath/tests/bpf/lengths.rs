@@ -125,7 +125,7 @@ fn fragments_and_ip_options_have_their_reasons() {
         }
         assert_eq!(bench.flow(), established());
         for bits in [0x00, 0x40, 0x80] {
-            let frame = with(syn().frame(), &[(AT, bits)]);
+            let frame = summed(with(syn().frame(), &[(AT, bits)]));
             assert_eq!(
                 bench.run(&frame).verdict,
                 Verdict::SendBack,
@@ -149,7 +149,8 @@ fn what_is_not_for_a_service_passes_untouched() {
     let inner = syn().packet();
     let table = [
         ("another port", to(vip, 8080)),
-        ("port 0", to(vip, 82)),
+        ("one more port", to(vip, 82)),
+        ("port 0", to(vip, 0)),
         ("another address", to([198, 51, 100, 8], 80)),
         ("the node itself", to(NODE.octets(), 80)),
         (

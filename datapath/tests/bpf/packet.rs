@@ -174,6 +174,14 @@ pub fn with(mut frame: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {
     frame
 }
 
+/// The frame with the IP checksum that it should have.
+pub fn summed(mut frame: Vec<u8>) -> Vec<u8> {
+    frame[ETHERNET + 10..ETHERNET + 12].fill(0);
+    let check = !sum(&frame[ETHERNET..TCP_AT], 0);
+    frame[ETHERNET + 10..ETHERNET + 12].copy_from_slice(&check.to_be_bytes());
+    frame
+}
+
 /// RFC 1071, sixteen bits at a time.
 pub fn sum(bytes: &[u8], start: u32) -> u16 {
     let mut sum = start;

@@ -115,6 +115,28 @@ fn a_full_accept_queue_gives_the_request_back() {
     agent.receive("room again", &forward(&request()), &rebuilt);
 }
 
+#[test]
+fn a_kernel_without_cookies_gives_the_request_back() {
+    let agent = Agent::on_the_wire();
+    let _server = listener(&agent, VIP);
+    let cookies = |on: &str| std::fs::write("/proc/sys/net/ipv4/tcp_syncookies", on).unwrap();
+    cookies("0");
+    let meta = meta(Kind::Refused(Refusal::NoListener), EPOCH, START);
+    let counted = ["not-rebuilt", "refused"];
+    let expected = Outcome::new(Verdict::SendBack, reply(&meta, &request()), &counted);
+    agent.expect("off", &forward(&request()), &expected);
+    let setup = agent.setup(&request()).expect("it is remembered");
+    assert_eq!((setup.epoch, setup.state), (EPOCH, REFUSED));
+    for on in ["1", "2"] {
+        cookies(on);
+        agent.forget();
+        let mut request = request();
+        request.source.set_port(50_000 + on.parse::<u16>().unwrap());
+        let rebuilt = ["received", "rebuilt", "confirmed"];
+        agent.receive("on again", &forward(&request), &rebuilt);
+    }
+}
+
 /// listen(2) again, with the least backlog that holds one connection.
 fn shorten_queue(server: &TcpListener) {
     use std::os::fd::AsRawFd;

@@ -80,7 +80,8 @@ fn connect(state: &State, host: &str) -> Result<()> {
         &[format!("link set {host} master {BRIDGE}")],
     )?;
     topology::set_offloads(&state.namespace(host), crate::role::INTERFACE, true)?;
-    topology::set_offloads(&state.switch(), host, true)
+    topology::set_offloads(&state.switch(), host, true)?;
+    topology::connect(state, host)
 }
 
 fn insert(state: &mut State, host: &str, settings: &LinkSettings) -> Result<()> {
@@ -99,7 +100,9 @@ fn insert(state: &mut State, host: &str, settings: &LinkSettings) -> Result<()> 
         topology::set_offloads(&switch, end, false)?;
     }
     let relay = start_relay(state, host, &middle, settings)?;
-    // Only now that the relay reads does the port leave the bridge.
+    // Only now that the relay reads does the port leave the bridge, which has all
+    // of the host's frames by then.
+    topology::disconnect(state, host)?;
     ip::batch(
         Some(&switch),
         &[

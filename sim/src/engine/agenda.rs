@@ -12,6 +12,8 @@ pub(super) enum Event {
     Arrival(u32),
     /// A slot's visit to a station is over.
     Visited(u32),
+    /// One of the hardware's changes.
+    Change(u32),
     /// A sharing station asked to be looked at.
     Tick { station: u32, version: u32 },
 }

@@ -9,12 +9,14 @@ use trapeze_core::policy::{
     self, BackendId, Backends, Candidate, Class, CostModel, Finished, Policy, Request, Subject,
 };
 
+use crate::hardware::Condition;
 use crate::workload::{Kind, Object};
 
 /// One dispatcher's policy, and what it knows of the backends.
 pub(super) struct Placement {
     policy: Box<dyn Policy>,
     backends: Backends,
+    conditions: Vec<Condition>,
     loads: Vec<Load>,
     costs: CostModel,
     unfinished: u64,
@@ -69,11 +71,11 @@ pub(super) fn request(object: &Object) -> Request {
 
 impl Placement {
     pub(super) fn new(config: &PolicyConfig, backends: usize, seed: u64) -> Self {
-        let candidates =
-            (0..backends).map(|i| Candidate::new(BackendId(i as u16), &format!("b{}", i + 1), 1));
+        let conditions = vec![Condition::Up; backends];
         Placement {
             policy: policy::build(config, seed),
-            backends: Backends::new(candidates),
+            backends: Backends::new(candidates(&conditions)),
+            conditions,
             loads: vec![Load::default(); backends],
             costs: CostModel::default(),
             unfinished: 0,
@@ -89,8 +91,8 @@ impl Placement {
         }
         request.cost_us = self.costs.estimate(request);
         let now = Duration::from_nanos(now_ns);
-        let backend = policy::preview(&mut *self.policy, now, request, &self.backends)
-            .expect("simulated backends are alive");
+        // With nobody there it waits.
+        let backend = policy::preview(&mut *self.policy, now, request, &self.backends)?;
         let charge_us = self.policy.charge(request, &self.backends, backend);
         self.policy.placed(now, request, &self.backends, backend);
         self.unfinished += 1;
@@ -128,8 +130,34 @@ impl Placement {
             .finished(Duration::from_nanos(now_ns), &finished);
     }
 
+    /// A request's backend is gone.
+    pub(super) fn lost(&mut self, now_ns: u64, request: &Request, placed: &Placed) {
+        self.unfinished -= 1;
+        self.change(now_ns, placed.backend, |load| {
+            load.outstanding -= 1;
+            load.cost_us -= placed.charge_us;
+        });
+        (self.policy).lost(Duration::from_nanos(now_ns), request, placed.backend);
+    }
+
+    /// From now on a backend is like that.
+    pub(super) fn condition(&mut self, backend: usize, into: Condition) {
+        self.conditions[backend] = into;
+        self.backends.set(candidates(&self.conditions));
+        let loads = &self.loads;
+        self.backends.set_loads(|id| {
+            let load = loads[id.index()];
+            (load.outstanding, load.cost_us)
+        });
+    }
+
     pub(super) fn wait(&mut self, slot: u32) {
         self.waiting.push_back(slot);
+    }
+
+    /// Whether it waits again, behind all others.
+    pub(super) fn is_last(&self, slot: u32) -> bool {
+        self.waiting.back() == Some(&slot)
     }
 
     /// Who may try again, now that something has ended.
@@ -152,4 +180,14 @@ impl Placement {
         (self.backends).set_load(backend, load.outstanding, load.cost_us);
         load
     }
+}
+
+fn candidates(conditions: &[Condition]) -> impl Iterator<Item = Candidate> {
+    let present = (0..)
+        .zip(conditions)
+        .filter(|(_, c)| **c != Condition::Gone);
+    present.map(|(number, condition)| Candidate {
+        draining: *condition == Condition::Draining,
+        ..Candidate::new(BackendId(number), &format!("b{}", number + 1), 1)
+    })
 }

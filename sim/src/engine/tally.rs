@@ -19,6 +19,7 @@ pub(super) struct Tally {
     hits: u64,
     disk_reads: u64,
     handoffs: u64,
+    lost: u64,
     by_backend: Vec<u64>,
 }
 
@@ -56,6 +57,7 @@ impl Tally {
             hits: 0,
             disk_reads: 0,
             handoffs: 0,
+            lost: 0,
             by_backend: vec![0; backends],
         };
         if span.warmup == 0 {
@@ -84,6 +86,11 @@ impl Tally {
 
     pub(super) fn disk_read(&mut self) {
         self.disk_reads += u64::from(self.from.is_some());
+    }
+
+    pub(super) fn lost(&mut self) {
+        // A death is rare: it shows even if it falls into the warm-up.
+        self.lost += 1;
     }
 
     pub(super) fn answer(&mut self, answer: Answer) {
@@ -125,6 +132,8 @@ impl Tally {
             })
             .collect();
         let (of_dispatchers, rest) = busy.split_at(dispatchers);
+        let clients = &rest[3 * backends..];
+        let (client_links, client_cpus) = clients.split_at(clients.len() / 2);
         let loads: Vec<f64> = (outstanding_ns.iter().zip(&from.outstanding_ns))
             .map(|(now, before)| now - before)
             .collect();
@@ -144,12 +153,14 @@ impl Tally {
             disk_reads_per_request: share(self.disk_reads, requests),
             balance: balance(&loads),
             handoffs_per_request: share(self.handoffs, requests),
+            lost: self.lost,
             requests_by_backend: self.by_backend,
             dispatcher_busy: Busy::of(of_dispatchers),
             cpu_busy: Busy::of(&rest[..backends]),
             disk_busy: Busy::of(&rest[backends..2 * backends]),
             link_busy: Busy::of(&rest[2 * backends..3 * backends]),
-            client_link_busy: Busy::of(&rest[3 * backends..]),
+            client_link_busy: Busy::of(client_links),
+            client_cpu_busy: Busy::of(client_cpus),
         }
     }
 }

@@ -34,6 +34,7 @@ impl Hardware {
             dispatchers: 1,
             dispatcher: Dispatcher {
                 connection_ns: 0,
+                handshake_ns: 0,
                 request_ns: 0,
                 handoff_ns: 0,
                 ack_ns: 0,
@@ -42,6 +43,7 @@ impl Hardware {
                 cpus: 1,
                 discipline: Discipline::Fifo,
                 connect_ns: 145 * US,
+                rebuild_ns: 145 * US,
                 close_ns: 145 * US,
                 request_ns: 0,
                 send_512_ns: 40 * US,
@@ -58,9 +60,12 @@ impl Hardware {
             },
             clients: Clients {
                 hosts: 1,
+                request_ns: 0,
+                receive_512_ns: 0,
                 link_bps: None,
                 round_trip_ns: 0,
             },
+            changes: Vec::new(),
         }
     }
 
@@ -79,6 +84,7 @@ impl Hardware {
             dispatchers: 1,
             dispatcher: Dispatcher {
                 connection_ns: 38 * US,
+                handshake_ns: 38 * US,
                 request_ns: 49 * US,
                 handoff_ns: 0,
                 ack_ns: 17 * US,
@@ -87,6 +93,7 @@ impl Hardware {
                 cpus: 2,
                 discipline: Discipline::Sharing,
                 connect_ns: 124 * US,
+                rebuild_ns: 124 * US,
                 close_ns: 124 * US,
                 request_ns: 150 * US,
                 send_512_ns: 34 * US,
@@ -103,17 +110,23 @@ impl Hardware {
             },
             clients: Clients {
                 hosts: 3,
+                request_ns: 0,
+                receive_512_ns: 0,
                 link_bps: Some(FAST_ETHERNET),
                 round_trip_ns: 300 * US,
             },
+            changes: Vec::new(),
         }
     }
 
     /// [LVSCAD07 §6.1]: Pentium 4 of 2.4 GHz, 256 MB, disks of 7200 rpm, Fast Ethernet,
-    /// Apache 2.0; six client PCs. The paper gives no times. Chosen: half a millisecond
-    /// of processor for a page of 13 kB; 200 µs on each side of a handoff; ten times a
-    /// request for a read from disk, as in §5.2, which is half a turn and a short seek;
-    /// the memory that 256 MB leave for files.
+    /// Apache 2.0; six client PCs, the slowest a Pentium III of 800 MHz. The paper gives no
+    /// times. Chosen: half a millisecond of processor for a page of 13 kB; 200 µs on each
+    /// side of a handoff, as a connection begins and ends; ten times a request for a read
+    /// from disk, as in §5.2, which is half a turn and a short seek; the memory that
+    /// 256 MB leave for files beside the system and Apache; 4 µs to forward a packet, and
+    /// 30 µs that a backend saves without a handshake of three packets; a millisecond of
+    /// a client's processor for a page of 13 kB.
     pub fn lvscad07() -> Self {
         Hardware {
             name: "lvscad07",
@@ -121,6 +134,7 @@ impl Hardware {
             dispatchers: 1,
             dispatcher: Dispatcher {
                 connection_ns: 20 * US,
+                handshake_ns: 18 * US,
                 request_ns: 5 * US,
                 handoff_ns: 20 * US,
                 ack_ns: 4 * US,
@@ -129,6 +143,7 @@ impl Hardware {
                 cpus: 1,
                 discipline: Discipline::Sharing,
                 connect_ns: 100 * US,
+                rebuild_ns: 70 * US,
                 close_ns: 50 * US,
                 request_ns: 400 * US,
                 send_512_ns: 4 * US,
@@ -139,15 +154,18 @@ impl Hardware {
                     extent_bytes: 128 << 10,
                     seek_ns: 6 * MS,
                 },
-                cache_bytes: 180 << 20,
+                cache_bytes: 160 << 20,
                 replacement: Replacement::Lru,
                 link_bps: Some(FAST_ETHERNET),
             },
             clients: Clients {
                 hosts: 6,
+                request_ns: 300 * US,
+                receive_512_ns: 25 * US,
                 link_bps: Some(FAST_ETHERNET),
                 round_trip_ns: 200 * US,
             },
+            changes: Vec::new(),
         }
     }
 
@@ -160,6 +178,7 @@ impl Hardware {
             dispatchers: 1,
             dispatcher: Dispatcher {
                 connection_ns: 5 * US,
+                handshake_ns: 5 * US,
                 request_ns: 3 * US,
                 handoff_ns: 5 * US,
                 ack_ns: 300,
@@ -168,6 +187,7 @@ impl Hardware {
                 cpus: 8,
                 discipline: Discipline::Sharing,
                 connect_ns: 15 * US,
+                rebuild_ns: 15 * US,
                 close_ns: 10 * US,
                 request_ns: 30 * US,
                 send_512_ns: 200,
@@ -184,9 +204,12 @@ impl Hardware {
             },
             clients: Clients {
                 hosts: 1,
+                request_ns: 0,
+                receive_512_ns: 0,
                 link_bps: None,
                 round_trip_ns: MS,
             },
+            changes: Vec::new(),
         }
     }
 }

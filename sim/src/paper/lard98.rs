@@ -21,7 +21,7 @@ pub(super) fn experiments() -> Vec<Experiment> {
             title: "IBM trace (§4.2), throughput by cluster size",
             setup: "synthetic: 38,527 files of 1029 MB with the trace's coverage",
             trials: trials(|| Box::new(Zipf::like_ibm(SEED))),
-            compare: |outcomes| rows(outcomes, "above 1, less than Rice's", (1.2, 4.0)),
+            compare: |outcomes| rows(outcomes, "slightly more than 2 times", (2.0, 3.0)),
         },
     ]
 }

@@ -3,17 +3,7 @@
 
 use super::{Format, Line, text};
 
-#[derive(Default)]
 pub(super) struct CommonLog;
-
-/// Whether a first line is of a log: it has a request in quotes after blanks.
-pub(super) fn looks_like(line: &str) -> bool {
-    let Some(quote) = line.find('"') else {
-        return line.contains(" [") || (line.split_whitespace().count() > 4 && !line.contains(','));
-    };
-    let before = &line[..quote];
-    before.trim_end().contains([' ', '\t']) && !before.contains(',')
-}
 
 impl Format for CommonLog {
     fn name(&self) -> &'static str {
@@ -21,7 +11,8 @@ impl Format for CommonLog {
     }
 
     fn line(&mut self, line: &str) -> Result<Option<Line>, &'static str> {
-        let (request, rest) = request(line).ok_or("no request with a status after it")?;
+        let (before, request, rest) =
+            request(line).ok_or("no request in quotes with a status after it")?;
         let mut words = rest.split_whitespace();
         let status = text::status(words.next().unwrap_or("")).ok_or("the status is no number")?;
         let bytes = text::bytes(words.next().unwrap_or("")).ok_or("the size is no number")?;
@@ -39,7 +30,7 @@ impl Format for CommonLog {
             return Err("no URL");
         }
         Ok(Some(Line {
-            at_s: date(line),
+            at_s: date(before).filter(|s| s.is_finite()),
             method: method.ok_or("the method is no word")?,
             url: url.to_owned(),
             status,
@@ -48,13 +39,18 @@ impl Format for CommonLog {
     }
 }
 
-/// The request, and what follows it. URLs may hold quotes: the one that ends it has a
-/// status behind it.
-fn request(line: &str) -> Option<(&str, &str)> {
-    let start = line.find('"')? + 1;
+/// What stands before the request, the request, and what follows it. A user may be in
+/// quotes: the request's come after the date. URLs may hold quotes: the one that ends it
+/// has a status behind it.
+fn request(line: &str) -> Option<(&str, &str, &str)> {
+    let dated = line.find("] \"").or_else(|| line.find("]\t\""));
+    let start = dated.map_or_else(|| line.find('"'), |at| Some(at + 2))? + 1;
     (line[start..].match_indices('"'))
-        .map(|(at, _)| (&line[start..start + at], &line[start + at + 1..]))
-        .find(|(_, rest)| {
+        .map(|(at, _)| {
+            let end = start + at;
+            (&line[..start - 1], &line[start..end], &line[end + 1..])
+        })
+        .find(|(_, _, rest)| {
             let first = rest.split_whitespace().next().unwrap_or("");
             first == "-" || (first.len() == 3 && first.bytes().all(|b| b.is_ascii_digit()))
         })
@@ -62,8 +58,9 @@ fn request(line: &str) -> Option<(&str, &str)> {
 
 /// Seconds from `[10/Oct/1995:13:55:36 -0700]`, or `[30:13:55:36]` (day of the month
 /// first, as in the EPA's log).
-fn date(line: &str) -> Option<f64> {
-    let inside = line.split_once('[')?.1.split_once(']')?.0;
+fn date(before: &str) -> Option<f64> {
+    // A client of IPv6 may be in brackets too.
+    let inside = before.rsplit_once('[')?.1.split_once(']')?.0;
     let mut parts = inside.split_whitespace();
     let (stamp, zone) = (parts.next()?, parts.next());
     let fields: Vec<&str> = stamp.split(':').collect();

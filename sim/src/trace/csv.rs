@@ -74,6 +74,9 @@ impl Format for Csv {
             return Ok(None);
         }
         let fields = fields(line, self.separator);
+        if fields.len() <= self.columns.url {
+            return Err("no column for the URL");
+        }
         let field = |column: Option<usize>| {
             (column.and_then(|c| fields.get(c)).map(String::as_str))
                 .unwrap_or("")

@@ -77,8 +77,18 @@ fn malformed_lines_are_counted_and_shown() {
     );
     assert_eq!(urls(&trace), ["/a", "/e"]);
     assert_eq!((trace.reading.lines, trace.reading.malformed), (6, 4));
-    assert_eq!(trace.reading.examples[0], (3, "no URL"));
-    assert_eq!(trace.reading.examples[1], (4, "the time is no number"));
+    let left: Vec<_> = (trace.reading.left_out.iter())
+        .map(|l| (l.reason, l.lines, l.first_line, l.text.as_str()))
+        .collect();
+    assert_eq!(
+        left,
+        [
+            ("no column for the URL", 1, 3, "nonsense"),
+            ("the time is no number", 1, 4, "x,/b,1,200,GET"),
+            ("the size is no number", 1, 5, "1,/c,many,200,GET"),
+            ("the status is no number", 1, 6, "1,/d,1,abc,GET"),
+        ]
+    );
 }
 
 #[test]
@@ -180,6 +190,121 @@ fn without_a_request_there_is_no_trace() {
         let error = Trace::read(text.as_bytes()).unwrap_err();
         assert!(error.to_string().contains("Common Log Format"), "{error}");
     }
+}
+
+/// Lines that logs of today have, each with what is to be made of it.
+#[test]
+fn odd_log_lines_are_read_as_they_are_meant() {
+    let at = "[10/Oct/2025:13:55:36 +0530]";
+    let cases = [
+        // Combined, with an IPv6 client and quotes in the agent.
+        (
+            format!(r#"2001:db8::1 - - {at} "GET /a HTTP/2.0" 200 5 "-" "x \"y\" z""#),
+            "/a",
+        ),
+        // Several addresses, as X-Forwarded-For has them.
+        (
+            format!(r#"1.2.3.4, 5.6.7.8 - - {at} "GET /b HTTP/1.1" 200 -"#),
+            "/b",
+        ),
+        // A user with blanks; a virtual host in front.
+        (
+            format!(r#"www.example.org:80 h - "a b" {at} "GET /c HTTP/1.1" 304 -"#),
+            "/c",
+        ),
+        (
+            format!(r#"[2001:db8::1] - - {at} "GET /c HTTP/1.1" 304 -"#),
+            "/c",
+        ),
+        // HTTP/0.9, escaped quotes, a tab.
+        (format!(r#"h - - {at} "GET /d" 200 5"#), "/d"),
+        (
+            format!(r#"h - - {at} "GET /e\"e HTTP/1.1" 200 5"#),
+            "/e\\\"e",
+        ),
+        (format!("h - - {at} \"GET\t/f\tHTTP/1.0\" 200 5"), "/f"),
+        (
+            format!(r#"h - - {at} "get http://x.example/g?h HTTP/1.1" 200 5"#),
+            "/g",
+        ),
+    ];
+    for (line, path) in &cases {
+        let trace = read(&format!("{line}\r\n"));
+        assert_eq!(urls(&trace), [*path], "{line}");
+        assert_eq!((trace.reading.untimed, trace.reading.malformed), (0, 0));
+    }
+    let all: String = cases.iter().map(|(line, _)| format!("{line}\n")).collect();
+    assert_eq!(read(&all).records.len(), cases.len());
+}
+
+#[test]
+fn nothing_is_lost_without_a_word() {
+    let trace = read(
+        "no log, no CSV
+h - - [10/Oct/2025:13:55:36 +0000] \"GET /a HTTP/1.1\" 200 5
+
+# a comment
+h - - [10/Oct/2025:13:55:36 +0000] \"-\" 408 -
+h - - [whenever] \"GET /b HTTP/1.1\" 200 5
+h - - [10/Oct/2025:13:55:36 +0000] \"GET /c HTTP/1.1\" 200 5k
+h - - [10/Oct/2025:13:55:36 +0000] \"GET /cut
+h - - [10/Oct/2025:13:55:36 +0000] \"-\" 408 -
+",
+    );
+    assert_eq!(urls(&trace), ["/a", "/b"]);
+    let reading = &trace.reading;
+    assert_eq!(
+        (
+            reading.lines,
+            reading.malformed,
+            reading.untimed,
+            reading.blank
+        ),
+        (7, 5, 1, 2)
+    );
+    let left: Vec<_> = (reading.left_out.iter())
+        .map(|l| (l.reason, l.lines, l.first_line))
+        .collect();
+    assert_eq!(
+        left,
+        [
+            ("no URL", 2, 5),
+            ("neither Common Log Format nor CSV", 1, 1),
+            ("the size is no number", 1, 7),
+            ("no request in quotes with a status after it", 1, 8),
+        ]
+    );
+    assert_eq!(
+        reading.lines,
+        trace.records.len() as u64 + reading.malformed
+    );
+}
+
+#[test]
+fn a_line_without_end_takes_no_memory_without_end() {
+    let mut text = b"t,url\n0,/a\n1,/".to_vec();
+    text.resize(text.len() + 3 * LINE_MAX, b'x');
+    text.extend(b"\n2,/b\n");
+    let trace = Trace::read(&text[..]).unwrap();
+    assert_eq!(urls(&trace), ["/a", "/b"]);
+    let left = &trace.reading.left_out[0];
+    assert_eq!((left.reason, left.first_line), ("longer than 1 MiB", 3));
+    assert_eq!(left.text.len(), SHOWN);
+}
+
+#[test]
+fn no_more_is_read_than_is_wanted() {
+    let trace = Trace::read_first("t,url\n0,/a\n1,/b\n2,/c\n".as_bytes(), 2).unwrap();
+    assert_eq!(urls(&trace), ["/a", "/b"]);
+}
+
+#[test]
+fn a_compressed_file_that_is_cut_off_is_an_error() {
+    let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::none());
+    gz.write_all(LOG.as_bytes()).unwrap();
+    let whole = gz.finish().unwrap();
+    let error = Trace::read(&whole[..whole.len() / 2]).unwrap_err();
+    assert!(error.to_string().contains("after line"), "{error}");
 }
 
 proptest::proptest! {

@@ -22,13 +22,18 @@ impl Zipf {
         // Sizes here have nothing to do with popularity.
         let mut sizes = sizes::surge(files, 8e6, &mut dice);
         dice.shuffle(&mut sizes);
+        Self::of_sizes(&sizes, exponent, total_bytes)
+    }
+
+    /// The most popular file's size first; scaled to a total.
+    fn of_sizes(sizes: &[u64], exponent: f64, total_bytes: u64) -> Self {
         let scale = total_bytes as f64 / sizes.iter().sum::<u64>() as f64;
         Zipf {
             name: "zipf".to_owned(),
             objects: (sizes.iter().enumerate())
                 .map(|(i, &bytes)| file(i, (bytes as f64 * scale).ceil() as u64))
                 .collect(),
-            popularity: Weighted::zipf(files, exponent),
+            popularity: Weighted::zipf(sizes.len(), exponent),
             requests_per_connection: 1,
             pace: Pace::Admission,
         }
@@ -37,29 +42,26 @@ impl Zipf {
     /// As the Rice University trace of [LARD98 §4.1] is described: 37,703 files of
     /// 1418 MB, and 97, 98 and 99 % of requests covered by 560, 705 and 927 MB
     /// (figures from memory of the paper). The curve is Zipf's with the top flattened
-    /// (Mandelbrot), fitted to that coverage.
+    /// (Mandelbrot), fitted to that coverage; sizes have nothing to do with popularity.
     pub fn like_rice(seed: u64) -> Self {
-        Self::flattened("rice", 37_703, 1418 << 20, (20.0, 1.35), seed)
+        let popularity = flattened(37_703, 20.0, 1.35);
+        Zipf {
+            popularity,
+            ..Self::new(37_703, 1.0, 1418 << 20, seed).named("rice")
+        }
     }
 
     /// As the IBM trace of [LARD98 §4.1] is described: 38,527 files of 1029 MB, and
-    /// 97, 98 and 99 % of requests covered by 51, 80 and 182 MB (from memory too).
+    /// 97, 98 and 99 % of requests covered by 51, 80 and 182 MB (from memory too). What
+    /// is asked for is smaller than at Rice: popular files are rather the small ones
+    /// ([`sizes::loosely`]), and the curve is fitted with that.
     pub fn like_ibm(seed: u64) -> Self {
-        Self::flattened("ibm", 38_527, 1029 << 20, (20.0, 1.75), seed)
-    }
-
-    fn flattened(
-        name: &str,
-        files: usize,
-        total_bytes: u64,
-        (offset, exponent): (f64, f64),
-        seed: u64,
-    ) -> Self {
-        let weight = |rank: usize| (rank as f64 + offset).powf(-exponent);
-        let weights: Vec<f64> = (1..=files).map(weight).collect();
+        const FILES: usize = 38_527;
+        let mut dice = Dice::new(seed, 0x7a69_7067);
+        let sizes = sizes::loosely(sizes::surge(FILES, 8e6, &mut dice), &mut dice);
         Zipf {
-            popularity: Weighted::new(&weights),
-            ..Self::new(files, 1.0, total_bytes, seed).named(name)
+            popularity: flattened(FILES, 160.0, 1.9),
+            ..Self::of_sizes(&sizes, 1.0, 1029 << 20).named("ibm")
         }
     }
 
@@ -80,6 +82,12 @@ impl Zipf {
         self.pace = pace;
         self
     }
+}
+
+/// The file of rank i is asked for in proportion to `(i + offset)^-exponent`.
+fn flattened(files: usize, offset: f64, exponent: f64) -> Weighted {
+    let weight = |rank: usize| (rank as f64 + offset).powf(-exponent);
+    Weighted::new(&(1..=files).map(weight).collect::<Vec<f64>>())
 }
 
 impl Workload for Zipf {

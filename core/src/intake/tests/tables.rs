@@ -297,27 +297,54 @@ fn partial_checksums_are_whole() {
 }
 
 #[test]
-fn a_reset_ends_reading_if_it_can_be_the_clients() {
+fn only_an_exact_reset_ends_reading() {
+    let reset = |bench: &mut Bench, at| bench.packet(at, Flags::RST, b"");
+    let outside = Outcome::Ignored(Ignored::OutsideWindow);
+    let inexact = Outcome::Ignored(Ignored::InexactReset);
     let mut bench = Bench::new(bounds());
-    assert_eq!(
-        bench.packet(0, Flags::RST, b""),
-        Outcome::Ignored(Ignored::Reset)
-    );
+    assert_eq!(reset(&mut bench, 0), Outcome::Ignored(Ignored::Reset));
     bench.data(0, &HEAD[..10]);
     bench.actions();
-    assert_eq!(
-        bench.packet(-100, Flags::RST, b""),
-        Outcome::Ignored(Ignored::OutsideWindow)
-    );
-    assert_eq!(
-        bench.packet(100_000, Flags::RST, b""),
-        Outcome::Ignored(Ignored::OutsideWindow)
-    );
-    assert_eq!(bench.intake.held_flows(), 1);
-    let bare = bench.arrived(10, Flags::RST, b"");
+    for (at, outcome) in [
+        (-100, &outside),
+        (-1, &outside),
+        (9, &outside),
+        (11, &inexact),
+        (65_000, &inexact),
+        (100_000, &outside),
+    ] {
+        assert_eq!(&reset(&mut bench, at), outcome, "at {at}");
+        // RFC 5961 §3.2: a client that has reset it answers with an exact one.
+        let challenge: &[&str] = match outcome == &inexact {
+            true => &["client ACK 0+0 ack 10"],
+            false => &[],
+        };
+        assert_eq!(bench.actions(), challenge, "at {at}");
+    }
+    assert_eq!(bench.data(10, &HEAD[10..20]), Outcome::Held);
+    let bare = bench.arrived(20, Flags::RST, b"");
     assert_eq!(bench.give(&bare), Outcome::Ignored(Ignored::Reset));
-    assert_eq!(bench.actions(), ["ended ClientReset"]);
+    assert_eq!(bench.actions().last().unwrap(), "ended ClientReset");
     assert_eq!(bench.intake.held_flows(), 0);
+
+    // The bytes before it are lost or late: the client has sent up to there.
+    bench.data(0, &HEAD[..10]);
+    bench.data(15, &HEAD[15..20]);
+    assert_eq!(reset(&mut bench, 15), inexact);
+    assert_eq!(reset(&mut bench, 20), Outcome::Ignored(Ignored::Reset));
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+#[test]
+fn an_inexact_reset_does_not_undo_a_decision() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    assert_eq!(bench.data(10, &HEAD[10..]), Outcome::Decide(27));
+    assert_eq!(bench.packet(28, Flags::RST, b""), Outcome::Assigned);
+    assert_eq!(
+        bench.packet(27, Flags::RST, b""),
+        Outcome::Ignored(Ignored::Reset)
+    );
 }
 
 #[test]
@@ -387,6 +414,24 @@ fn bytes_are_bounded_in_all() {
     // More than there will ever be.
     bench.client = 3;
     assert_eq!(bench.data(0, &[b'c'; 31]), Outcome::Ignored(Ignored::Full));
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+#[test]
+fn a_daemon_that_ends_resets_what_nobody_can_read_on() {
+    let mut bench = Bench::new(bounds());
+    bench.client = 1;
+    bench.data(0, &HEAD[..10]);
+    bench.wait(ms(100));
+    bench.client = 2;
+    bench.data(0, &HEAD[..10]);
+    bench.client = 3;
+    bench.data(0, b"BAD");
+    bench.actions();
+    bench.intake.abandon();
+    // The second's bytes are not acknowledged: they come again. The third is answered.
+    let expected = ["client RST|ACK 0+0 ack 10", "ended Abandoned"];
+    assert_eq!(bench.actions(), expected);
     assert_eq!(bench.intake.held_flows(), 0);
 }
 

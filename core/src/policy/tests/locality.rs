@@ -152,22 +152,32 @@ fn a_set_of_more_than_eight_is_everyone() {
 
 #[test]
 fn xlard_r_weighs_waiting_against_handoff_and_disk() {
-    let mut policy = build(&PolicyKind::XlardR.into(), 0);
+    // As in the paper's own cluster.
+    let config = PolicyConfig::XlardR(XlardRParameters {
+        t_high: 1,
+        ..Default::default()
+    });
+    let mut policy = build(&config, 0);
     let place_at = |policy: &mut dyn Policy, request: &Request, load: &[u32]| {
         place(policy, NOW, request, &loads(load)).unwrap().0
     };
     assert_eq!(place_at(&mut *policy, &file(7), &[3, 1, 2]), 1);
-    // Overloaded, and 0 has less than half; but its disk costs ten requests, and twenty
-    // packets of 114 µs two more.
+    // 0 is idle; its disk costs ten requests, and twenty packets of 114 µs two more.
     let on_one = Request {
         current: Some(BackendId(1)),
         ..file(7)
     };
-    assert_eq!(place_at(&mut *policy, &on_one, &[31, 65, 64]), 0);
-    // Nobody below half of T_high: it stays, at any price.
+    assert_eq!(place_at(&mut *policy, &on_one, &[0, 12, 64]), 1);
+    assert_eq!(place_at(&mut *policy, &on_one, &[0, 13, 64]), 0);
+    // Nobody is idle: it stays, at any price.
+    let mut policy = build(&config, 0);
+    place_at(&mut *policy, &file(7), &[3, 1, 2]);
+    assert_eq!(place_at(&mut *policy, &file(7), &[1, 200, 64]), 1);
+    // By default less than twelve is enough.
     let mut policy = build(&PolicyKind::XlardR.into(), 0);
     place_at(&mut *policy, &file(7), &[3, 1, 2]);
-    assert_eq!(place_at(&mut *policy, &file(7), &[33, 200, 64]), 1);
+    assert_eq!(place_at(&mut *policy, &file(7), &[12, 200, 64]), 1);
+    assert_eq!(place_at(&mut *policy, &file(7), &[11, 200, 64]), 0);
     // A new object goes where the connection is, if the others are hardly better.
     let fresh = |object| Request {
         current: Some(BackendId(2)),

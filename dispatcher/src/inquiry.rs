@@ -1,0 +1,131 @@
+//! Asks after connections that have been idle for a minute, two, four, ...: is the
+//! server's socket still there? What a server ends goes past us, and a client that
+//! has been reset says no more; without asking, such a connection would count as its
+//! backend's until `limits.idle_timeout`.
+//!
+//! A PROBE asks at a sequence number half the space away from the client's. The
+//! answer has that very number only where the socket has come and gone (clause 7.11
+//! of docs/protocol/encapsulation.md); a socket that is there expects another one,
+//! and notices nothing.
+
+use std::net::{IpAddr, SocketAddrV4};
+use std::time::Duration;
+
+use trapeze_core::config::Dispatcher;
+use trapeze_core::flow::{FlowKey, addr_from_bytes};
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::tcp::{Flags, Header};
+use trapeze_datapath::abi::{self, Flow, FlowState, GENEVE_PORT};
+use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::udp::{Outbox, UdpSocket};
+
+use crate::v4;
+
+/// Idle for this long, a connection is asked after for the first time.
+const FIRST: Duration = Duration::from_secs(60);
+
+/// A socket to backends, and what is to be asked.
+pub struct Inquiry {
+    socket: UdpSocket,
+    questions: Outbox,
+}
+
+impl Inquiry {
+    pub fn open(own: &Dispatcher) -> anyhow::Result<Self> {
+        Ok(Self {
+            socket: UdpSocket::bind(SocketAddrV4::new(v4(own.address)?, 0), 0, 1)?,
+            questions: Outbox::default(),
+        })
+    }
+
+    /// Asks after a flow; [`Self::send`] sends it.
+    pub fn ask(
+        &mut self,
+        maps: &DispatcherMaps,
+        keys: &Keys,
+        key: &abi::FlowKey,
+        flow: &Flow,
+    ) -> std::io::Result<()> {
+        let key = FlowKey::from(*key);
+        let backend = maps.backends.get(&flow.backend)?;
+        let Some(IpAddr::V4(backend)) = backend.map(|b| addr_from_bytes(b.addr)) else {
+            return Ok(());
+        };
+        let binding = Binding::of_flow(backend.into(), key.client, key.vip);
+        let (Ok(meta), Some(binding)) = (Meta::decode(&flow.meta), binding) else {
+            return Ok(());
+        };
+        let kind = Kind::Probe;
+        let option = Meta { kind, ..meta }.seal(keys, &binding);
+        let question = Segment {
+            source: key.client,
+            destination: key.vip,
+            header: Header {
+                seq: asked_at(flow),
+                ack: flow.last_ack,
+                flags: Flags::ACK,
+                ..Header::default()
+            },
+            payload: Vec::new(),
+        };
+        let to = SocketAddrV4::new(backend, GENEVE_PORT);
+        (self.questions).push(to, |out| geneve::write(&option, &question.to_packet(), out));
+        Ok(())
+    }
+
+    /// Sends what there is to ask. A question that is lost is asked again later.
+    pub fn send(&mut self) {
+        if !self.questions.is_empty() {
+            self.socket.send(&self.questions);
+            self.questions.clear();
+        }
+    }
+}
+
+/// Whether a flow is to be asked after now, if the last time to ask was `before`.
+pub fn is_due(flow: &Flow, before: Duration, now: Duration) -> bool {
+    let last_seen = Duration::from_nanos(flow.last_seen_ns);
+    let times_asked = |at: Duration| {
+        let idle = at.saturating_sub(last_seen);
+        (idle.as_millis() / FIRST.as_millis()).checked_ilog2()
+    };
+    flow.state == FlowState::Established as u32 && times_asked(now) > times_asked(before)
+}
+
+/// The sequence number at which a flow is asked after.
+pub fn asked_at(flow: &Flow) -> u32 {
+    flow.last_seq ^ 1 << 31
+}
+
+#[cfg(test)]
+mod tests {
+    use trapeze_datapath::abi::Pod;
+
+    use super::*;
+
+    #[test]
+    fn an_idle_flow_is_asked_after_more_and_more_rarely() {
+        let second = Duration::from_secs(1);
+        let flow = Flow {
+            state: FlowState::Established as u32,
+            last_seen_ns: 1000 * 1_000_000_000,
+            ..Flow::zeroed()
+        };
+        let asked = |flow: &Flow, step: u32| -> Vec<u32> {
+            (0..1000 / step)
+                .map(|round| 995 + round * step)
+                .filter(|&at| is_due(flow, (at - step) * second, at * second))
+                .map(|at| at - 1000)
+                .collect()
+        };
+        assert_eq!(asked(&flow, 1), [60, 120, 240, 480, 960]);
+        assert_eq!(asked(&flow, 7), [65, 121, 240, 485, 961]);
+        let closing = Flow {
+            state: FlowState::ClientFin as u32,
+            ..flow
+        };
+        assert!(asked(&closing, 1).is_empty());
+    }
+}
