@@ -36,6 +36,7 @@ mod least_connections;
 mod load;
 mod maglev;
 mod objects;
+mod rent;
 mod request;
 mod round_robin;
 mod scale;
@@ -62,6 +63,7 @@ pub use lacp::LacpParameters;
 pub use lard::LardParameters;
 pub use lard_r::LardRParameters;
 pub use maglev::MaglevParameters;
+pub use rent::RentParameters;
 pub use request::{Bound, Class, Kind, Request, Subject};
 pub use stick::{binding, bound};
 pub use xlard_r::XlardRParameters;
@@ -193,6 +195,7 @@ pub fn build(config: &PolicyConfig, seed: u64) -> Box<dyn Policy> {
         PolicyConfig::BoundedLoads(p) => Box::new(bounded_loads::BoundedLoads::new(*p)),
         PolicyConfig::TwoChoices => Box::new(two_choices::TwoChoices::new(seed)),
         PolicyConfig::Ewma(p) => Box::new(ewma::Ewma::new(*p)),
+        PolicyConfig::Rent(p) => Box::new(rent::Rent::new(*p)),
     }
 }
 

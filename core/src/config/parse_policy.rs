@@ -62,6 +62,7 @@ fn read_parameters(kind: PolicyKind, table: &mut Section<'_>) -> PolicyConfig {
             p.c = c.map_or(p.c, |c| c.into_inner());
         }
         PolicyConfig::Ewma(p) => duration(table, "tau", &mut p.tau, HOUR),
+        PolicyConfig::Rent(p) => objects(table, &mut p.objects),
     }
     config
 }

@@ -2,7 +2,7 @@
 
 use crate::policy::{
     BoundedLoadsParameters, CacheParameters, EwmaParameters, LacpParameters, LardParameters,
-    LardRParameters, MaglevParameters, XlardRParameters,
+    LardRParameters, MaglevParameters, RentParameters, XlardRParameters,
 };
 
 /// A policy and its parameters.
@@ -38,6 +38,8 @@ pub enum PolicyConfig {
     TwoChoices,
     /// `ewma`: least latency, peaks first (Finagle).
     Ewma(EwmaParameters),
+    /// `rent`: least work, with a price for memory; ours.
+    Rent(RentParameters),
 }
 
 impl PolicyConfig {
@@ -59,6 +61,7 @@ impl PolicyConfig {
             PolicyConfig::BoundedLoads(_) => PolicyKind::BoundedLoads,
             PolicyConfig::TwoChoices => PolicyKind::TwoChoices,
             PolicyConfig::Ewma(_) => PolicyKind::Ewma,
+            PolicyConfig::Rent(_) => PolicyKind::Rent,
         }
     }
 
@@ -91,6 +94,7 @@ impl From<PolicyKind> for PolicyConfig {
             }
             PolicyKind::TwoChoices => PolicyConfig::TwoChoices,
             PolicyKind::Ewma => PolicyConfig::Ewma(EwmaParameters::default()),
+            PolicyKind::Rent => PolicyConfig::Rent(RentParameters::default()),
         }
     }
 }
@@ -128,11 +132,13 @@ pub enum PolicyKind {
     TwoChoices,
     /// `ewma`.
     Ewma,
+    /// `rent`.
+    Rent,
 }
 
 impl PolicyKind {
     /// Every policy, in the order of the documentation.
-    pub const ALL: [PolicyKind; 15] = [
+    pub const ALL: [PolicyKind; 16] = [
         PolicyKind::RoundRobin,
         PolicyKind::LeastConnections,
         PolicyKind::Hrw,
@@ -148,6 +154,7 @@ impl PolicyKind {
         PolicyKind::BoundedLoads,
         PolicyKind::TwoChoices,
         PolicyKind::Ewma,
+        PolicyKind::Rent,
     ];
 
     /// Its name in the file.
@@ -168,6 +175,7 @@ impl PolicyKind {
             PolicyKind::BoundedLoads => "bounded-loads",
             PolicyKind::TwoChoices => "two-choices",
             PolicyKind::Ewma => "ewma",
+            PolicyKind::Rent => "rent",
         }
     }
 }

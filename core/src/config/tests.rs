@@ -301,6 +301,8 @@ fn parameters_are_read() {
     }
     let read = policy("name = \"ewma\", tau = \"1s\"");
     assert_eq!(read, PolicyConfig::Ewma(EwmaParameters { tau: second }));
+    let read = policy("name = \"rent\", objects = 5");
+    assert_eq!(read, PolicyConfig::Rent(RentParameters { objects: 5 }));
 }
 
 #[test]

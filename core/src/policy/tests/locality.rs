@@ -264,6 +264,25 @@ fn cache_prediction_prefers_who_has_it() {
     assert_eq!(chosen(&[0, 1000, 0]), 1);
 }
 
+/// Before anything is measured a read is ten answers of a millisecond.
+#[test]
+fn rent_stays_with_the_copy_until_a_second_one_is_cheaper() {
+    let mut policy = build(&PolicyKind::Rent.into(), 0);
+    let request = file(7);
+    policy.placed(NOW, &request, &loads(&[0, 0]), BackendId(0));
+    policy.finished(NOW, &finished(request, BackendId(0)));
+    let asked = NOW + Duration::from_secs(1);
+    let mut chosen = Vec::new();
+    for n in 0..20 {
+        let backends = loads(&[n, 1]);
+        chosen.push(policy.choose(asked, &request, &backends).unwrap().0);
+        policy.placed(asked, &request, &backends, BackendId(0));
+    }
+    let stayed = chosen.iter().take_while(|&&id| id == 0).count();
+    assert!((9..14).contains(&stayed), "{chosen:?}");
+    assert!(chosen[stayed..].iter().all(|&id| id == 1), "{chosen:?}");
+}
+
 /// One MiB holds ten answers of 100 kB; what was asked for again stays longer.
 #[test]
 fn cache_prediction_forgets_as_the_backends_do() {

@@ -14,7 +14,8 @@ fn may_move(kind: PolicyKind) -> Option<f64> {
         | PolicyKind::Cahrd
         | PolicyKind::CachePrediction
         | PolicyKind::Lacp
-        | PolicyKind::BoundedLoads => Some(0.0),
+        | PolicyKind::BoundedLoads
+        | PolicyKind::Rent => Some(0.0),
         // A few entries change hands for a table a hundred times the backends.
         PolicyKind::Maglev => Some(0.05),
         // These do not look at objects.
@@ -160,6 +161,10 @@ fn memory_stays_within_its_bound() {
         (PolicyConfig::Cahrd(xlard_r), 43),
         (PolicyConfig::CachePrediction(cache), 43 + 2 * 2 * 16),
         (PolicyConfig::Lacp(lacp), 43 + 2 * 2 * 16),
+        (
+            PolicyConfig::Rent(RentParameters { objects: OBJECTS }),
+            87 + 3,
+        ),
     ];
     let backends = eight(5, None);
     for (config, bytes) in bounded {
@@ -183,7 +188,7 @@ fn memory_stays_within_its_bound() {
     }
 }
 
-fn bounded_kinds() -> [PolicyKind; 6] {
+fn bounded_kinds() -> [PolicyKind; 7] {
     use PolicyKind::*;
-    [Lard, LardR, XlardR, Cahrd, CachePrediction, Lacp]
+    [Lard, LardR, XlardR, Cahrd, CachePrediction, Lacp, Rent]
 }

@@ -1,0 +1,497 @@
+//! Rent, our own (docs/policies.md, "rent"): a request goes where it costs least, and
+//! memory has a price. What is asked for seldom, or is large, is kept where it displaces
+//! least, so that backends come to differ: some read much and keep little, others keep
+//! what is worth it.
+//!
+//! ```text
+//!   price at b = processor work before it, handoff
+//!              + scarcity of disks * ( P(not in memory) * (queue of its disk + read)
+//!                                    + rent of the bytes while they are kept
+//!                                    + P(gone before it is asked for again) * read )
+//! ```
+//! Nothing is set by hand: what a backend's processor, disk and memory can do is learnt
+//! from when answers come.
+
+mod ages;
+mod costs;
+mod known;
+mod server;
+
+use std::time::Duration;
+
+use super::objects::Objects;
+use super::{BackendId, Backends, Candidate, Finished, Memory, Policy, Request, hrw};
+use crate::config::PolicyKind;
+use ages::Age;
+use costs::Costs;
+use known::Known;
+use server::{History, Pool, Server, sixth};
+
+/// Parameters of rent: how much it may remember, nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RentParameters {
+    /// Objects that are remembered (1..=100,000,000; default a million), 86 bytes each.
+    pub objects: usize,
+}
+
+impl Default for RentParameters {
+    fn default() -> Self {
+        RentParameters {
+            objects: super::OBJECTS,
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Rent {
+    objects: Objects<Known>,
+    /// By id: what each decision reads of all backends,
+    servers: Vec<Server>,
+    /// and what it does not.
+    histories: Vec<History>,
+    /// Of all backends together: a prior for each.
+    pool: Pool,
+    costs: Costs,
+    disks: Disks,
+    /// So many placements later `disks` is worked out again.
+    refresh_in: usize,
+    /// The backends whose weights `servers` have.
+    weighed: u64,
+}
+
+/// How all disks are doing.
+#[derive(Clone, Copy, Debug)]
+struct Disks {
+    /// A read of mean size, in microseconds.
+    read_us: f64,
+    /// The mean queue.
+    queue_us: f64,
+    /// Lifetimes of memory in a microsecond; 0 while nothing leaves.
+    turnover: f64,
+}
+
+/// What is the same for all candidates.
+struct Terms<'r> {
+    known: &'r Known,
+    current: Option<BackendId>,
+    now_us: f64,
+    handoff_us: f64,
+    /// Whether a file is needed, not a program.
+    file: bool,
+    /// Time between requests for it,
+    gap_us: f64,
+    /// and between those that each backend would get by turns.
+    turn_us: f64,
+    /// A read of mean size.
+    mean_us: f64,
+    /// Its own read, as scarce as disks are,
+    read: f64,
+    /// what of it this request pays if there is no copy,
+    share: f64,
+    /// what is added for each microsecond of queue,
+    queue: f64,
+    /// for each microsecond of rent,
+    kib: f64,
+    /// and how busy a disk is with each microsecond of queue.
+    busy: f64,
+}
+
+impl Rent {
+    pub(super) fn new(parameters: RentParameters) -> Self {
+        let costs = Costs::new();
+        Rent {
+            objects: Objects::new(parameters.objects),
+            servers: Vec::new(),
+            histories: Vec::new(),
+            pool: Pool::default(),
+            disks: Disks {
+                read_us: costs.read_us(costs.mean_bytes()),
+                queue_us: 0.0,
+                turnover: 0.0,
+            },
+            costs,
+            refresh_in: 0,
+            weighed: 0,
+        }
+    }
+
+    fn terms<'r>(
+        &self,
+        now: Duration,
+        request: &Request,
+        known: &'r Known,
+        backends: &Backends,
+    ) -> Terms<'r> {
+        let Disks {
+            read_us: mean_us,
+            queue_us,
+            turnover,
+        } = self.disks;
+        let count = backends.open().len().max(1) as f64;
+        let bytes = match known.bytes {
+            0 => self.costs.bytes_of(request.kind),
+            bytes => bytes.into(),
+        };
+        let gap_us = known.gap_us(now).unwrap_or(NEVER_US);
+        // Where disks have queues, a read makes as many wait.
+        let usual_us = queue_us.max(mean_us);
+        let scarcity = usual_us / mean_us;
+        let read = self.costs.read_us(bytes) * scarcity;
+        let share = match turnover > 0.0 {
+            true => (LATER * gap_us * turnover).min(1.0),
+            false => 1.0,
+        };
+        Terms {
+            known,
+            current: request.current,
+            now_us: micros(now),
+            handoff_us: self.costs.handoff_us(),
+            file: !request.class.is_dynamic(),
+            gap_us,
+            turn_us: gap_us * count,
+            mean_us,
+            read,
+            share: read * share,
+            queue: QUEUE / usual_us,
+            kib: bytes / 1024.0 * scarcity,
+            busy: 1.0 / (queue_us + mean_us),
+        }
+    }
+
+    /// What the request would cost at the candidate, in microseconds, if the object is in
+    /// its memory with that probability. What waits there counts for its weight, the rest
+    /// as on a backend of mean weight.
+    fn price(&self, terms: &Terms<'_>, c: &Candidate, chance: f64) -> f64 {
+        let server = self.server(c.id);
+        let scale = server.scale;
+        let mut us = scale * server.processor_us(c);
+        if terms.current.is_some_and(|current| current != c.id) {
+            us += terms.handoff_us;
+        }
+        if !terms.file {
+            return us;
+        }
+        let queue_us = scale * server.disk_us(c, terms.now_us, terms.mean_us);
+        // Lifetimes until it is asked for again.
+        let idle = terms.gap_us * server.turnover;
+        let gone_by_then = sixth(idle).min(1.0);
+        // Reads that a disk with nothing to do makes later cost nobody anything.
+        let busy = (terms.busy * (queue_us + terms.mean_us)).min(1.0);
+        let rent = terms.kib * server.rent_us * idle.min(1.0);
+        us + (1.0 - chance) * terms.share * (1.0 + terms.queue * queue_us)
+            + busy * (rent + gone_by_then * terms.read)
+    }
+
+    /// As [`Rent::price`], whatever is known of copies.
+    fn price_with_copies(&self, terms: &Terms<'_>, c: &Candidate) -> f64 {
+        let chance = chance(terms.known, c.id, self.server(c.id), terms.turn_us);
+        self.price(terms, c, chance)
+    }
+
+    fn server(&self, id: BackendId) -> &Server {
+        self.servers.get(id.index()).unwrap_or(&server::NEW)
+    }
+
+    fn grow(&mut self, id: BackendId) {
+        if self.servers.len() <= id.index() {
+            self.servers.resize(id.index() + 1, server::NEW);
+            (self.histories).resize_with(id.index() + 1, History::default);
+        }
+    }
+
+    /// Means over all backends change slowly: the more there are, the seldomer they are
+    /// worked out.
+    fn refresh(&mut self, now: Duration, backends: &Backends) {
+        if self.weighed != backends.fingerprint() {
+            self.weighed = backends.fingerprint();
+            self.refresh_in = 0;
+            let mean = backends.weight_total() as f64 / backends.open().len().max(1) as f64;
+            for c in backends.open() {
+                self.grow(c.id);
+                self.servers[c.id.index()].scale = mean / f64::from(c.weight);
+            }
+        }
+        if self.refresh_in > 0 {
+            self.refresh_in -= 1;
+            return;
+        }
+        self.refresh_in = backends.open().len() / 8;
+        let read_us = self.costs.read_us(self.costs.mean_bytes());
+        let (mut queues_us, mut turnovers, mut turning) = (0.0, 0.0, 0.0);
+        for c in backends.open() {
+            let server = self.server(c.id);
+            queues_us += server.disk_us(c, micros(now), read_us);
+            if server.turnover > 0.0 {
+                turnovers += server.turnover;
+                turning += 1.0;
+            }
+        }
+        self.disks = Disks {
+            read_us,
+            queue_us: queues_us / backends.open().len().max(1) as f64,
+            turnover: if turning > 0.0 {
+                turnovers / turning
+            } else {
+                0.0
+            },
+        };
+    }
+}
+
+impl Policy for Rent {
+    fn kind(&self) -> PolicyKind {
+        PolicyKind::Rent
+    }
+
+    fn choose(
+        &mut self,
+        now: Duration,
+        request: &Request,
+        backends: &Backends,
+    ) -> Option<BackendId> {
+        let file = !request.class.is_dynamic();
+        let known = file.then(|| self.objects.get(request.object)).flatten();
+        let nothing = Known::default();
+        let terms = self.terms(now, request, known.unwrap_or(&nothing), backends);
+        let mut least = Least::default();
+        match terms.known.spread {
+            true => (backends.open().iter())
+                .for_each(|c| least.offer(self.price_with_copies(&terms, c), c.id)),
+            false => {
+                // A copy makes it cheaper only.
+                for c in backends.open() {
+                    least.offer(self.price(&terms, c, 0.0), c.id);
+                }
+                for &id in terms.known.ids() {
+                    if let Some(c) = backends.get_open(BackendId(id)) {
+                        least.offer(self.price_with_copies(&terms, c), c.id);
+                    }
+                }
+            }
+        }
+        let holder = least.holder?;
+        if least.equals == 1 {
+            return Some(holder);
+        }
+        let equal = |c: &&Candidate| self.price_with_copies(&terms, c) <= least.price;
+        let winner = hrw::winner(request.object, backends.open().iter().filter(equal));
+        Some(winner.map_or(holder, |c| c.id))
+    }
+
+    fn placed(&mut self, now: Duration, request: &Request, backends: &Backends, chosen: BackendId) {
+        self.grow(chosen);
+        self.refresh(now, backends);
+        let server = &mut self.servers[chosen.index()];
+        let history = &mut self.histories[chosen.index()];
+        let Some(c) = backends.get(chosen) else {
+            return;
+        };
+        if c.outstanding == 0 {
+            // What was never reported.
+            history.forget_unfinished(server);
+        }
+        if request.class.is_dynamic() {
+            server.programs_us += f64::from(request.cost_us);
+            return;
+        }
+        let known = self.objects.touch_or_insert(request.object);
+        let bytes = match known.bytes {
+            0 => self.costs.bytes_of(request.kind),
+            bytes => bytes.into(),
+        };
+        let (hit_us, read_us) = (self.costs.hit_us(bytes), self.costs.read_us(bytes));
+        known.asked(now);
+        let turn_us = known.gap_us(now).unwrap_or(NEVER_US) * backends.open().len() as f64;
+        let chance = chance(known, chosen, server, turn_us);
+        let (age, at) = match known.position(chosen) {
+            Some(at) => (Age::of_kib(known.age_kib(at, server)), at),
+            None => (Age::ABSENT, known.push(chosen)),
+        };
+        let in_memory = match known.is_reading(at) {
+            // Who waits for a read does not wait for the processor.
+            true => {
+                known.join(at);
+                known.before[at] != Age::ABSENT && server.chance(known.before[at].kib()) > 0.5
+            }
+            false => {
+                let (cpu_us, queue_us) = (server.processor_us(c), server.reading_us);
+                let ordered_us = (1.0 - chance) * read_us;
+                known.begin(at, age, cpu_us + hit_us, queue_us + read_us, ordered_us);
+                server.begin_read(micros(now), known.ordered_us(at));
+                chance > 0.5
+            }
+        };
+        if in_memory {
+            history.await_hit(server, now, hit_us);
+        }
+        known.used[at] = server.clock();
+    }
+
+    fn finished(&mut self, now: Duration, finished: &Finished) {
+        let id = finished.backend;
+        self.grow(id);
+        let server = &mut self.servers[id.index()];
+        let history = &mut self.histories[id.index()];
+        let began = now.saturating_sub(finished.elapsed);
+        history.overtaken(server, began);
+        let since = |last: Duration| micros(now.saturating_sub(last.max(began)));
+        let (since_answer_us, since_read_us) = (since(history.answered), since(history.read));
+        history.answered = now;
+        let request = &finished.request;
+        if request.class.is_dynamic() {
+            server.programs_us = (server.programs_us - f64::from(request.cost_us)).max(0.0);
+            return;
+        }
+        let bytes = finished.bytes.min(u32::MAX.into()) as u32;
+        self.costs.answers.add(bytes.into());
+        let Some(known) = self.objects.get_mut(request.object) else {
+            return;
+        };
+        let Some(at) = known.position(id) else {
+            return;
+        };
+        if !known.is_reading(at) {
+            return self.costs.hit.add(bytes.into(), since_answer_us);
+        }
+        let age = known.before[at];
+        let chance = if age == Age::ABSENT {
+            0.0
+        } else {
+            server.chance(age.kib())
+        };
+        server.end_read(known.ordered_us(at));
+        let elapsed_us = micros(finished.elapsed);
+        let slow = match finished.hit {
+            Some(hit) => !hit,
+            None => history.is_slow(known, at, elapsed_us, server.is_sure(age)),
+        };
+        if slow || chance < 0.5 {
+            server.read_ended_us = micros(now);
+        }
+        // Nothing but a head: no file was read, and none was used.
+        let spared = bytes < HEAD_BYTES && (age == Age::ABSENT || known.bytes >= 4 * HEAD_BYTES);
+        if spared && !slow {
+            match known.is_joined(at) {
+                true => known.end(at),
+                false => known.undo(at, server),
+            }
+            return self.costs.hit.add(bytes.into(), since_answer_us);
+        }
+        known.end(at);
+        known.learn_bytes(bytes);
+        let whole = known.bytes;
+        let read_us = self.costs.read_us(whole.into());
+        if slow {
+            history.read = now;
+            self.costs.kinds[usize::from(request.kind.number())].add(bytes.into());
+            let kib = f64::from(whole) / 1024.0;
+            history.kept(server, &mut self.pool, now, kib);
+            if chance < 0.2 {
+                self.costs.read.add(bytes.into(), since_read_us);
+            }
+        } else {
+            self.costs.hit.add(bytes.into(), since_answer_us);
+            if server.is_late(age) {
+                history.late_us += read_us;
+                self.pool.late_us += read_us;
+            }
+        }
+        if age != Age::ABSENT {
+            self.pool.ages.add(age, slow);
+            history.ages.add(age, slow);
+        }
+        let mean_kib = self.costs.mean_bytes() / 1024.0;
+        history.settle(server, id, &self.pool, mean_kib);
+    }
+
+    fn lost(&mut self, _now: Duration, request: &Request, backend: BackendId) {
+        self.grow(backend);
+        let server = &mut self.servers[backend.index()];
+        if request.class.is_dynamic() {
+            server.programs_us = (server.programs_us - f64::from(request.cost_us)).max(0.0);
+            return;
+        }
+        let server = &mut self.servers[backend.index()];
+        let Some(known) = self.objects.get_mut(request.object) else {
+            return;
+        };
+        if let Some(at) = known.position(backend)
+            && known.is_reading(at)
+        {
+            server.end_read(known.ordered_us(at));
+            known.undo(at, server);
+            if known.is_nowhere() {
+                self.objects.remove(request.object);
+            }
+        }
+    }
+
+    fn memory(&self) -> Memory {
+        let queued: usize = self.histories.iter().map(History::bytes).sum();
+        Memory {
+            objects: self.objects.len(),
+            objects_max: self.objects.max(),
+            bytes: self.objects.bytes()
+                + self.costs.memory()
+                + self.servers.capacity() * size_of::<Server>()
+                + queued,
+        }
+    }
+}
+
+/// The least price, and who has it.
+#[derive(Clone, Copy, Debug)]
+struct Least {
+    price: f64,
+    holder: Option<BackendId>,
+    equals: u32,
+}
+
+impl Default for Least {
+    fn default() -> Self {
+        Least {
+            price: f64::INFINITY,
+            holder: None,
+            equals: 0,
+        }
+    }
+}
+
+impl Least {
+    fn offer(&mut self, price: f64, id: BackendId) {
+        if price < self.price || self.holder.is_none() {
+            *self = Least {
+                price,
+                holder: Some(id),
+                equals: 1,
+            };
+        } else if price == self.price {
+            self.equals += 1;
+        }
+    }
+}
+
+/// The probability that the backend has the object in memory; it would be asked every
+/// `turn_us` if all were asked by turns.
+fn chance(known: &Known, id: BackendId, server: &Server, turn_us: f64) -> f64 {
+    match known.position(id) {
+        Some(at) => server.chance(known.age_kib(at, server).into()),
+        None if known.spread => server.chance_by_turns(turn_us),
+        None => 0.0,
+    }
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// A queue as long as the mean counts as two reads. Less leaves disks idle, more moves
+/// what has its place: 1 to 6 were tried, and differ by some per cent.
+const QUEUE: f64 = 6.0;
+/// Answers below this are heads: 304, HEAD, errors.
+const HEAD_BYTES: u32 = 512;
+/// Another copy is paid for by the requests of a lifetime: each pays this many shares, at
+/// most the whole, since not all of them will go to it.
+const LATER: f64 = 16.0;
+/// For what has been asked for once.
+const NEVER_US: f64 = 1e18;

@@ -1,0 +1,114 @@
+//! What an answer takes, by its bytes, from what was measured.
+
+use super::super::Kind;
+
+/// What answers take: of the processor and the link from memory, of the disk to be read.
+#[derive(Debug)]
+pub(super) struct Costs {
+    pub(super) hit: Line,
+    pub(super) read: Line,
+    /// Bytes of answers,
+    pub(super) answers: Mean,
+    /// and of what had to be read, by kind.
+    pub(super) kinds: Vec<Mean>,
+}
+
+/// The mean of the last thousand values or so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Mean {
+    count: f32,
+    mean: f32,
+}
+
+/// A straight line through what was measured lately: microseconds over bytes.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Line {
+    count: f64,
+    x: f64,
+    y: f64,
+    xx: f64,
+    xy: f64,
+}
+
+const REMEMBERED: f64 = 1024.0;
+const ENOUGH: f64 = 8.0;
+
+impl Mean {
+    pub(super) fn add(&mut self, value: f64) {
+        self.count = (self.count + 1.0).min(REMEMBERED as f32);
+        self.mean += (value as f32 - self.mean) / self.count;
+    }
+
+    pub(super) fn get(&self) -> Option<f64> {
+        (self.count > 0.0).then_some(self.mean.into())
+    }
+}
+
+impl Line {
+    pub(super) fn add(&mut self, x: f64, y: f64) {
+        self.count = (self.count + 1.0).min(REMEMBERED);
+        let part = 1.0 / self.count;
+        let (dx, dy) = (x - self.x, y - self.y);
+        self.x += dx * part;
+        self.y += dy * part;
+        self.xx += (dx * dx * (1.0 - part) - self.xx) * part;
+        self.xy += (dx * dy * (1.0 - part) - self.xy) * part;
+    }
+
+    /// Never falling, never below nothing; none before enough is known.
+    pub(super) fn at(&self, x: f64) -> Option<f64> {
+        let steepest = if self.x > 0.0 { self.y / self.x } else { 0.0 };
+        let slope = match self.xx > 0.0 {
+            true => (self.xy / self.xx).clamp(0.0, steepest),
+            false => 0.0,
+        };
+        (self.count >= ENOUGH).then_some(self.y + slope * (x - self.x))
+    }
+}
+
+impl Costs {
+    pub(super) fn new() -> Self {
+        Costs {
+            hit: Line::default(),
+            read: Line::default(),
+            answers: Mean::default(),
+            kinds: vec![Mean::default(); Kind::COUNT],
+        }
+    }
+
+    /// Of an answer of unknown kind.
+    pub(super) fn mean_bytes(&self) -> f64 {
+        self.answers.get().unwrap_or(UNKNOWN_BYTES)
+    }
+
+    /// Of an object that was not answered before: like others of its kind.
+    pub(super) fn bytes_of(&self, kind: Kind) -> f64 {
+        let mean = self.kinds[usize::from(kind.number())].get();
+        mean.unwrap_or_else(|| self.mean_bytes())
+    }
+
+    /// Microseconds for an answer from memory.
+    pub(super) fn hit_us(&self, bytes: f64) -> f64 {
+        self.hit.at(bytes).unwrap_or(UNKNOWN_US).max(1.0)
+    }
+
+    /// Microseconds of disk; before anything is measured, ten answers [LVSCAD07 §5.2].
+    pub(super) fn read_us(&self, bytes: f64) -> f64 {
+        let read_us = self.read.at(bytes);
+        read_us
+            .unwrap_or_else(|| 10.0 * self.hit_us(bytes))
+            .max(1.0)
+    }
+
+    /// Each side of a handoff does what an answer without bytes takes.
+    pub(super) fn handoff_us(&self) -> f64 {
+        self.hit.at(0.0).unwrap_or(0.0)
+    }
+
+    pub(super) fn memory(&self) -> usize {
+        self.kinds.capacity() * size_of::<Mean>()
+    }
+}
+
+const UNKNOWN_US: f64 = 1000.0;
+const UNKNOWN_BYTES: f64 = 8192.0;
