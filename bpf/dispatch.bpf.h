@@ -8,6 +8,7 @@
  *   the first of a proved one  placed as one like it before      standing
  *                              or given to the daemon            forward
  *   a later request            the same; it may change hands     boundary
+ *   encapsulated by a spray    unpacked, then as above           dispatch
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
@@ -20,6 +21,7 @@
 #include "lib/packet.bpf.h"
 #include "lib/handshake.bpf.h"
 #include "lib/forward.bpf.h"
+#include "lib/heartbeat.bpf.h"
 #include "lib/flow.bpf.h"
 #include "lib/icmp.bpf.h"
 #include "lib/standing.bpf.h"
@@ -184,8 +186,19 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	return dispatch_unknown(ctx, segment, service, flow);
 }
 
-/* Other nodes' packets to our daemon: what is forged does not get as far as its queue. */
-static __noinline int guard_daemon(context_t *ctx)
+/* Besides verdicts: a client's packet, which a spray had encapsulated, is in the packet's place. */
+#define UNPACKED 0x100
+
+static __always_inline int unpack(context_t *ctx)
+{
+	if (context_shrink(ctx))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_UNPACKED);
+	return UNPACKED;
+}
+
+/* Other nodes' packets: heartbeats, what sprays send, and what is for our daemon; nothing forged gets there. */
+static __noinline int receive(context_t *ctx)
 {
 	const __u32 at = sizeof(struct ethhdr);
 	struct node *self = this_node();
@@ -199,10 +212,34 @@ static __noinline int guard_daemon(context_t *ctx)
 		return drop(DROP_BAD_ENCAP);
 	if (h.ip.protocol == IPPROTO_TCP && context_load(ctx, at + sizeof(h), ports, sizeof(ports)))
 		return drop(DROP_BAD_ENCAP);
-	return is_authentic(&h, ports[0], ports[1]) ? VERDICT_PASS : drop(DROP_BAD_TAG);
+	if (!is_authentic(&h, ports[0], ports[1]))
+		return drop(DROP_BAD_TAG);
+	switch (h.outer.meta.kind) {
+	case META_SPRAYED:
+		return unpack(ctx);
+	case META_BEAT:
+		return answer_beat(ctx, &h);
+	default:
+		return VERDICT_PASS;
+	}
 }
 
-SEC(DISPATCH_SECTION)
+/* The IPv4 header, if there is one and nothing in front of it but Ethernet. */
+static __always_inline struct iphdr *find_ip(context_t *ctx)
+{
+	struct ethhdr *ethernet;
+	struct iphdr *ip;
+
+	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)))
+		return NULL;
+	ethernet = context_data(ctx);
+	ip = (void *)(ethernet + 1);
+	if ((void *)(ip + 1) > context_end(ctx) || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4)
+		return NULL;
+	return ip;
+}
+
+SEC(HOOK_SECTION)
 int dispatch(context_t *ctx)
 {
 	struct node *self = this_node();
@@ -211,16 +248,18 @@ int dispatch(context_t *ctx)
 	struct ethhdr *ethernet;
 	struct tcp_header *tcp;
 	struct iphdr *ip;
+	int verdict;
 
 	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)) || !self ||
-	    !context_is_for_us(ctx, self->mac))
+	    !context_is_for_us(ctx, self->mac) || !(ip = find_ip(ctx)))
 		return VERDICT_NEXT;
-	ethernet = context_data(ctx);
-	ip = (void *)(ethernet + 1);
-	if ((void *)(ip + 1) > context_end(ctx) || ethernet->h_proto != bpf_htons(ETH_P_IP) || ip->version != 4)
-		return VERDICT_NEXT;
-	if (ip->protocol == IPPROTO_UDP)
-		return guard_daemon(ctx);
+	if (ip->protocol == IPPROTO_UDP) {
+		verdict = receive(ctx);
+		if (verdict != UNPACKED)
+			return verdict;
+		if (!(ip = find_ip(ctx)))
+			return drop(DROP_MALFORMED);
+	}
 	if (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_ICMP)
 		return VERDICT_NEXT;
 	if (ip->ihl != 5 || ip->frag_off & bpf_htons(IP_MORE_FRAGMENTS | IP_OFFSET_MASK)) {

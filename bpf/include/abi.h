@@ -81,6 +81,10 @@ enum meta_kind {
 	META_GC = 16, /* owner -> the one before it: an acknowledgement for your range */
 	META_RETIRED = 17, /* older owner -> the one after it: the client has had all of mine */
 	META_NEXT = 18, /* as REQUEST: what starts at a boundary of a flow that has an owner */
+	/* docs/protocol/spray.md */
+	META_SPRAYED = 19, /* spray -> dispatcher: a client's packet, as it came */
+	META_BEAT = 20, /* spray -> dispatcher or spray: are you there? */
+	META_BEAT_REPLY = 21, /* dispatcher or spray -> spray: its data path is */
 };
 
 /* Why an owner does not give a flow up. */
@@ -95,6 +99,12 @@ enum held {
 #define RELEASE_HALF_PIPE 1
 #define RELEASED_DRAINED 1
 #define RELEASED_HALF_PIPE 2
+
+/* `reason` of a BEAT and of a BEAT_REPLY: what the sender is. */
+enum member_role {
+	MEMBER_SPRAY = 1,
+	MEMBER_DISPATCHER = 2,
+};
 
 enum refusal {
 	REFUSAL_NONE = 0,
@@ -310,9 +320,75 @@ struct node {
 	__be32 address; /* its own, where its daemon listens */
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
-	__u16 pad;
+	__u16 behind; /* 1: clients' packets come by way of a spray or a router's choice, answers do not go back there */
 	__u32 since_s; /* of the cluster's clock, when its data path came up: it knows nothing of before; 0: always there */
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
+};
+
+/*
+ * What a node says when it is asked whether it is there: `says` as long as its daemon
+ * renews it, `afterwards` without one. A dispatcher says its workload factor, 1 to 1000
+ * (0: not known) [SPLICE06 §4.2]; a spray its enum spray_state.
+ */
+struct presence {
+	__u32 role; /* enum member_role; 0: it answers nobody */
+	__u32 says;
+	__u32 afterwards;
+	__u32 pad;
+	__u64 until_ns; /* CLOCK_MONOTONIC */
+};
+
+enum spray_state {
+	SPRAY_STANDBY = 1,
+	SPRAY_ACTIVE = 2, /* it has the service addresses */
+	SPRAY_YIELDING = 3, /* another one may have them: it goes, has no daemon, or hears no dispatcher */
+};
+
+/* Who has asked this node whether it is there. */
+struct peer {
+	__u64 heard_ns; /* CLOCK_MONOTONIC_COARSE */
+	__u32 beat; /* the latest one's number */
+	__u32 role; /* enum member_role */
+	__u32 said;
+	__u32 pad;
+};
+
+#define DISPATCHERS_MAX 256
+
+/* Spray: where a dispatcher is; value of the dispatchers map (slot = index). */
+struct dispatcher {
+	__u8 addr[16];
+	__u8 name[32]; /* NUL-padded; empty: free slot */
+	__be32 source; /* our address towards it */
+	__u32 live; /* 1: it answers heartbeats (the daemon says) */
+	/* next hop, as the data path last looked it up */
+	__u64 resolved_ns;
+	__u32 ifindex;
+	__u8 destination_mac[6];
+	__u8 source_mac[6];
+	__u32 far; /* 1: behind a router, where a link address does not reach */
+	__u32 pad;
+};
+
+/* How a packet draws its lot. */
+enum spray_mode {
+	SPRAY_BATCH = 1, /* in turn, so many packets the same [SPLICE06 §6.2] */
+	SPRAY_WORKLOAD = 2, /* by chance; who has more capacity to spare has more lots [SPLICE06 §4.2] */
+	SPRAY_FLOW_HASH = 3, /* by its 4-tuple */
+};
+
+struct spraying {
+	__u32 mode; /* enum spray_mode */
+	__u32 batch; /* packets, at least 1 */
+	__u64 k0; /* of the SipHash over 4-tuples: the same on every node, and no secret */
+	__u64 k1;
+};
+
+/* Which dispatcher (slot) each lot stands for; the modes fill it in different ways. */
+#define LOTS 65536
+#define NO_DISPATCHER 0xffff
+struct lots {
+	__u16 slots[LOTS];
 };
 
 /* Agent: what was rebuilt last for a 4-tuple (at most once). */
@@ -461,7 +537,8 @@ struct server {
 	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing: its client need not hear of it") \
 	X(OLDER, "older-range", "a request for a backend that still sends an earlier answer") \
 	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected") \
-	X(MARTIAN, "martian", "a SYN from an address that no client has: forged")
+	X(MARTIAN, "martian", "a SYN from an address that no client has: forged") \
+	X(NO_DISPATCHER, "no-dispatcher", "no dispatcher is there to have it: see trapeze status")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -494,6 +571,10 @@ enum drop_reason {
 	X(RETIRED, "retired", "older owners whose client has had all of theirs") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
 	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more") \
+	X(SPRAYED, "sprayed", "packets sent on to dispatchers") \
+	X(ENCAPSULATED, "encapsulated", "of these, to dispatchers behind a router") \
+	X(UNPACKED, "unpacked", "packets that a spray has encapsulated") \
+	X(BEAT, "beat-answered", "heartbeats answered") \
 	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
 
 enum event {

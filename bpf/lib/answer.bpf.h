@@ -6,6 +6,7 @@
 #pragma once
 
 #include "checksum.bpf.h"
+#include "node.bpf.h"
 
 #define ANSWER_OPTIONS_MAX 20
 #define TCP_HEADER_MAX 60
@@ -69,11 +70,12 @@ static __noinline enum checksum_state read_options(context_t *ctx, const struct 
 	return header_checksum(segment, &header);
 }
 
-/* Sends `answer` back to where the packet in hand came from. */
+/* Sends `answer` to the client: the way back that the packet in hand came, unless that is a spray's. */
 static __noinline int send_answer(context_t *ctx, const struct segment *segment, struct answer *answer,
 				  enum checksum_state request)
 {
 	__u32 length = sizeof(struct tcp_header) + answer->options_length;
+	struct node *self = this_node();
 	struct {
 		struct ethhdr ethernet;
 		struct iphdr ip;
@@ -125,6 +127,8 @@ static __noinline int send_answer(context_t *ctx, const struct segment *segment,
 				  answer->options_length))
 			goto refused;
 	}
+	if (self && self->behind)
+		return context_send_routed(ctx, segment->vip, segment->client);
 	return context_send_back(ctx);
 refused:
 	count_drop(DROP_REWRITE);

@@ -8,7 +8,7 @@ typedef struct __sk_buff context_t;
 #define VERDICT_NEXT TC_ACT_UNSPEC
 #define VERDICT_PASS TC_ACT_OK
 #define VERDICT_DROP TC_ACT_SHOT
-#define DISPATCH_SECTION "tcx/ingress"
+#define HOOK_SECTION "tcx/ingress"
 
 static __always_inline void *context_data(const context_t *ctx)
 {
@@ -52,12 +52,31 @@ static __always_inline long context_resize(context_t *ctx, __u32 length)
 	return length == ctx->len ? 0 : bpf_skb_change_tail(ctx, length, 0);
 }
 
-/* Makes room for ENCAP_LEN bytes behind the Ethernet header; its content is undefined. */
+/*
+ * Makes room for ENCAP_LEN bytes behind the Ethernet header; its content is undefined.
+ * A packet that came encapsulated from a virtual interface is still marked as such when
+ * it is unpacked, with its inner headers where they were: the kernel refuses to mark it
+ * again, and need not.
+ */
 static __always_inline long context_grow(context_t *ctx)
 {
-	return bpf_skb_adjust_room(ctx, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
-				   BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-					   BPF_F_ADJ_ROOM_FIXED_GSO);
+	if (!bpf_skb_adjust_room(ctx, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
+				 BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					 BPF_F_ADJ_ROOM_FIXED_GSO))
+		return 0;
+	return bpf_skb_adjust_room(ctx, ENCAP_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+/* Takes ENCAP_LEN bytes behind the Ethernet header away. */
+static __always_inline long context_shrink(context_t *ctx)
+{
+	return bpf_skb_adjust_room(ctx, -ENCAP_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO);
+}
+
+/* To where the kernel's routes say, not to where the packet came from. */
+static __always_inline int context_send_routed(context_t *ctx, __be32 from, __be32 to)
+{
+	return bpf_redirect_neigh(ctx->ifindex, NULL, 0, 0);
 }
 
 static __always_inline int context_send_back(context_t *ctx)

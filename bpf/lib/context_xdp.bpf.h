@@ -7,7 +7,7 @@ typedef struct xdp_md context_t;
 #define VERDICT_NEXT XDP_PASS
 #define VERDICT_PASS XDP_PASS
 #define VERDICT_DROP XDP_DROP
-#define DISPATCH_SECTION "xdp"
+#define HOOK_SECTION "xdp"
 
 static __always_inline void *context_data(const context_t *ctx)
 {
@@ -73,4 +73,34 @@ static __always_inline int context_send_back(context_t *ctx)
 static __always_inline int context_send(context_t *ctx, __u32 ifindex)
 {
 	return ifindex == ctx->ingress_ifindex ? XDP_TX : bpf_redirect(ifindex, 0);
+}
+
+/* Takes ENCAP_LEN bytes behind the Ethernet header away. */
+static __always_inline long context_shrink(context_t *ctx)
+{
+	struct ethhdr ethernet;
+
+	if (context_load(ctx, 0, &ethernet, sizeof(ethernet)) || bpf_xdp_adjust_head(ctx, ENCAP_LEN))
+		return -1;
+	return context_store(ctx, 0, &ethernet, sizeof(ethernet));
+}
+
+/*
+ * To where the kernel's routes say. It resolves no neighbour for us: without one the
+ * packet goes to where it came from, a spray or a router, which knows the way.
+ */
+static __always_inline int context_send_routed(context_t *ctx, __be32 from, __be32 to)
+{
+	struct bpf_fib_lookup fib = {
+		.family = 2, /* AF_INET */
+		.l4_protocol = IPPROTO_TCP,
+		.ifindex = ctx->ingress_ifindex,
+		.ipv4_src = from,
+		.ipv4_dst = to,
+	};
+
+	if (bpf_fib_lookup(ctx, &fib, sizeof(fib), 0) != BPF_FIB_LKUP_RET_SUCCESS ||
+	    context_store(ctx, 0, fib.dmac, ETH_ALEN) || context_store(ctx, ETH_ALEN, fib.smac, ETH_ALEN))
+		return context_send_back(ctx);
+	return context_send(ctx, fib.ifindex);
 }

@@ -2,12 +2,7 @@
 /* dispatch_maps: what a dispatcher's data path knows. Sizes are set at load. */
 #pragma once
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, struct service_key);
-	__type(value, struct service);
-} services SEC(".maps");
+#include "services.bpf.h"
 
 /* Written by the daemon after a decision, aged by the data path. */
 struct {
@@ -75,13 +70,4 @@ static __always_inline struct workbench *this_workbench(void)
 	__u32 zero = 0;
 
 	return bpf_map_lookup_elem(&workbench, &zero);
-}
-
-/* With port 0: is it the address of any service? */
-static __always_inline struct service *find_service(__be32 address, __be16 port)
-{
-	struct service_key key = { .port = port };
-
-	map_ipv4(key.addr, address);
-	return bpf_map_lookup_elem(&services, &key);
 }

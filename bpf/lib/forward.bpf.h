@@ -5,31 +5,7 @@
  */
 #pragma once
 
-#include "encapsulation.bpf.h"
-
-/* A next hop is looked up anew after this long. */
-#define NEXT_HOP_LIFETIME_NS 1000000000ull
-
-#define AF_INET 2
-
-/* All that goes in front of the inner IP packet. */
-struct new_head {
-	__u16 alignment;
-	struct ethhdr ethernet;
-	struct encapsulation encapsulation;
-};
-
-/* Grows the packet, and puts the new head in place of its Ethernet header. */
-static __always_inline bool encapsulate(context_t *ctx, struct new_head *head)
-{
-	const __u32 length = sizeof(struct ethhdr) + sizeof(struct encapsulation);
-
-	if (context_grow(ctx) || context_store(ctx, 0, &head->ethernet, length)) {
-		count_drop(DROP_REWRITE);
-		return false;
-	}
-	return true;
-}
+#include "outer.bpf.h"
 
 /* Outer source port: entropy for the network's hashes (RFC 8926 3.3). */
 static __always_inline __be16 entropy_port(const struct segment *segment)

@@ -5,22 +5,10 @@
  */
 #pragma once
 
-#define ICMP_UNREACHABLE 3
-#define ICMP_TIME_OVER 11
-#define ICMP_PARAMETER 12
-
-/* An ICMP error and the start of the packet that it is about. */
-struct icmp_error {
-	struct iphdr ip;
-	struct icmp_header icmp;
-	struct iphdr quoted;
-	__be16 quoted_source;
-	__be16 quoted_dest;
-} __attribute__((packed));
+#include "quoted.bpf.h"
 
 static __noinline int dispatch_icmp(context_t *ctx)
 {
-	__u16 length;
 	struct icmp_error error;
 	struct flow_key key;
 	struct siphash_key *signing;
@@ -30,17 +18,7 @@ static __noinline int dispatch_icmp(context_t *ctx)
 	__u32 slot;
 	int verdict;
 
-	if (context_load(ctx, sizeof(struct ethhdr), &error, sizeof(error)))
-		return VERDICT_NEXT;
-	length = bpf_ntohs(error.ip.tot_len);
-	if (length < sizeof(error) || length + sizeof(struct ethhdr) > context_length(ctx))
-		return VERDICT_NEXT;
-	if (error.icmp.type != ICMP_UNREACHABLE && error.icmp.type != ICMP_TIME_OVER &&
-	    error.icmp.type != ICMP_PARAMETER)
-		return VERDICT_NEXT;
-	if (error.quoted.protocol != IPPROTO_TCP || error.quoted.ihl != 5)
-		return VERDICT_NEXT;
-	if (error.ip.daddr != error.quoted.saddr || !find_service(error.quoted.saddr, error.quoted_source))
+	if (!read_icmp_error(ctx, &error) || !find_service(error.quoted.saddr, error.quoted_source))
 		return VERDICT_NEXT;
 
 	key = flow_key_v4(error.quoted.daddr, error.quoted.saddr, error.quoted_dest, error.quoted_source);
@@ -55,7 +33,8 @@ static __noinline int dispatch_icmp(context_t *ctx)
 	meta = flow->meta;
 	meta.kind = META_ICMP;
 	set_tag(&meta, meta_tag(signing, &meta, mapped_ipv4(backend->addr), error.ip.saddr, error.ip.daddr, 0, 0));
-	verdict = send_to_backend(ctx, slot, &meta, key.client_port | bpf_htons(0xc000), length);
+	verdict = send_to_backend(ctx, slot, &meta, key.client_port | bpf_htons(0xc000),
+				  bpf_ntohs(error.ip.tot_len));
 	if (verdict != VERDICT_DROP)
 		count_event(EVENT_ICMP_FORWARDED);
 	return verdict;

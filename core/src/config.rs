@@ -31,6 +31,11 @@ pub struct Config {
     pub name: String,
     /// Keys that authenticate what nodes send each other; the first one signs.
     pub keys: Vec<ClusterKey>,
+    /// Hosts that spread packets over dispatchers, in the order in which they are to have
+    /// the service addresses; none where there is one dispatcher, or routers spread.
+    pub sprays: Vec<Spray>,
+    /// How they spread.
+    pub spraying: Spraying,
     /// Hosts that read requests.
     pub dispatchers: Vec<Dispatcher>,
     /// Hosts that serve.
@@ -60,6 +65,13 @@ impl Config {
         }
     }
 
+    /// The spray that a host takes itself for.
+    pub fn own_spray(&self, name: &str) -> Result<&Spray, NotNamed> {
+        let names = self.sprays.iter().map(|s| &s.name);
+        let own = self.spray(name);
+        own.ok_or_else(|| NotNamed::new("spray", name, names))
+    }
+
     /// The dispatcher that a host takes itself for.
     pub fn own_dispatcher(&self, name: &str) -> Result<&Dispatcher, NotNamed> {
         let names = self.dispatchers.iter().map(|d| &d.name);
@@ -72,6 +84,11 @@ impl Config {
         let names = self.backends.iter().map(|b| &b.name);
         let own = self.backend(name);
         own.ok_or_else(|| NotNamed::new("backend", name, names))
+    }
+
+    /// The spray of that name.
+    pub fn spray(&self, name: &str) -> Option<&Spray> {
+        self.sprays.iter().find(|s| s.name == name)
     }
 
     /// The dispatcher of that name.
@@ -104,6 +121,27 @@ impl Config {
         request
     }
 
+    /// The service addresses, each once, in order.
+    pub fn vips(&self) -> Vec<IpAddr> {
+        let mut vips: Vec<IpAddr> = self.services.iter().map(|s| s.address.ip()).collect();
+        vips.sort();
+        vips.dedup();
+        vips
+    }
+
+    /// Do packets come to dispatchers by way of somebody who chooses one: a spray, or,
+    /// with several dispatchers and no spray, a router? They do not answer ARP for the
+    /// service addresses then, and answer clients by their own routes.
+    pub fn dispatchers_are_behind(&self) -> bool {
+        !self.sprays.is_empty() || self.dispatchers.len() > 1
+    }
+
+    /// Can a flow's packets come to more than one dispatcher while all of them live?
+    pub fn scatters_flows(&self) -> bool {
+        let by_flow = matches!(self.spraying.mode, SprayMode::FlowHash);
+        !self.sprays.is_empty() && self.dispatchers.len() > 1 && !by_flow
+    }
+
     /// The service at exactly that address and port.
     pub fn service_at(&self, address: SocketAddr) -> Option<&Service> {
         self.services.iter().find(|s| s.address == address)
@@ -126,6 +164,64 @@ impl std::fmt::Debug for ClusterKey {
     }
 }
 
+/// A host that spreads packets over dispatchers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spray {
+    /// Unique among nodes, at most 31 bytes of `[a-z0-9.-]`.
+    pub name: String,
+    /// Its own address, not the VIP.
+    pub address: IpAddr,
+    /// The network interface on which clients and dispatchers are reached.
+    pub interface: String,
+    /// Where the data path is attached.
+    pub attach: Attach,
+}
+
+/// How sprays spread packets over dispatchers, and ask whether those are there.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Spraying {
+    /// Who has a packet.
+    pub mode: SprayMode,
+    /// How often a spray asks dispatchers and the other sprays (10 ms..=5 s; default
+    /// 200 ms); three missed in a row are a failure [SPLICE06 §7.3].
+    pub heartbeat: Duration,
+}
+
+/// Who has a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SprayMode {
+    /// One dispatcher after the other, so many packets each (1..=65535; the paper's 40)
+    /// [SPLICE06 §6.2].
+    Batch(u16),
+    /// By chance, in proportion to workload factors [SPLICE06 §4.2].
+    Workload,
+    /// The dispatcher of its connection's lot.
+    FlowHash,
+}
+
+impl SprayMode {
+    /// Packets in a row to one dispatcher, where nothing else is said [SPLICE06 §6.2].
+    pub const BATCH: u16 = 40;
+
+    /// As the configuration spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            SprayMode::Batch(_) => "batch",
+            SprayMode::Workload => "workload",
+            SprayMode::FlowHash => "flow-hash",
+        }
+    }
+}
+
+impl Default for Spraying {
+    fn default() -> Self {
+        Spraying {
+            mode: SprayMode::FlowHash,
+            heartbeat: Duration::from_millis(200),
+        }
+    }
+}
+
 /// A host that reads requests.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Dispatcher {
@@ -141,7 +237,7 @@ pub struct Dispatcher {
     pub workers: usize,
 }
 
-/// Where the dispatcher's data path is attached.
+/// Where a dispatcher's or spray's data path is attached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Attach {
     /// The driver's XDP hook: real network cards.
@@ -288,7 +384,8 @@ pub struct Limits {
     pub fin_timeout: Duration,
     /// How long `trapeze drain` waits for a backend's connections (0 s..=1 d; default 30 s).
     pub drain_timeout: Duration,
-    /// Heartbeats between nodes (10 ms..=5 s; default 200 ms); three missed mean dead.
+    /// Heartbeats between dispatchers and backends (10 ms..=5 s; default 200 ms); three
+    /// missed mean dead.
     pub heartbeat: Duration,
 }
 

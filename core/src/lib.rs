@@ -8,6 +8,7 @@ pub mod config;
 pub mod flow;
 pub mod head;
 pub mod intake;
+pub mod membership;
 pub mod policy;
 pub mod route;
 pub mod seq;

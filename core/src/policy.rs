@@ -58,6 +58,7 @@ pub use bounded_loads::BoundedLoadsParameters;
 pub use cache_model::CacheParameters;
 pub use cost::{CostModel, Finished};
 pub use ewma::EwmaParameters;
+pub(crate) use hash::mix;
 pub use hash::{hash_bytes, hash_name};
 pub use lacp::LacpParameters;
 pub use lard::LardParameters;

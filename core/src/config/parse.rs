@@ -15,7 +15,7 @@ use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
-    Rule, Service, value,
+    Rule, Service, Spray, SprayMode, Spraying, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -46,9 +46,25 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
             Default::default()
         }
     };
+    let sprays = read_sprays(file.tables("spray", "[[spray]]"), &mut checks);
+    let spraying = file
+        .table("spraying", "[spraying]")
+        .map_or_else(Spraying::default, |table| {
+            if sprays.is_empty() {
+                table.error("there is no [[spray]] for it: add one, or remove [spraying]");
+            }
+            read_spraying(table)
+        });
     let dispatchers = read_dispatchers(file.tables("dispatcher", "[[dispatcher]]"), &mut checks);
     if dispatchers.is_empty() {
         file.error("there is no [[dispatcher]]: add at least one host that reads requests");
+    }
+    for (what, count) in [("dispatcher", dispatchers.len()), ("spray", sprays.len())] {
+        if count > MEMBERS_MAX {
+            file.error(format!(
+                "there are {count} [[{what}]], and {MEMBERS_MAX} can be told apart: split the cluster"
+            ));
+        }
     }
     let backends = read_backends(file.tables("backend", "[[backend]]"), &mut checks);
     if backends.is_empty() {
@@ -66,6 +82,8 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
     Config {
         name,
         keys,
+        sprays,
+        spraying,
         dispatchers,
         backends,
         pools,
@@ -107,6 +125,51 @@ fn read_cluster(mut cluster: Section<'_>) -> (String, Vec<ClusterKey>) {
     key_sections.into_iter().for_each(Section::finish);
     cluster.finish();
     (value_or(name, String::new()), keys)
+}
+
+/// Dispatchers, and sprays, that a data path has room for.
+const MEMBERS_MAX: usize = 256;
+
+fn read_sprays(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<Spray> {
+    let mut addresses = Vec::new();
+    (sections.into_iter())
+        .map(|mut section| {
+            let name = section.required("name", "\"s1\"", value::name);
+            let address = section.required("address", "\"10.0.0.91\"", value::address);
+            checks.node(&name, &address, "spray", &mut addresses);
+            let interface = section.required("interface", "\"eth0\"", value::interface);
+            let attach = section.optional("attach", value::attach);
+            section.finish();
+            Spray {
+                name: value_or(name, String::new()),
+                address: value_or(address, PLACEHOLDER),
+                interface: value_or(interface, String::new()),
+                attach: value_or(attach, Attach::Xdp),
+            }
+        })
+        .collect()
+}
+
+fn read_spraying(mut section: Section<'_>) -> Spraying {
+    let default = Spraying::default();
+    let mode = section.optional("mode", value::spray_mode);
+    let batch = section.optional("batch", |v| value::integer(v, 1..=u16::MAX.into()));
+    let (ms, s) = (Duration::from_millis, Duration::from_secs);
+    let heartbeat = section.optional("heartbeat", |v| value::duration(v, ms(10)..=s(5)));
+    let mut mode = value_or(mode, default.mode);
+    match (&mut mode, batch) {
+        (_, None) => {}
+        (SprayMode::Batch(packets), Some(batch)) => *packets = batch.into_inner() as u16,
+        (_, Some(batch)) => section.source.error(
+            batch.span(),
+            "`batch` is for `mode = \"batch\"`: write that, or remove it",
+        ),
+    }
+    section.finish();
+    Spraying {
+        mode,
+        heartbeat: value_or(heartbeat, default.heartbeat),
+    }
 }
 
 fn read_dispatchers(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<Dispatcher> {

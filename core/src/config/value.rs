@@ -9,7 +9,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::nearest::suggestion;
-use super::{Attach, CookieValue, Costs, Handoff, PolicyKind, Stickiness};
+use super::{Attach, CookieValue, Costs, Handoff, PolicyKind, SprayMode, Stickiness};
 use crate::policy::Class;
 
 /// The longest name: it is a C string of 32 bytes in the data path.
@@ -236,6 +236,15 @@ pub(super) fn attach(value: &DeValue<'_>) -> Result<Attach, String> {
             ("tc", Attach::Tc),
         ],
     )
+}
+
+pub(super) fn spray_mode(value: &DeValue<'_>) -> Result<SprayMode, String> {
+    let modes = [
+        SprayMode::FlowHash,
+        SprayMode::Batch(SprayMode::BATCH),
+        SprayMode::Workload,
+    ];
+    one_of(value, &modes.map(|mode| (mode.name(), mode)))
 }
 
 pub(super) fn handoff(value: &DeValue<'_>) -> Result<Handoff, String> {

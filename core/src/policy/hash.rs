@@ -38,7 +38,7 @@ impl Hasher {
 
 /// Each bit of the input changes half of those of the output: fmix64 of
 /// MurmurHash3 (A. Appleby, public domain). A bijection.
-pub(super) fn mix(mut x: u64) -> u64 {
+pub(crate) fn mix(mut x: u64) -> u64 {
     x = (x ^ (x >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     x = (x ^ (x >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     x ^ (x >> 33)

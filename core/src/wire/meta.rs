@@ -9,6 +9,7 @@
 use super::ipv4;
 use crate::config::ClusterKey;
 use crate::flow::{Handshake, WindowScales};
+use crate::membership::Presence;
 use crate::policy::Feedback;
 use crate::seq::{ClientSeq, ServerSeq};
 use crate::siphash::siphash24;
@@ -142,6 +143,12 @@ pub enum Kind {
         /// As in the GC that it answers.
         end: ServerSeq,
     },
+    /// Spray to dispatcher: a client's packet, as it came (docs/protocol/spray.md).
+    Sprayed,
+    /// Spray to dispatcher or spray: are you there? And what the sender is.
+    Beat(Presence),
+    /// Dispatcher or spray to spray: its data path is, and what it is.
+    BeatReply(Presence),
 }
 
 /// Why an owner does not give a flow up.
@@ -285,6 +292,9 @@ impl Kind {
             Self::Gc { end } => (16, 0, end.raw()),
             Self::Retired { end } => (17, 0, end.raw()),
             Self::Next { server_isn } => (18, 0, server_isn.raw()),
+            Self::Sprayed => (19, 0, 0),
+            Self::Beat(presence) => (20, presence.role(), presence.word()),
+            Self::BeatReply(presence) => (21, presence.role(), presence.word()),
         }
     }
 
@@ -352,9 +362,16 @@ impl Kind {
             18 => Self::Next {
                 server_isn: ServerSeq::new(value),
             },
+            19 => Self::Sprayed,
+            20 => Self::Beat(presence(raw[3], value)?),
+            21 => Self::BeatReply(presence(raw[3], value)?),
             other => return Err(MetaError::Kind(other)),
         })
     }
+}
+
+fn presence(role: u8, word: u32) -> Result<Presence, MetaError> {
+    Presence::of(role, word).ok_or(MetaError::Reason(role))
 }
 
 /// 10 bits, 10 bits, 12 bits.
