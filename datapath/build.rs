@@ -5,7 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const PROGRAMS: [&str; 4] = ["dispatch_tc", "dispatch_xdp", "agent", "lab_switch"];
+const PROGRAMS: [&str; 6] = [
+    "spray_tc",
+    "spray_xdp",
+    "dispatch_tc",
+    "dispatch_xdp",
+    "agent",
+    "lab_switch",
+];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

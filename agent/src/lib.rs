@@ -4,7 +4,6 @@
 //! when this process is gone, and new ones come.
 
 mod done;
-mod feedback;
 mod prepare;
 
 pub use prepare::{is_enough, sysctls};
@@ -22,13 +21,13 @@ use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
 use trapeze_datapath::clock;
 use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
+use trapeze_datapath::load::Sampler;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
 use done::Teller;
-use feedback::Sampler;
 use prepare::Upkeep;
 
 /// How often the host is looked at; signals are heard at once.
@@ -130,7 +129,13 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
         _ => clock::cluster().as_secs() as u32,
     };
     let key = config.keys[0].id;
-    let node = abi::Node::here(v4(own.address)?, key, &own.interface, since_s)?;
+    let node = abi::Node::here(
+        v4(own.address)?,
+        key,
+        &own.interface,
+        since_s,
+        abi::Front::Direct,
+    )?;
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);

@@ -21,7 +21,7 @@ pub fn prepare(host: &mut Host, config: &Config, own: &Backend) -> anyhow::Resul
     for need in needs(config, own) {
         need.meet(host)?;
     }
-    let vips = vips(config);
+    let vips = config.vips();
     for added in host.added_addresses("lo") {
         if !vips.contains(&added) {
             host.remove_address(added, "lo")?;
@@ -85,15 +85,8 @@ impl Display for Need {
 
 fn needs(config: &Config, own: &Backend) -> impl Iterator<Item = Need> {
     let sysctls = sysctls(&own.interface).into_iter();
-    let vips = vips(config).into_iter().map(Need::Vip);
+    let vips = config.vips().into_iter().map(Need::Vip);
     (sysctls.map(|(name, value)| Need::Sysctl(name, value))).chain(vips)
-}
-
-fn vips(config: &Config) -> Vec<IpAddr> {
-    let mut vips: Vec<IpAddr> = config.services.iter().map(|s| s.address.ip()).collect();
-    vips.sort();
-    vips.dedup();
-    vips
 }
 
 /// The sysctls that a backend needs, with a value that will do.

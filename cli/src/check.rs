@@ -40,6 +40,7 @@ struct Report {
 #[derive(Debug, Serialize)]
 struct Summary {
     cluster: String,
+    sprays: usize,
     dispatchers: usize,
     backends: usize,
     pools: usize,
@@ -90,6 +91,7 @@ impl Summary {
     fn of(config: &Config) -> Self {
         Self {
             cluster: config.name.clone(),
+            sprays: config.sprays.len(),
             dispatchers: config.dispatchers.len(),
             backends: config.backends.len(),
             pools: config.pools.len(),
@@ -130,7 +132,21 @@ fn remarks(config: &Config) -> Vec<String> {
         });
     (backends.chain(pools).chain(deserted))
         .chain(shared_ports(config))
+        .chain(config.scatter_warning())
+        .chain(nobody_announces(config))
         .collect()
+}
+
+/// Several dispatchers without a spray leave the service addresses to somebody else.
+fn nobody_announces(config: &Config) -> Option<String> {
+    let several = config.dispatchers.len() > 1 && config.sprays.is_empty();
+    several.then(|| {
+        format!(
+            "there are {} dispatchers and no [[spray]]: none of them answers ARP for the service \
+             addresses; a router has to choose one for each flow (ECMP)",
+            config.dispatchers.len()
+        )
+    })
 }
 
 /// The services that send to one port of a backend, by their names.
@@ -189,9 +205,13 @@ impl fmt::Display for Report {
         };
         writeln!(
             f,
-            "ok: {}: cluster {}, {}, {}, {}, {}, {}",
+            "ok: {}: cluster {}, {}{}, {}, {}, {}, {}",
             self.file,
             summary.cluster,
+            match summary.sprays {
+                0 => String::new(),
+                count => amount::count(count, "spray") + ", ",
+            },
             amount::count(summary.dispatchers, "dispatcher"),
             amount::count(summary.backends, "backend"),
             amount::count(summary.pools, "pool"),
@@ -240,6 +260,21 @@ mod tests {
     fn what_nothing_uses_is_remarked() {
         let text = FILE.replace("pool = \"images\"", "pool = \"web\"");
         assert_eq!(report(&text).remarks, ["pool images is used by no service"]);
+    }
+
+    #[test]
+    fn dispatchers_that_do_not_know_each_other_are_remarked() {
+        let second =
+            "[[dispatcher]]\nname = \"d2\"\naddress = \"10.77.0.12\"\ninterface = \"eth0\"\n";
+        let text = format!("{FILE}{second}");
+        assert!(report(&text).remarks[0].contains("ECMP"));
+        let spray = "[[spray]]\nname = \"s1\"\naddress = \"10.77.0.91\"\ninterface = \"eth0\"\n";
+        let text = format!("{text}{spray}");
+        assert_eq!(report(&text).remarks, [String::new(); 0]);
+        assert!(report(&text).to_string().contains("1 spray, 2 dispatchers"));
+        let text = format!("{text}[spraying]\nmode = \"batch\"\n");
+        let remarks = report(&text).remarks;
+        assert!(remarks[0].contains("mode = \"flow-hash\""), "{remarks:?}");
     }
 
     #[test]

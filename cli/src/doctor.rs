@@ -45,6 +45,8 @@ pub struct Args {
 /// As `--role` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum RoleName {
+    /// In front of dispatchers
+    Spray,
     /// Reads requests
     Dispatcher,
     /// Beside a server
@@ -173,12 +175,15 @@ fn patient(
     asked: Option<RoleName>,
     nodes: &[Node],
 ) -> anyhow::Result<Patient> {
-    let role = match (config.dispatcher(name), config.backend(name)) {
-        (Some(_), _) => Role::Dispatcher,
-        (None, Some(_)) => Role::Agent,
-        (None, None) => {
-            let dispatchers = config.dispatchers.iter().map(|d| d.name.as_str());
-            let names: Vec<&str> = dispatchers
+    let spray = config.spray(name).map(|_| Role::Spray);
+    let dispatcher = config.dispatcher(name).map(|_| Role::Dispatcher);
+    let agent = config.backend(name).map(|_| Role::Agent);
+    let role = match spray.or(dispatcher).or(agent) {
+        Some(role) => role,
+        None => {
+            let sprays = config.sprays.iter().map(|s| s.name.as_str());
+            let names: Vec<&str> = sprays
+                .chain(config.dispatchers.iter().map(|d| d.name.as_str()))
                 .chain(config.backends.iter().map(|b| b.name.as_str()))
                 .collect();
             bail!(
@@ -225,6 +230,7 @@ fn host_name() -> anyhow::Result<String> {
 impl RoleName {
     fn role(self) -> Role {
         match self {
+            Self::Spray => Role::Spray,
             Self::Dispatcher => Role::Dispatcher,
             Self::Agent => Role::Agent,
         }

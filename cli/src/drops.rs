@@ -90,6 +90,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn look(node: &Node) -> anyhow::Result<Report> {
     let counters = match node.role {
+        Role::Spray => pinned::drops(&pinned::spray(node)?.drops)?,
         Role::Dispatcher => pinned::drops(&pinned::dispatcher(node)?.drops)?,
         Role::Agent => pinned::drops(&pinned::agent(node)?.drops)?,
     };

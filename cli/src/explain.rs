@@ -9,13 +9,15 @@ use serde::Serialize;
 use trapeze_dispatcher::{Explained, Question, Request, Status, ask, explain_offline};
 
 use crate::file;
+use crate::members;
 use crate::nodes::Select;
 use crate::output::Output;
 
 /// Tell where a request would go, and why, without making it
 ///
 /// Asks this host's dispatcher, or with -c the configuration alone, taking all
-/// backends to be up.
+/// backends to be up. On a spray's host it tells which dispatcher has the connection of
+/// --client to --vip.
 ///
 /// Examples:
 ///   trapeze explain /index.html
@@ -82,6 +84,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             explain_offline(&config, &args.question(&services)?)?
         }
         None => {
+            if let Some(spray) = args.select.spray()? {
+                return args.output.one(&members::explain(&spray, args)?);
+            }
             let socket = args.select.dispatcher()?.control_socket();
             let status: Status = ask(&socket, &Request::Status)
                 .map_err(|e| anyhow!("{e:#}; by a file alone: trapeze explain -c FILE"))?;
@@ -94,6 +99,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 impl Args {
+    /// Who asks.
+    pub fn client(&self) -> SocketAddr {
+        self.client
+    }
+
+    /// Which of the services is asked, if that is clear.
+    pub fn vip(&self, services: &[SocketAddr]) -> anyhow::Result<Option<SocketAddr>> {
+        let mut target = Target::parse(&self.url)?;
+        target.tls |= self.tls;
+        Ok(self.vip.or_else(|| target.service(services)))
+    }
+
     fn question(&self, services: &[SocketAddr]) -> anyhow::Result<Question> {
         let mut target = Target::parse(&self.url)?;
         target.tls |= self.tls;

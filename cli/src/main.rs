@@ -10,6 +10,7 @@ mod drops;
 mod explain;
 mod file;
 mod flows;
+mod members;
 mod nodes;
 mod output;
 mod pinned;
@@ -33,6 +34,8 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Run this host's spray, in front of dispatchers
+    Spray(Daemon),
     /// Run this host's dispatcher
     Dispatch(Daemon),
     /// Run this host's agent, beside its server
@@ -84,6 +87,10 @@ fn main() -> ExitCode {
         Err(error) => return output::misused(&error),
     };
     let result = match args.command {
+        Command::Spray(daemon) => daemon
+            .node()
+            .and_then(|node| trapeze_spray::run(daemon.config, &node))
+            .map(done),
         Command::Dispatch(daemon) => daemon
             .node()
             .and_then(|node| trapeze_dispatcher::run(daemon.config, &node))

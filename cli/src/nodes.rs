@@ -71,6 +71,16 @@ impl Select {
         Ok(nodes)
     }
 
+    /// The only spray, if no dispatcher is among them.
+    pub fn spray(&self) -> anyhow::Result<Option<Node>> {
+        let nodes = self.nodes()?;
+        if nodes.iter().any(|node| node.role == Role::Dispatcher) {
+            return Ok(None);
+        }
+        let mut sprays = nodes.into_iter().filter(|node| node.role == Role::Spray);
+        Ok(sprays.next().filter(|_| sprays.next().is_none()))
+    }
+
     /// The only dispatcher.
     pub fn dispatcher(&self) -> anyhow::Result<Node> {
         let mut nodes = self.dispatchers()?;
@@ -86,8 +96,8 @@ impl Select {
 fn choose(mut nodes: Vec<Node>, name: Option<&str>) -> anyhow::Result<Vec<Node>> {
     if nodes.is_empty() {
         bail!(
-            "no node runs here, in this network namespace: start one with `trapeze dispatch` or \
-             `trapeze agent`, or ask where one runs; `trapeze doctor` tells what this host lacks"
+            "no node runs here, in this network namespace: start one with `trapeze dispatch`, \
+             `trapeze agent` or `trapeze spray`, or ask where one runs; `trapeze doctor` tells what this host lacks"
         );
     }
     let Some(name) = name else { return Ok(nodes) };

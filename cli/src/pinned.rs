@@ -9,6 +9,7 @@ use trapeze_datapath::agent::AgentMaps;
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::map::PerCpu;
 use trapeze_datapath::node::Node;
+use trapeze_datapath::spray::SprayMaps;
 
 /// A counter of the data path.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -39,6 +40,11 @@ pub struct Slot {
 /// A dispatcher's maps.
 pub fn dispatcher(node: &Node) -> anyhow::Result<DispatcherMaps> {
     DispatcherMaps::open(&node.pins()).with_context(|| advice(node))
+}
+
+/// A spray's maps.
+pub fn spray(node: &Node) -> anyhow::Result<SprayMaps> {
+    SprayMaps::open(&node.pins()).with_context(|| advice(node))
 }
 
 /// An agent's maps.

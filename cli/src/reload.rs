@@ -46,7 +46,10 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn reload(node: &Node) -> Report {
     let result = match node.role {
-        Role::Dispatcher => ask::<()>(&node.control_socket(), &Request::Reload),
+        Role::Spray => {
+            ask::<()>(&node.control_socket(), &trapeze_spray::Request::Reload).map_err(Into::into)
+        }
+        Role::Dispatcher => ask::<()>(&node.control_socket(), &Request::Reload).map_err(Into::into),
         Role::Agent => reload_agent(node),
     };
     Report {

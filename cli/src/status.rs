@@ -7,16 +7,17 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use trapeze_core::flow::addr_from_bytes;
-use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::abi::{FlowState, Service, ServiceKey};
 use trapeze_datapath::diag;
 use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::map::Map;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_dispatcher::{BackendStatus, Request, ask};
 
 use crate::nodes::PerNode;
 use crate::pinned::{self, Counter};
 use crate::table::{Column, Table, Tone};
-use crate::{amount, drops, file};
+use crate::{amount, drops, file, members};
 
 /// Show this host's nodes: daemon, configuration, connections, counters
 ///
@@ -57,6 +58,7 @@ struct Drops {
 #[derive(Debug, Serialize)]
 #[serde(untagged)]
 enum Part {
+    Spray(members::Spray),
     Dispatcher {
         /// Service addresses.
         services: Vec<String>,
@@ -65,6 +67,8 @@ enum Part {
         daemon: Option<trapeze_dispatcher::Status>,
         /// How many backends are in each state.
         backends: BTreeMap<String, usize>,
+        /// Sprays that ask this dispatcher whether it is there.
+        sprays: Vec<members::Heard>,
     },
     Agent {
         /// Ports on which the configuration expects servers, if it is right.
@@ -93,6 +97,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 fn look(node: &Node) -> anyhow::Result<Report> {
     let mut problems = Vec::new();
     let (events, drops, part) = match node.role {
+        Role::Spray => {
+            let maps = pinned::spray(node)?;
+            let part = members::Spray::look(node, &maps, &mut problems)?;
+            (maps.events, maps.drops, Part::Spray(part))
+        }
         Role::Dispatcher => {
             let maps = pinned::dispatcher(node)?;
             let part = look_at_dispatcher(node, &maps, &mut problems)?;
@@ -143,10 +152,11 @@ fn look_at_dispatcher(
         }
     }
     Ok(Part::Dispatcher {
-        services: service_addresses(maps)?,
+        services: service_addresses(&maps.services)?,
         flows,
         daemon,
         backends,
+        sprays: members::heard(node, &maps.peers)?,
     })
 }
 
@@ -156,8 +166,9 @@ fn ask_daemon(node: &Node) -> anyhow::Result<(trapeze_dispatcher::Status, Vec<Ba
     Ok((status, ask(&socket, &Request::Backends)?))
 }
 
-fn service_addresses(maps: &DispatcherMaps) -> anyhow::Result<Vec<String>> {
-    let mut addresses: Vec<SocketAddr> = (maps.services.all()?.iter())
+/// The service addresses that a data path knows.
+pub fn service_addresses(services: &Map<ServiceKey, Service>) -> anyhow::Result<Vec<String>> {
+    let mut addresses: Vec<SocketAddr> = (services.all()?.iter())
         .map(|(key, _)| SocketAddr::new(addr_from_bytes(key.addr), u16::from_be_bytes(key.port)))
         // That stands for the address as a whole.
         .filter(|address| address.port() != 0)
@@ -229,6 +240,8 @@ impl Report {
                     match self.role {
                         "agent" =>
                             "connections go on, the dispatchers send no new ones; start `trapeze agent`",
+                        "spray" =>
+                            "packets go on as before, whoever dies meanwhile; start `trapeze spray`",
                         _ => "connections go on, new ones wait; start `trapeze dispatch`",
                     }
                 ),
@@ -240,16 +253,22 @@ impl Report {
 impl Part {
     fn add_to(&self, table: &mut Table) {
         match self {
+            Self::Spray(spray) => spray.add_to(table),
             Self::Dispatcher {
                 services,
                 flows,
                 daemon,
                 backends,
+                sprays,
             } => {
                 table.row(["services".into(), joined(services).into()]);
                 let states = flows.by_state().map(|(state, count)| (state.name(), count));
                 let total: usize = states.iter().map(|(_, count)| count).sum();
                 table.row(["flows".into(), with_total(total, states).into()]);
+                if !sprays.is_empty() {
+                    let sprays: Vec<String> = sprays.iter().map(ToString::to_string).collect();
+                    table.row(["sprays".into(), sprays.join(", ").into()]);
+                }
                 if let Some(daemon) = daemon {
                     let held = amount::bytes(daemon.reading_bytes as u64);
                     let heads = format!(
@@ -323,6 +342,9 @@ impl fmt::Display for Report {
         );
         table.row(["drops".into(), drops.into()]);
         table.fmt(f)?;
+        if let Part::Spray(spray) = &self.part {
+            spray.tables().try_for_each(|table| table.fmt(f))?;
+        }
         for problem in &self.problems {
             writeln!(f, "  {}", Tone::Bad.paint(problem, f.alternate()))?;
         }

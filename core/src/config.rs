@@ -136,10 +136,19 @@ impl Config {
         !self.sprays.is_empty() || self.dispatchers.len() > 1
     }
 
-    /// Can a flow's packets come to more than one dispatcher while all of them live?
-    pub fn scatters_flows(&self) -> bool {
+    /// What is wrong, today, with modes that let a flow's packets come to several
+    /// dispatchers: each knows only the flows that it has placed itself.
+    pub fn scatter_warning(&self) -> Option<String> {
         let by_flow = matches!(self.spraying.mode, SprayMode::FlowHash);
-        !self.sprays.is_empty() && self.dispatchers.len() > 1 && !by_flow
+        if self.sprays.is_empty() || self.dispatchers.len() < 2 || by_flow {
+            return None;
+        }
+        Some(format!(
+            "mode = \"{}\" spreads a connection's packets over {} dispatchers, which do not yet \
+             know each other's connections: they will break. Write mode = \"flow-hash\"",
+            self.spraying.mode.name(),
+            self.dispatchers.len()
+        ))
     }
 
     /// The service at exactly that address and port.

@@ -5,8 +5,11 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
+use trapeze_core::config::SprayMode;
 use trapeze_core::flow::{FlowKey as CoreKey, addr_bytes, addr_from_bytes};
+use trapeze_core::membership;
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
@@ -161,9 +164,54 @@ pod!(
         address: [u8; 4],
         signing_key: u32,
         mac: [u8; 6],
-        pad: u16,
+        behind: u16,
         since_s: u32,
         clock_offset_ns: u64,
+    }
+);
+pod!(
+    struct Presence {
+        role: u32,
+        says: u32,
+        afterwards: u32,
+        pad: u32,
+        until_ns: u64,
+    }
+);
+pod!(
+    struct Peer {
+        heard_ns: u64,
+        beat: u32,
+        role: u32,
+        said: u32,
+        pad: u32,
+    }
+);
+pod!(
+    struct Dispatcher {
+        addr: [u8; 16],
+        name: [u8; 32],
+        source: [u8; 4],
+        live: u32,
+        resolved_ns: u64,
+        ifindex: u32,
+        destination_mac: [u8; 6],
+        source_mac: [u8; 6],
+        far: u32,
+        pad: u32,
+    }
+);
+pod!(
+    struct Spraying {
+        mode: u32,
+        batch: u32,
+        k0: u64,
+        k1: u64,
+    }
+);
+pod!(
+    struct Lots {
+        slots: [u16; LOTS],
     }
 );
 pod!(
@@ -283,6 +331,15 @@ pod!(
     }
 );
 
+/// How clients' packets come to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Front {
+    /// The way back is the way that they came.
+    Direct,
+    /// By way of a spray, or a router that chooses a dispatcher: answers go by routes.
+    Chosen,
+}
+
 /// `enum flow_state`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -329,6 +386,10 @@ pub const ENCAP_LEN: usize = 72;
 pub const GENEVE_PORT: u16 = 6081;
 /// Slots for backends in a dispatcher's data path.
 pub const BACKENDS_MAX: usize = 1024;
+/// Slots for dispatchers in a spray's data path.
+pub const DISPATCHERS_MAX: usize = 256;
+/// Lots of a spray.
+pub const LOTS: usize = trapeze_core::membership::lots::LOTS;
 /// Pools that can have turns in a dispatcher's data path.
 pub const POOLS_MAX: usize = 256;
 /// Turns of a pool.
@@ -415,27 +476,83 @@ impl Node {
         signing_key: u8,
         interface: &str,
         since_s: u32,
+        front: Front,
     ) -> io::Result<Self> {
         Ok(Self {
             address: address.octets(),
             signing_key: signing_key.into(),
             mac: crate::raw::mac_address(interface)?,
-            pad: 0,
+            behind: (front == Front::Chosen).into(),
             since_s,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
         })
     }
 }
 
+impl Presence {
+    /// Says so for that long, counted from `now` on the monotonic clock; after that
+    /// `afterwards`.
+    pub fn new(
+        says: membership::Presence,
+        afterwards: membership::Presence,
+        now: Duration,
+        lease: Duration,
+    ) -> Self {
+        Self {
+            role: says.role().into(),
+            says: says.word(),
+            afterwards: afterwards.word(),
+            pad: 0,
+            until_ns: (now + lease).as_nanos() as u64,
+        }
+    }
+
+    /// What it says at `now`; none if it answers nobody.
+    pub fn at(&self, now: Duration) -> Option<membership::Presence> {
+        let word = match (now.as_nanos() as u64) < self.until_ns {
+            true => self.says,
+            false => self.afterwards,
+        };
+        membership::Presence::of(u8::try_from(self.role).ok()?, word)
+    }
+}
+
+impl Spraying {
+    /// As configured, for a cluster of that name.
+    pub fn new(mode: SprayMode, cluster: &str) -> Self {
+        let key = membership::lots::key(cluster);
+        let word = |at: usize| u64::from_le_bytes(*key[at..].first_chunk().expect("16 bytes"));
+        let (mode, batch) = match mode {
+            SprayMode::Batch(packets) => (1, packets),
+            SprayMode::Workload => (2, 1),
+            SprayMode::FlowHash => (3, 1),
+        };
+        Self {
+            mode,
+            batch: batch.into(),
+            k0: word(0),
+            k1: word(8),
+        }
+    }
+}
+
+impl Dispatcher {
+    /// The name, without its padding.
+    pub fn name(&self) -> &str {
+        padded(&self.name)
+    }
+}
+
+/// What stands before the padding.
+fn padded(name: &[u8; 32]) -> &str {
+    let end = name.iter().position(|&b| b == 0).unwrap_or(name.len());
+    std::str::from_utf8(&name[..end]).unwrap_or("?")
+}
+
 impl Backend {
     /// The name, without its padding.
     pub fn name(&self) -> &str {
-        let end = self
-            .name
-            .iter()
-            .position(|&b| b == 0)
-            .unwrap_or(self.name.len());
-        std::str::from_utf8(&self.name[..end]).unwrap_or("?")
+        padded(&self.name)
     }
 
     /// A name as the map holds it (at most 31 bytes).

@@ -33,6 +33,35 @@ impl From<Attach> for Hook {
     }
 }
 
+/// The hook that the configuration asks for, but for the one that cannot work: a
+/// veth's driver drops what XDP sends, unless its other end polls (NAPI).
+pub fn usable(asked: Attach, interface: &str) -> io::Result<Attach> {
+    if asked == Attach::Xdp && crate::host::is_veth(interface)? {
+        eprintln!(
+            "{interface} is a veth, whose driver loses what XDP sends: attached at tc instead (set attach = \"tc\")"
+        );
+        return Ok(Attach::Tc);
+    }
+    Ok(asked)
+}
+
+/// What to do when attaching fails.
+pub fn advice(asked: Attach, interface: &str) -> String {
+    format!(
+        "cannot attach to {interface} by {}: for virtual interfaces set attach = \"tc\" (`trapeze doctor` tells more)",
+        name(asked)
+    )
+}
+
+/// As shown to people.
+pub fn name(attach: Attach) -> &'static str {
+    match attach {
+        Attach::Xdp => "XDP",
+        Attach::XdpGeneric => "generic XDP",
+        Attach::Tc => "tc",
+    }
+}
+
 /// Attaches, or replaces what the link pinned at `path` has attached.
 pub fn attach(program: &OwnedFd, ifindex: u32, hook: Hook, path: &Path) -> io::Result<()> {
     if path.exists() {

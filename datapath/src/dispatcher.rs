@@ -1,7 +1,6 @@
 //! A dispatcher's data path: loaded, attached, and its maps by name.
 
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use trapeze_core::config::Attach;
 
 use crate::abi::{
-    self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowKey, Node, Pod, Service,
-    ServiceKey, SiphashKey, Standing, Turn, Turns,
+    self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowKey, Node, Peer,
+    Presence, Server, Service, ServiceKey, SiphashKey, Standing, Turn, Turns,
 };
 use crate::attach::{Hook, attach};
-use crate::map::{Map, PerCpu};
+use crate::map::{Map, PerCpu, share};
 use crate::object::{self, LoadError, MapSize};
 
 static DISPATCH_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch_tc.o"));
@@ -42,6 +41,10 @@ pub struct DispatcherMaps {
     pub cookie_keys: Map<u32, SiphashKey>,
     /// Tag keys by id.
     pub tag_keys: Map<u32, SiphashKey>,
+    /// What it says of itself.
+    pub presence: Map<u32, Presence>,
+    /// Who has asked whether it is there, by address.
+    pub peers: Map<Server, Peer>,
     /// Drops by reason.
     pub drops: PerCpu,
     /// Events by name.
@@ -105,6 +108,8 @@ impl DispatcherMaps {
             node: Map::from_pin(&pins.join("node"))?,
             cookie_keys: Map::from_pin(&pins.join("cookie_keys"))?,
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
+            presence: Map::from_pin(&pins.join("presence"))?,
+            peers: Map::from_pin(&pins.join("peers"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })
@@ -291,30 +296,5 @@ impl Row {
         let place = number.checked_rem(self.count.load(Ordering::Relaxed))?;
         let entry = self.turns.get(place as usize)?;
         Some(Turn::from_bits(entry.load(Ordering::Relaxed)))
-    }
-}
-
-/// The values of an array map with BPF_F_MMAPABLE, to be read and written.
-fn share<V: Pod>(map: &Map<u32, V>, entries: usize) -> io::Result<*mut libc::c_void> {
-    const {
-        assert!(
-            size_of::<V>().is_multiple_of(8),
-            "entries are 8 bytes apart"
-        )
-    };
-    // SAFETY: a new shared mapping.
-    let memory = unsafe {
-        libc::mmap(
-            std::ptr::null_mut(),
-            entries * size_of::<V>(),
-            libc::PROT_READ | libc::PROT_WRITE,
-            libc::MAP_SHARED,
-            map.fd().as_raw_fd(),
-            0,
-        )
-    };
-    match memory {
-        libc::MAP_FAILED => Err(io::Error::last_os_error()),
-        memory => Ok(memory),
     }
 }

@@ -258,6 +258,31 @@ impl PerCpu {
     }
 }
 
+/// The values of an array map with BPF_F_MMAPABLE, to be read and written.
+pub(crate) fn share<V: Pod>(map: &Map<u32, V>, entries: usize) -> io::Result<*mut libc::c_void> {
+    const {
+        assert!(
+            size_of::<V>().is_multiple_of(8),
+            "entries are 8 bytes apart"
+        )
+    };
+    // SAFETY: a new shared mapping.
+    let memory = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            entries * size_of::<V>(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            map.fd().as_raw_fd(),
+            0,
+        )
+    };
+    match memory {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        memory => Ok(memory),
+    }
+}
+
 /// All of a cluster's keys are accepted, each in the slot of its id; which one
 /// signs stands in the node map.
 pub fn fill_tag_keys(map: &Map<u32, SiphashKey>, keys: &[ClusterKey]) -> io::Result<()> {

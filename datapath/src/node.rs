@@ -13,6 +13,8 @@ const RUN: &str = "/run/trapeze";
 /// What a daemon runs as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
+    /// `trapeze spray`.
+    Spray,
     /// `trapeze dispatch`.
     Dispatcher,
     /// `trapeze agent`.
@@ -23,6 +25,7 @@ impl Role {
     /// As written in the node's file and shown to people.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Spray => "spray",
             Self::Dispatcher => "dispatcher",
             Self::Agent => "agent",
         }
@@ -165,6 +168,7 @@ fn read(dir: &Path) -> Option<Node> {
         cluster: dir.parent()?.file_name()?.to_str()?.to_owned(),
         name: dir.file_name()?.to_str()?.to_owned(),
         role: match value("role")?.as_str() {
+            "spray" => Role::Spray,
             "dispatcher" => Role::Dispatcher,
             "agent" => Role::Agent,
             _ => return None,

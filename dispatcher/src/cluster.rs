@@ -99,18 +99,6 @@ impl Cluster {
         Some(self.pools[self.config.pools.iter().position(like)?].clone())
     }
 
-    pub fn vips(&self) -> Vec<IpAddr> {
-        let mut vips: Vec<IpAddr> = self
-            .config
-            .services
-            .iter()
-            .map(|s| s.address.ip())
-            .collect();
-        vips.sort();
-        vips.dedup();
-        vips
-    }
-
     /// Looks at a connection's first bytes, and decides once they suffice.
     pub fn look(
         &self,

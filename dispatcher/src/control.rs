@@ -1,24 +1,16 @@
-//! The daemon answers questions of the command line, on a socket in its run
-//! directory: one line of JSON in, one out.
+//! What the daemon answers to questions of the command line.
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
-use std::time::Duration;
+use std::os::unix::net::UnixListener;
 
-use anyhow::{Context, anyhow};
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
 use trapeze_core::policy::{self, BackendId, Feedback};
+use trapeze_datapath::control;
 
 use crate::cluster::Cluster;
 use crate::explain::{Question, View, explain};
 use crate::health::{Health, State};
 use crate::{Shared, drain};
-
-const PATIENCE: Duration = Duration::from_secs(5);
-/// More than any question needs.
-const LONGEST: u64 = 1 << 20;
 
 /// A question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -101,54 +93,9 @@ impl From<Feedback> for FeedbackStatus {
     }
 }
 
-/// Asks the daemon behind a socket.
-pub fn ask<Answer: for<'de> Deserialize<'de>>(
-    socket: &Path,
-    request: &Request,
-) -> anyhow::Result<Answer> {
-    let mut stream = UnixStream::connect(socket).with_context(|| {
-        format!(
-            "the daemon does not answer at {} (is it running?)",
-            socket.display()
-        )
-    })?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    serde_json::to_writer(&mut stream, request)?;
-    stream.write_all(b"\n")?;
-    let mut line = String::new();
-    BufReader::new(stream).read_line(&mut line)?;
-    match serde_json::from_str::<Result<Answer, String>>(&line)? {
-        Ok(answer) => Ok(answer),
-        Err(error) => Err(anyhow!(error)),
-    }
-}
-
-pub(crate) fn listen(shared: &Shared) -> anyhow::Result<UnixListener> {
-    let path = shared.node.control_socket();
-    let _ = std::fs::remove_file(&path);
-    UnixListener::bind(&path).with_context(|| format!("cannot listen at {}", path.display()))
-}
-
 /// Serves for the life of the process.
 pub(crate) fn serve(listener: &UnixListener, shared: &Shared) {
-    for stream in listener.incoming().flatten() {
-        // Whoever goes away in the middle wants no answer.
-        let _ = answer(stream, shared);
-    }
-}
-
-fn answer(mut stream: UnixStream, shared: &Shared) -> anyhow::Result<()> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = String::new();
-    BufReader::new((&stream).take(LONGEST)).read_line(&mut line)?;
-    let result = match serde_json::from_str(&line) {
-        Ok(request) => respond(request, shared).map_err(|e| format!("{e:#}")),
-        Err(error) => Err(format!("not a question that this version knows: {error}")),
-    };
-    serde_json::to_writer(&mut stream, &result)?;
-    stream.write_all(b"\n")?;
-    Ok(())
+    control::serve(listener, |request| respond(request, shared));
 }
 
 fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Value> {

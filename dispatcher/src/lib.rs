@@ -7,6 +7,7 @@
 //!  standing what was decided, for the data path to repeat
 //!  sweep    records age ─► deleted          pulse    heartbeats ─► who is alive
 //!  control  the command line asks           lib      signals: reload, stop
+//!  workload what sprays are told
 //! ```
 
 mod cluster;
@@ -26,10 +27,12 @@ mod registry;
 mod standing;
 mod sweep;
 mod worker;
+mod workload;
 
-pub use control::{BackendStatus, FeedbackStatus, Request, Status, ask};
+pub use control::{BackendStatus, FeedbackStatus, Request, Status};
 pub use drain::Left;
 pub use explain::{Explained, Question, explain_offline};
+pub use trapeze_datapath::control::ask;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -38,8 +41,10 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::{Attach, Dispatcher};
-use trapeze_datapath::abi::{self, ENCAP_LEN, Service, ServiceKey};
+use trapeze_core::config::Dispatcher;
+use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service, ServiceKey};
+use trapeze_datapath::attach;
+use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
     DispatcherMaps, DispatcherOptions, Loads, attach_dispatcher, load_dispatcher,
 };
@@ -61,6 +66,11 @@ use standing::Standing;
 
 /// Our window shift: 65535 << 9 is as much as Linux gives a connection by default (32 MiB).
 const WINDOW_SCALE: u8 = 9;
+/// What keeps addresses of lo out of ARP: nobody is answered, nobody is asked in their name.
+pub const SILENT_IN_ARP: [(&str, &str); 2] = [
+    ("net/ipv4/conf/all/arp_ignore", "1"),
+    ("net/ipv4/conf/all/arp_announce", "2"),
+];
 /// IPv4 and TCP headers without options.
 const HEADERS: u32 = 40;
 
@@ -88,7 +98,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
     let config = file::read(&config_path)?;
     let own = config.own_dispatcher(node_name)?.clone();
-    let attach = usable_hook(&own)?;
+    let attach = attach::usable(own.attach, &own.interface)?;
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
     let _lock = node.lock()?;
     node.register()
@@ -134,12 +144,14 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         let worker = worker::Worker::bind(shared.clone(), &own, index)?;
         threads.push(spawn(&format!("worker-{index}"), move || worker.run())?);
     }
-    let control = control::listen(&shared)?;
+    let control = socket::listen(&shared.node).context("cannot listen for questions")?;
     let (for_control, for_sweep) = (shared.clone(), shared.clone());
     let for_drain = shared.clone();
     let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
+    let for_workload = shared.clone();
+    threads.push(spawn("workload", move || workload::run(&for_workload))?);
     threads.push(spawn("drain", move || drain::run(&for_drain))?);
     threads.push(spawn("sweep", move || {
         sweep::run(&for_sweep, farewell, inquiry)
@@ -148,13 +160,14 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         .name("control".into())
         .spawn(move || control::serve(&control, &for_control))?;
 
-    attach_dispatcher(&loaded, &options).with_context(|| attach_advice(&own))?;
+    attach_dispatcher(&loaded, &options)
+        .with_context(|| attach::advice(own.attach, &own.interface))?;
     shared.announce();
     println!(
         "ready: dispatcher {} on {} ({})",
         own.name,
         own.interface,
-        attach_name(attach)
+        attach::name(attach)
     );
     let end = shared.wait(&signals)?;
     shared.stopping.store(true, Ordering::Relaxed);
@@ -233,7 +246,11 @@ impl Shared {
     pub(crate) fn publish_node(&self) -> anyhow::Result<()> {
         let cluster = self.cluster();
         let (address, key) = (v4(cluster.own.address)?, cluster.config.keys[0].id);
-        let node = abi::Node::here(address, key, &self.interface, 0)?;
+        let front = match cluster.config.dispatchers_are_behind() {
+            true => Front::Chosen,
+            false => Front::Direct,
+        };
+        let node = abi::Node::here(address, key, &self.interface, 0, front)?;
         Ok(self.maps.node.put(&0, &node, Update::Any)?)
     }
 
@@ -243,6 +260,7 @@ impl Shared {
         trapeze_datapath::map::fill_tag_keys(&self.maps.tag_keys, &cluster.config.keys)?;
         keys::publish_cookie_keys(&self.maps, &cluster.config.keys)?;
         self.publish_node()?;
+        workload::publish(self, None)?;
         let new_slots = {
             let mut registry = self.registry.lock().expect("no thread panics with it");
             registry.publish(&self.maps.backends, v4(own.address)?)?
@@ -274,27 +292,45 @@ impl Shared {
         Ok(())
     }
 
-    /// The VIPs on the interface, so that ARP is answered; forwarding, without
-    /// which the kernel resolves no next hop for the data path.
+    /// Forwarding, without which the kernel resolves no next hop for the data path. The
+    /// VIPs on the interface, so that ARP is answered; or on lo, where a spray or a router
+    /// has them, silent in ARP, so that what the data path passes on has an end here.
     fn prepare_host(&self) -> anyhow::Result<()> {
         let mut host = self.host.lock().expect("no thread panics with it");
         let host = host.as_mut().expect("until clean_up");
         host.set_sysctl(&format!("net/ipv4/conf/{}/forwarding", self.interface), "1")
             .context("cannot set the forwarding sysctl")?;
-        let vips = self.cluster().vips();
-        for vip in &vips {
-            host.add_address(*vip, &self.interface)?;
+        let behind = self.cluster().config.dispatchers_are_behind();
+        if behind {
+            for (name, value) in SILENT_IN_ARP {
+                host.set_sysctl(name, value)
+                    .with_context(|| format!("cannot set {name}"))?;
+            }
         }
-        for added in host.added_addresses(&self.interface) {
-            if !vips.contains(&added) {
-                host.remove_address(added, &self.interface)?;
+        let vips = self.cluster().config.vips();
+        let (place, other) = match behind {
+            true => ("lo", &*self.interface),
+            false => (&*self.interface, "lo"),
+        };
+        for vip in &vips {
+            host.add_address(*vip, place)?;
+        }
+        for (interface, keep) in [(place, &vips[..]), (other, &[])] {
+            for added in host.added_addresses(interface) {
+                if !keep.contains(&added) {
+                    host.remove_address(added, interface)?;
+                }
             }
         }
         Ok(())
     }
 
     fn announce(&self) {
-        for vip in self.cluster().vips() {
+        let config = &self.cluster().config;
+        if config.dispatchers_are_behind() {
+            return;
+        }
+        for vip in config.vips() {
             // Neighbours without it would ask on their own.
             let _ = host::announce(vip, &self.interface);
         }
@@ -308,35 +344,6 @@ impl Shared {
         }
         self.node.unregister()?;
         Ok(())
-    }
-}
-
-/// The hook that the configuration asks for, but for the one that cannot work: a
-/// veth's driver drops what XDP sends, unless its other end polls (NAPI).
-fn usable_hook(own: &Dispatcher) -> anyhow::Result<Attach> {
-    if own.attach == Attach::Xdp && host::is_veth(&own.interface)? {
-        eprintln!(
-            "{} is a veth, whose driver loses what XDP sends: attached at tc instead (set attach = \"tc\")",
-            own.interface
-        );
-        return Ok(Attach::Tc);
-    }
-    Ok(own.attach)
-}
-
-fn attach_advice(own: &Dispatcher) -> String {
-    format!(
-        "cannot attach to {} by {}: for virtual interfaces set attach = \"tc\" (`trapeze doctor` tells more)",
-        own.interface,
-        attach_name(own.attach)
-    )
-}
-
-fn attach_name(attach: Attach) -> &'static str {
-    match attach {
-        Attach::Xdp => "XDP",
-        Attach::XdpGeneric => "generic XDP",
-        Attach::Tc => "tc",
     }
 }
 

@@ -44,7 +44,7 @@ pub enum Command {
     },
     /// Run a command on a host; its exit status and output pass through
     Exec {
-        /// c1, d1, b1, …, or switch
+        /// c1, s1, d1, b1, …, or switch
         host: String,
         /// The command and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
@@ -52,7 +52,7 @@ pub enum Command {
     },
     /// Power a host off, or kill one of its processes
     Kill {
-        /// c1, d1, b1, …
+        /// c1, s1, d1, b1, …
         host: String,
         /// Kill only this one
         #[arg(long)]
@@ -60,7 +60,7 @@ pub enum Command {
     },
     /// Bring back what does not run of a host
     Start {
-        /// c1, d1, b1, …
+        /// c1, s1, d1, b1, …
         host: String,
         /// Start only this one
         #[arg(long)]
@@ -90,6 +90,16 @@ pub struct Up {
     /// Hosts that make requests: c1, c2, …
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=9))]
     pub clients: u8,
+    /// Hosts that spread packets over dispatchers: s1, s2, … [default: 0, or as --config says]
+    #[arg(long, value_name = "SPRAYS", value_parser = value_parser!(u8).range(0..=9))]
+    pub spray: Option<u8>,
+    /// How they spread packets [default: flow-hash]
+    #[arg(long, requires = "spray", conflicts_with = "config",
+        value_parser = ["flow-hash", "batch", "workload"])]
+    pub spray_mode: Option<String>,
+    /// How often sprays ask who is there, such as 10ms [default: 200ms]
+    #[arg(long, requires = "spray", conflicts_with = "config", value_parser = settings::parse_time)]
+    pub spray_heartbeat: Option<Duration>,
     /// Hosts that read requests: d1, d2, … [default: 1, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=9))]
     pub dispatchers: Option<u8>,
@@ -127,7 +137,7 @@ pub struct Up {
 #[command(group = clap::ArgGroup::new("effect").required(true).multiple(true)
     .args(["delay", "jitter", "loss", "rate", "reorder", "duplicate", "clear"]))]
 pub struct Link {
-    /// c1, d1, b1, …
+    /// c1, s1, d1, b1, …
     pub host: String,
     /// How long each frame travels, such as 40ms; a round trip takes twice as long
     #[arg(long, value_parser = settings::parse_time)]
@@ -337,6 +347,9 @@ impl Up {
         Options {
             name: name.to_owned(),
             clients: self.clients,
+            sprays: self.spray,
+            spray_mode: self.spray_mode,
+            spray_heartbeat: self.spray_heartbeat,
             dispatchers: self.dispatchers,
             backends: self.backends,
             server: self.server,

@@ -20,6 +20,8 @@ use crate::state::{Ports, cluster};
 pub struct Cluster {
     /// The file's text.
     pub text: String,
+    /// How many sprays it names.
+    pub sprays: u8,
     /// How many dispatchers it names.
     pub dispatchers: u8,
     /// How many backends it names.
@@ -28,6 +30,8 @@ pub struct Cluster {
     pub service: SocketAddr,
     /// Where servers must listen.
     pub ports: Ports,
+    /// What works, and not as somebody may think.
+    pub warning: Option<String>,
 }
 
 /// The configuration that `options` ask for.
@@ -101,10 +105,12 @@ fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
     agree_with_network(&config).with_context(|| format!("{file} does not fit a lab"))?;
     Ok(Cluster {
         text: rename(text, lab)?,
+        sprays: config.sprays.len() as u8,
         dispatchers: config.dispatchers.len() as u8,
         backends: config.backends.len() as u8,
         service: config.services[0].address,
         ports: ports(&config),
+        warning: config.scatter_warning(),
     })
 }
 
@@ -121,6 +127,11 @@ pub fn rename(text: &str, lab: &str) -> Result<String> {
 }
 
 fn agree_with_network(config: &Config) -> Result<()> {
+    let sprays = config.sprays.iter().map(|node| Node {
+        name: &node.name,
+        address: node.address,
+        interface: &node.interface,
+    });
     let dispatchers = config.dispatchers.iter().map(|node| Node {
         name: &node.name,
         address: node.address,
@@ -131,8 +142,15 @@ fn agree_with_network(config: &Config) -> Result<()> {
         address: node.address,
         interface: &node.interface,
     });
-    check_nodes(Role::Dispatcher, &dispatchers.collect::<Vec<_>>())?;
-    check_nodes(Role::Backend, &backends.collect::<Vec<_>>())?;
+    check_nodes(Role::Spray, 0, &sprays.collect::<Vec<_>>())?;
+    check_nodes(Role::Dispatcher, 1, &dispatchers.collect::<Vec<_>>())?;
+    check_nodes(Role::Backend, 1, &backends.collect::<Vec<_>>())?;
+    ensure!(
+        config.dispatchers.len() == 1 || !config.sprays.is_empty(),
+        "it has {} dispatchers and no spray; in a lab nothing else can choose one of them: \
+         --spray 1",
+        config.dispatchers.len()
+    );
     for service in &config.services {
         ensure!(
             service.address.ip() == IpAddr::V4(VIP),
@@ -145,12 +163,12 @@ fn agree_with_network(config: &Config) -> Result<()> {
 }
 
 /// Checks that nodes are the lab's hosts from the first on, where they are.
-fn check_nodes(role: Role, nodes: &[Node]) -> Result<()> {
+fn check_nodes(role: Role, least: usize, nodes: &[Node]) -> Result<()> {
     let word = role.word();
     let count = nodes.len();
     ensure!(
-        (1..=usize::from(role.limit())).contains(&count),
-        "it has {count} {word}s; a lab has 1 to {}",
+        (least..=usize::from(role.limit())).contains(&count),
+        "it has {count} {word}s; a lab has {least} to {}",
         role.limit()
     );
     for number in 1..=count as u8 {
@@ -196,6 +214,7 @@ fn ports(config: &Config) -> Ports {
 
 fn agree(cluster: &Cluster, options: &Options, path: &Path) -> Result<()> {
     for (option, wanted, has) in [
+        ("--spray", options.sprays, cluster.sprays),
         ("--dispatchers", options.dispatchers, cluster.dispatchers),
         ("--backends", options.backends, cluster.backends),
     ] {
@@ -221,6 +240,7 @@ fn generate(options: &Options) -> Result<String> {
         options.name,
         nodes(&options.name, options.dispatchers.unwrap_or(1), backends)?
     );
+    write_sprays(&mut text, options)?;
     let members: Vec<String> = (1..=backends)
         .map(|number| format!("{:?}", Role::Backend.host(number)))
         .collect();
@@ -256,6 +276,23 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8) -> Result<String> {
         write_node(&mut text, Role::Backend, number)?;
     }
     Ok(text)
+}
+
+fn write_sprays(text: &mut String, options: &Options) -> std::fmt::Result {
+    for number in 1..=options.sprays.unwrap_or(0) {
+        write_node(text, Role::Spray, number)?;
+        writeln!(text, "attach = \"tc\"")?;
+    }
+    if options.spray_mode.is_some() || options.spray_heartbeat.is_some() {
+        writeln!(text, "\n[spraying]")?;
+    }
+    if let Some(mode) = &options.spray_mode {
+        writeln!(text, "mode = {mode:?}")?;
+    }
+    if let Some(heartbeat) = options.spray_heartbeat {
+        writeln!(text, "heartbeat = \"{}ms\"", heartbeat.as_millis())?;
+    }
+    Ok(())
 }
 
 fn write_node(text: &mut String, role: Role, number: u8) -> std::fmt::Result {

@@ -50,6 +50,9 @@ impl Lab {
         let cluster = cluster::configure(options)?;
         let root = root(options)?;
         let (_, lock) = RunDir::create(&options.name)?;
+        if let Some(warning) = &cluster.warning {
+            eprintln!("{warning}");
+        }
         let mut state = plan(options, &cluster, root);
         match build(&mut state, &cluster) {
             Ok(()) => Ok(Lab {
@@ -185,11 +188,11 @@ impl Lab {
                 .with_context(|| format!("cannot read {}", config.display()))?;
             std::fs::write(&config, cluster::with_policy(&text, policy)?)
                 .with_context(|| format!("cannot write {}", config.display()))?;
-            reload_dispatchers(state)
+            reload_front(state)
         })
     }
 
-    /// Has dispatchers read another configuration, which must name the same nodes. No
+    /// Has dispatchers and sprays read another configuration, which must name the same nodes. No
     /// connection is lost.
     ///
     /// # Errors
@@ -199,7 +202,7 @@ impl Lab {
             let config = state.dir().config();
             std::fs::write(&config, cluster::rename(text, &state.name)?)
                 .with_context(|| format!("cannot write {}", config.display()))?;
-            reload_dispatchers(state)
+            reload_front(state)
         })
     }
 
@@ -287,6 +290,7 @@ impl HostHandle {
 fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
     let counts = [
         (Role::Client, options.clients),
+        (Role::Spray, cluster.sprays),
         (Role::Dispatcher, cluster.dispatchers),
         (Role::Backend, cluster.backends),
     ];
@@ -339,9 +343,10 @@ fn build(state: &mut State, cluster: &Cluster) -> Result<()> {
     started
 }
 
-fn reload_dispatchers(state: &State) -> Result<()> {
-    let dispatchers = (state.hosts.iter()).filter(|host| host.role == Role::Dispatcher);
-    for host in dispatchers.filter(|host| host.powered) {
+fn reload_front(state: &State) -> Result<()> {
+    let front = [Role::Spray, Role::Dispatcher];
+    let hosts = (state.hosts.iter()).filter(|host| front.contains(&host.role));
+    for host in hosts.filter(|host| host.powered) {
         let output = netns::command_in(&state.namespace_path(&host.name), state.trapeze()?)?
             .args(["reload", "--node", &host.name])
             .output()

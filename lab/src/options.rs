@@ -1,6 +1,7 @@
 //! What a new lab is to be.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,13 @@ pub struct Options {
     pub name: String,
     /// Hosts that make requests, 1..=9.
     pub clients: u8,
+    /// Hosts that spread packets over dispatchers, 0..=9; as `config` says, or none.
+    pub sprays: Option<u8>,
+    /// How they do; without it `flow-hash`. Not with
+    /// `config`.
+    pub spray_mode: Option<String>,
+    /// Between their heartbeats; without it 200 ms. Not with `config`.
+    pub spray_heartbeat: Option<Duration>,
     /// Hosts that read requests, 1..=9; as `config` says, or one.
     pub dispatchers: Option<u8>,
     /// Hosts that serve, 1..=60; as `config` says, or three.
@@ -45,6 +53,9 @@ impl Options {
         Options {
             name: name.to_owned(),
             clients: 1,
+            sprays: None,
+            spray_mode: None,
+            spray_heartbeat: None,
             dispatchers: None,
             backends: None,
             server: ServerKind::Nginx,

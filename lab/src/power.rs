@@ -155,7 +155,7 @@ fn launch(state: &State, name: &str, process: Process) -> Result<Launch> {
 fn wait(state: &State, name: &str, process: Process, launch: Launch) -> Result<ProcessRecord> {
     match process {
         Process::Server => servers::wait(state, name, launch),
-        Process::Agent | Process::Dispatch => launch.wait_for_ready(),
+        Process::Agent | Process::Dispatch | Process::Spray => launch.wait_for_ready(),
     }
 }
 

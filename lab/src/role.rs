@@ -21,6 +21,8 @@ pub const INTERFACE: &str = "eth0";
 pub enum Role {
     /// Makes requests: c1, c2, …
     Client,
+    /// Spreads packets over dispatchers: s1, s2, …
+    Spray,
     /// Reads requests: d1, d2, …
     Dispatcher,
     /// Serves: b1, b2, …
@@ -37,16 +39,19 @@ pub enum Process {
     Agent,
     /// `trapeze dispatch`.
     Dispatch,
+    /// `trapeze spray`.
+    Spray,
 }
 
 impl Role {
     /// Every role, in the order in which hosts are listed.
-    pub const ALL: [Role; 3] = [Role::Client, Role::Dispatcher, Role::Backend];
+    pub const ALL: [Role; 4] = [Role::Client, Role::Spray, Role::Dispatcher, Role::Backend];
 
     /// What the names of its hosts start with.
     pub fn letter(self) -> char {
         match self {
             Role::Client => 'c',
+            Role::Spray => 's',
             Role::Dispatcher => 'd',
             Role::Backend => 'b',
         }
@@ -55,7 +60,7 @@ impl Role {
     /// How many hosts of it a lab can have.
     pub fn limit(self) -> u8 {
         match self {
-            Role::Client | Role::Dispatcher => 9,
+            Role::Client | Role::Spray | Role::Dispatcher => 9,
             Role::Backend => 60,
         }
     }
@@ -64,6 +69,7 @@ impl Role {
     pub fn processes(self) -> &'static [Process] {
         match self {
             Role::Client => &[],
+            Role::Spray => &[Process::Spray],
             Role::Dispatcher => &[Process::Dispatch],
             Role::Backend => &[Process::Server, Process::Agent],
         }
@@ -73,6 +79,7 @@ impl Role {
     pub fn word(self) -> &'static str {
         match self {
             Role::Client => "client",
+            Role::Spray => "spray",
             Role::Dispatcher => "dispatcher",
             Role::Backend => "backend",
         }
@@ -87,6 +94,7 @@ impl Role {
     pub fn address(self, number: u8) -> Ipv4Addr {
         let before_first = match self {
             Role::Client => 0,
+            Role::Spray => 90,
             Role::Dispatcher => 10,
             Role::Backend => 20,
         };
@@ -106,7 +114,12 @@ impl Role {
 
 impl Process {
     /// Every kind, in the order of starting.
-    pub const ALL: [Process; 3] = [Process::Server, Process::Agent, Process::Dispatch];
+    pub const ALL: [Process; 4] = [
+        Process::Server,
+        Process::Agent,
+        Process::Dispatch,
+        Process::Spray,
+    ];
 
     /// As users write it, and as `status --json` does.
     pub fn word(self) -> &'static str {
@@ -114,6 +127,7 @@ impl Process {
             Process::Server => "server",
             Process::Agent => "agent",
             Process::Dispatch => "dispatch",
+            Process::Spray => "spray",
         }
     }
 
@@ -123,6 +137,7 @@ impl Process {
             Process::Server => None,
             Process::Agent => Some("agent"),
             Process::Dispatch => Some("dispatch"),
+            Process::Spray => Some("spray"),
         }
     }
 }

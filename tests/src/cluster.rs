@@ -227,6 +227,7 @@ impl Cluster {
         let status = self.status().expect("the lab is up");
         std::fs::write(&status.config, config).expect("the configuration is written");
         let word = match process {
+            Process::Spray => "spray",
             Process::Dispatch => "dispatch",
             Process::Agent => "agent",
             Process::Server => "server",

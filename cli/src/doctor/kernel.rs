@@ -68,6 +68,7 @@ fn kernel(release: &str, roles: &[Role]) -> Check {
         );
     };
     let needs = [
+        (Role::Spray, DISPATCHER_KERNEL),
         (Role::Dispatcher, DISPATCHER_KERNEL),
         (Role::Agent, AGENT_KERNEL),
     ];

@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::process::Command;
 
 use serde::Deserialize;
-use trapeze_core::config::{Attach, Backend, Config, Dispatcher};
+use trapeze_core::config::{Attach, Backend, Config, Dispatcher, Spray};
 use trapeze_datapath::abi::{ENCAP_LEN, GENEVE_PORT};
 use trapeze_datapath::diag;
 use trapeze_datapath::host::{has_address, sysctl};
@@ -48,6 +48,9 @@ struct LinkInfo {
 pub fn checks(patient: &Patient) -> Vec<Check> {
     let config = &patient.config;
     match patient.role {
+        Role::Spray => {
+            (config.spray(&patient.name)).map_or_else(Vec::new, |own| for_spray(patient, own))
+        }
         Role::Dispatcher => (config.dispatcher(&patient.name))
             .map_or_else(Vec::new, |own| for_dispatcher(patient, own)),
         Role::Agent => {
@@ -58,18 +61,49 @@ pub fn checks(patient: &Patient) -> Vec<Check> {
 
 fn for_dispatcher(patient: &Patient, own: &Dispatcher) -> Vec<Check> {
     let mut checks = interface(&own.interface, own.address, |link| {
-        vec![dispatcher_mtu(&own.interface, link.mtu), attach(own, link)]
+        let attach = attach(own.attach, &own.interface, "[[dispatcher]]", link);
+        vec![dispatcher_mtu(&own.interface, link.mtu), attach]
     });
+    let behind = patient.config.dispatchers_are_behind();
     for vip in vips(&patient.config) {
-        checks.push(vip_on(&own.interface, vip, patient));
+        // Behind sprays or routers these have the address in ARP.
+        let place = if behind { "lo" } else { &own.interface };
+        checks.push(vip_on(place, vip, patient));
     }
-    let forwarding = (format!("net/ipv4/conf/{}/forwarding", own.interface), "1");
-    let is_enough = |name: &str, wanted: &str| sysctl(name).is_ok_and(|value| value == wanted);
-    checks.extend(sysctls(&[forwarding], is_enough, patient));
-    checks.extend(encapsulation_port(own.address, patient.running));
+    let mut wanted = vec![(format!("net/ipv4/conf/{}/forwarding", own.interface), "1")];
+    if behind {
+        let silent = trapeze_dispatcher::SILENT_IN_ARP;
+        wanted.extend(silent.map(|(name, value)| (name.to_owned(), value)));
+    }
+    checks.extend(sysctls(&wanted, trapeze_agent::is_enough, patient));
+    checks.extend(encapsulation_port(
+        own.address,
+        patient.running,
+        "dispatcher",
+    ));
     if let Some(link) = link(&own.interface) {
         checks.extend(reach::checks(&patient.config.backends, link.mtu));
     }
+    checks
+}
+
+fn for_spray(patient: &Patient, own: &Spray) -> Vec<Check> {
+    let mut checks = interface(&own.interface, own.address, |link| {
+        vec![attach(own.attach, &own.interface, "[[spray]]", link)]
+    });
+    for vip in vips(&patient.config) {
+        let has = has_address(vip, &own.interface).unwrap_or(false);
+        checks.push(Check::ok(
+            "service",
+            match has {
+                true => format!("{vip} on {}: this spray is the active one", own.interface),
+                false => format!("{vip} is not here: the active spray has it"),
+            },
+        ));
+    }
+    let forwarding = (format!("net/ipv4/conf/{}/forwarding", own.interface), "1");
+    checks.extend(sysctls(&[forwarding], trapeze_agent::is_enough, patient));
+    checks.extend(encapsulation_port(own.address, patient.running, "spray"));
     checks
 }
 
@@ -177,10 +211,10 @@ fn too_small(interface: &str, mtu: u32) -> Check {
 }
 
 /// Where the data path is attached, and what else that wants.
-fn attach(own: &Dispatcher, link: &Link) -> Check {
-    let (name, interface) = ("attach", &own.interface);
-    let use_tc = "write attach = \"tc\" into the [[dispatcher]], and start it again";
-    match (own.attach, link.linkinfo.info_kind.as_deref()) {
+fn attach(hook: Attach, interface: &str, section: &str, link: &Link) -> Check {
+    let name = "attach";
+    let use_tc = format!("write attach = \"tc\" into the {section}, and start it again");
+    match (hook, link.linkinfo.info_kind.as_deref()) {
         (Attach::Tc, Some(kind)) => Check::ok(name, format!("tc on {interface}, a {kind}")),
         (Attach::Xdp, None) => Check::ok(name, format!("xdp on {interface}, a network card")),
         (Attach::Tc, None) => {
@@ -220,7 +254,7 @@ fn attach(own: &Dispatcher, link: &Link) -> Check {
         (Attach::XdpGeneric, None) => Check::warning(
             name,
             format!("xdp-generic on {interface}: slower than both xdp and tc"),
-            "write attach = \"xdp\" into the [[dispatcher]], and start it again",
+            format!("write attach = \"xdp\" into the {section}, and start it again"),
         ),
     }
 }
@@ -289,7 +323,7 @@ fn servers(expected: &BTreeSet<u16>, listening: &BTreeSet<u16>) -> Vec<Check> {
 }
 
 /// Nothing if it cannot be tried: the address is missing then, which is said elsewhere.
-fn encapsulation_port(address: IpAddr, running: bool) -> Option<Check> {
+fn encapsulation_port(address: IpAddr, running: bool, whose: &str) -> Option<Check> {
     let port = format!("UDP {address}:{GENEVE_PORT}");
     let taken = match UdpSocket::bind((address, GENEVE_PORT)) {
         Ok(_) => false,
@@ -298,7 +332,7 @@ fn encapsulation_port(address: IpAddr, running: bool) -> Option<Check> {
     };
     Some(match (taken, running) {
         (false, false) => Check::ok("port", format!("{port} is free")),
-        (true, true) => Check::ok("port", format!("{port} is the dispatcher's")),
+        (true, true) => Check::ok("port", format!("{port} is the {whose}'s")),
         (true, false) => Check::missing(
             "port",
             format!("{port} is another program's"),
@@ -306,7 +340,7 @@ fn encapsulation_port(address: IpAddr, running: bool) -> Option<Check> {
         ),
         (false, true) => Check::missing(
             "port",
-            format!("{port} is not the dispatcher's, although it runs"),
+            format!("{port} is not the {whose}'s, although it runs"),
             "stop it and start it again",
         ),
     })
@@ -324,16 +358,6 @@ fn unseen(name: &str, error: &io::Error, look: &str) -> Check {
 mod tests {
     use super::super::Level;
     use super::*;
-
-    fn dispatcher(attach: Attach) -> Dispatcher {
-        Dispatcher {
-            name: "d1".into(),
-            address: "10.0.0.1".parse().unwrap(),
-            interface: "eth0".into(),
-            attach,
-            workers: 1,
-        }
-    }
 
     fn link_of(json: &str) -> Link {
         serde_json::from_str(json).unwrap()
@@ -353,7 +377,7 @@ mod tests {
             (Attach::Tc, small, Level::Ok),
             (Attach::XdpGeneric, card, Level::Warning),
         ] {
-            let check = attach(&dispatcher(hook), &link_of(link));
+            let check = attach(hook, "eth0", "[[dispatcher]]", &link_of(link));
             assert_eq!(check.level, level, "{hook:?} {link}");
         }
     }

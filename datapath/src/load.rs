@@ -1,14 +1,14 @@
-//! How busy this host is, for the policies of dispatchers: the data path tells them
-//! with every heartbeat, and adds how long the servers' accept queue is.
+//! How busy this host is: agents tell the dispatchers' policies, dispatchers the sprays.
+//! The data paths say it with every heartbeat.
 
 use std::fs;
 use std::io;
 
-use trapeze_datapath::abi::Feedback;
-use trapeze_datapath::clock;
+use crate::abi::Feedback;
+use crate::clock;
 
-/// Looks at the host, again and again.
-#[derive(Debug)]
+/// Looks at the host, again and again; every 200 ms a second or so counts.
+#[derive(Debug, Default)]
 pub struct Sampler {
     before: Option<Ticks>,
     /// A mean over the last looks, which forgets.
@@ -26,11 +26,9 @@ struct Ticks {
 }
 
 impl Sampler {
+    /// Knows nothing before its first look.
     pub fn new() -> Self {
-        Self {
-            before: None,
-            cpu_permille: None,
-        }
+        Self::default()
     }
 
     /// How busy the host was during the last second or so, and how full it is now.
