@@ -9,18 +9,22 @@ use libbpf_rs::HasSize;
 use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::{Composite, CompositeMember, MemberAttr};
 use std::net::Ipv4Addr;
+use trapeze_core::config::SprayMode;
 use trapeze_core::flow::{Handshake, WindowScales};
 use trapeze_core::head::Expected;
+use trapeze_core::membership::{Presence, SprayState, lots};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{self, Care, Held, Kind, Meta, Refusal};
 use trapeze_core::wire::{geneve, meta as wire_meta};
 use trapeze_datapath::abi::{self, FlowState};
 
 const HEADER: &str = include_str!("../../bpf/include/abi.h");
-const OBJECTS: [(&str, &str); 3] = [
+const OBJECTS: [(&str, &str); 5] = [
     ("dispatch_tc", concat!(env!("OUT_DIR"), "/dispatch_tc.o")),
     ("dispatch_xdp", concat!(env!("OUT_DIR"), "/dispatch_xdp.o")),
     ("agent", concat!(env!("OUT_DIR"), "/agent.o")),
+    ("spray_tc", concat!(env!("OUT_DIR"), "/spray_tc.o")),
+    ("spray_xdp", concat!(env!("OUT_DIR"), "/spray_xdp.o")),
 ];
 
 /// Size, and each field's offset.
@@ -74,7 +78,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 21] = [
+    let mirrors: [Mirror; 26] = [
         abi::FlowKey::LAYOUT,
         abi::ServiceKey::LAYOUT,
         abi::Service::LAYOUT,
@@ -96,6 +100,11 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Turns::LAYOUT,
         abi::ServerKey::LAYOUT,
         abi::Server::LAYOUT,
+        abi::Presence::LAYOUT,
+        abi::Peer::LAYOUT,
+        abi::Dispatcher::LAYOUT,
+        abi::Spraying::LAYOUT,
+        abi::Lots::LAYOUT,
     ];
     let mut met = BTreeMap::new();
     for (object, path) in OBJECTS {
@@ -219,6 +228,29 @@ fn constants_are_the_same() {
     assert_eq!(constant("EPOCH_SHIFT"), u64::from(abi::EPOCH_SHIFT));
     assert_eq!(constant("SLOT_BY_TURNS"), u64::from(abi::SLOT_BY_TURNS));
     assert_eq!(constant("TURNS_MAX"), abi::TURNS_MAX as u64);
+    assert_eq!(constant("LOTS"), abi::LOTS as u64);
+    assert_eq!(constant("DISPATCHERS_MAX"), abi::DISPATCHERS_MAX as u64);
+    assert_eq!(constant("NO_DISPATCHER"), u64::from(lots::NOBODY));
+    for (name, mode) in [
+        ("SPRAY_BATCH", SprayMode::Batch(40)),
+        ("SPRAY_WORKLOAD", SprayMode::Workload),
+        ("SPRAY_FLOW_HASH", SprayMode::FlowHash),
+    ] {
+        let spraying = abi::Spraying::new(mode, "any");
+        assert_eq!(constant(name), u64::from(spraying.mode), "{name}");
+        assert!(spraying.batch > 0, "{name}");
+    }
+    for (name, state) in [
+        ("SPRAY_STANDBY", SprayState::Standby),
+        ("SPRAY_ACTIVE", SprayState::Active),
+        ("SPRAY_YIELDING", SprayState::Yielding),
+    ] {
+        assert_eq!(constant(name), u64::from(state.word()), "{name}");
+        let role = u64::from(Presence::Spray(state).role());
+        assert_eq!(constant("MEMBER_SPRAY"), role);
+    }
+    let dispatcher = Presence::Dispatcher { workload: None };
+    assert_eq!(constant("MEMBER_DISPATCHER"), u64::from(dispatcher.role()));
     assert_eq!(
         constant("HEAD_MAX"),
         trapeze_core::head::LIKENESS_HEAD_MAX as u64
@@ -379,6 +411,19 @@ fn the_option_is_the_same() {
             0,
         ),
         ("META_DONE", Kind::Done, 0, 0),
+        ("META_SPRAYED", Kind::Sprayed, 0, 0),
+        (
+            "META_BEAT",
+            Kind::Beat(Presence::Spray(SprayState::Active)),
+            constant("MEMBER_SPRAY"),
+            constant("SPRAY_ACTIVE"),
+        ),
+        (
+            "META_BEAT_REPLY",
+            Kind::BeatReply(Presence::Dispatcher { workload: None }),
+            constant("MEMBER_DISPATCHER"),
+            0,
+        ),
     ];
     for (name, kind, reason, value) in kinds {
         let raw = meta(kind).encode(0x0f);

@@ -41,7 +41,7 @@ use seat::Seat;
 use vigil::Vigil;
 
 /// How long a new daemon may listen before it says that it is ready.
-const FIRST_LOOK: Duration = Duration::from_secs(20);
+const FIRST_LOOK: Duration = Duration::from_secs(2);
 
 /// What the threads share.
 pub(crate) struct Shared {
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     maps: SprayMaps,
     /// As the vigil sees it.
     status: Mutex<Status>,
-    /// The vigil knows who is there, and the lots are dealt.
+    /// The vigil knows who is there, the lots are dealt, and somebody has the addresses.
     settled: AtomicBool,
     /// SIGTERM: another one should have the addresses.
     leaving: AtomicBool,

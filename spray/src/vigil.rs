@@ -116,16 +116,17 @@ impl Vigil {
                 self.publish_presence(now)?;
             }
             self.seat.remind(now);
-            let everybody = self
-                .watch
-                .members()
-                .iter()
-                .all(|m| m.state != State::Unknown);
-            if everybody || self.watch.has_judged() {
+            if self.watch.has_judged() && (self.seat.is_held() || self.hears_a_leader()) {
                 self.shared.settled.store(true, Ordering::Relaxed);
             }
         }
         Ok(self.seat)
+    }
+
+    fn hears_a_leader(&self) -> bool {
+        let active = Some(Presence::Spray(SprayState::Active));
+        let mut members = self.watch.members().iter();
+        members.any(|member| member.state == State::Alive && member.said == active)
     }
 
     fn hear(&mut self, now: Duration, index: usize) {

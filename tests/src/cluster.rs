@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use trapeze_datapath::abi::Flow;
 use trapeze_datapath::agent::AgentMaps;
 use trapeze_datapath::dispatcher::DispatcherMaps;
-use trapeze_datapath::{netns, object};
+use trapeze_datapath::spray::SprayMaps;
+use trapeze_datapath::{control, netns, object};
 use trapeze_dispatcher::{BackendStatus, Request, Status};
 use trapeze_lab::{LabGuard, Options, Process};
 
@@ -174,6 +175,34 @@ impl Cluster {
         Counts::read(&maps.drops, &maps.events)
     }
 
+    /// What any dispatcher's data path has counted.
+    pub fn dispatcher_named(&self, name: &str) -> Counts {
+        let maps = DispatcherMaps::open(&self.pins(name)).expect("its data path is pinned");
+        Counts::read(&maps.drops, &maps.events)
+    }
+
+    /// The maps of any dispatcher.
+    pub fn dispatcher_maps_of(&self, name: &str) -> DispatcherMaps {
+        DispatcherMaps::open(&self.pins(name)).expect("its data path is pinned")
+    }
+
+    /// The maps of a spray.
+    pub fn spray_maps(&self, name: &str) -> SprayMaps {
+        SprayMaps::open(&self.pins(name)).expect("the spray's data path is pinned")
+    }
+
+    /// What a spray's data path has counted.
+    pub fn spray(&self, name: &str) -> Counts {
+        let maps = self.spray_maps(name);
+        Counts::read(&maps.drops, &maps.events)
+    }
+
+    /// What a spray's daemon says of itself and of others; up to 100 ms and a heartbeat old.
+    pub fn spray_status(&self, name: &str) -> trapeze_spray::Status {
+        let socket = self.control_of(name);
+        control::ask(&socket, &trapeze_spray::Request::Status).expect("the daemon answers")
+    }
+
     /// The maps of a backend's agent.
     pub fn agent_maps(&self, backend: &str) -> AgentMaps {
         AgentMaps::open(&self.pins(backend)).expect("the agent's maps are pinned")
@@ -274,7 +303,14 @@ impl Cluster {
     }
 
     fn control(&self) -> PathBuf {
-        PathBuf::from(format!("/run/trapeze/lab-{}/d1/control.sock", self.name()))
+        self.control_of("d1")
+    }
+
+    fn control_of(&self, node: &str) -> PathBuf {
+        PathBuf::from(format!(
+            "/run/trapeze/lab-{}/{node}/control.sock",
+            self.name()
+        ))
     }
 }
 

@@ -532,3 +532,102 @@ mod mutation {
         at
     }
 }
+
+const SPRAYS: &str = r#"
+[[spray]]
+name = "s1"
+address = "10.77.0.91"
+interface = "eth0"
+attach = "tc"
+
+[[spray]]
+name = "s2"
+address = "10.77.0.92"
+interface = "eth0"
+"#;
+
+#[test]
+fn sprays_stand_in_the_order_in_which_they_lead() {
+    let config = parse(&format!("{EXAMPLE}{SPRAYS}")).unwrap();
+    let names: Vec<&str> = config.sprays.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["s1", "s2"]);
+    let hooks: Vec<Attach> = config.sprays.iter().map(|s| s.attach).collect();
+    assert_eq!(hooks, [Attach::Tc, Attach::Xdp]);
+    assert_eq!(config.spraying, Spraying::default());
+    assert_eq!(config.spraying.mode, SprayMode::FlowHash);
+    assert!(config.dispatchers_are_behind());
+    assert!(config.own_spray("s2").is_ok());
+    let error = config.own_spray("d1").unwrap_err().to_string();
+    assert!(
+        error.contains("[[spray]]") && error.contains("s1, s2"),
+        "{error}"
+    );
+    assert!(!parse(EXAMPLE).unwrap().dispatchers_are_behind());
+}
+
+#[test]
+fn how_sprays_spread_is_configured_once() {
+    let spraying = |text: &str| {
+        let text = format!("{EXAMPLE}{SPRAYS}\n[spraying]\n{text}");
+        parse(&text).map(|config| config.spraying)
+    };
+    let batch = spraying("mode = \"batch\"\nheartbeat = \"10ms\"").unwrap();
+    assert_eq!(batch.mode, SprayMode::Batch(40));
+    assert_eq!(batch.heartbeat, Duration::from_millis(10));
+    assert_eq!(
+        spraying("mode = \"batch\"\nbatch = 7").unwrap().mode,
+        SprayMode::Batch(7)
+    );
+    assert_eq!(
+        spraying("mode = \"workload\"").unwrap().mode,
+        SprayMode::Workload
+    );
+    for (text, what) in [
+        ("batch = 7", "`batch` is for"),
+        ("mode = \"hash\"", "flow-hash"),
+        ("heartbeat = \"9ms\"", "10ms"),
+        ("heartbeat = \"6s\"", "5s"),
+        ("mode = \"batch\"\nbatch = 0", "1 to 65535"),
+        ("modes = 1", "no key `modes`"),
+    ] {
+        let error = spraying(text).unwrap_err().to_string();
+        assert!(error.contains(what), "{text}: {error}");
+    }
+    let error = parse(&format!("{EXAMPLE}[spraying]\nmode = \"batch\"\n")).unwrap_err();
+    assert!(error.to_string().contains("no [[spray]]"), "{error}");
+}
+
+#[test]
+fn a_spray_is_a_node_like_others() {
+    for (from, to, what) in [
+        ("\"s2\"", "\"d1\"", "a node `d1` already"),
+        ("10.77.0.92", "10.77.0.91", "another spray has the address"),
+        ("10.77.0.92", "10.77.0.100", "own address of `s2`"),
+    ] {
+        let sprays = SPRAYS.replace(from, to);
+        // Before services, whose addresses are compared with those of nodes.
+        let error = parse(&format!("{sprays}{EXAMPLE}"))
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(what), "{to}: {error}");
+    }
+}
+
+#[test]
+fn flows_that_would_come_to_several_dispatchers_are_warned_of() {
+    let second = "[[dispatcher]]\nname = \"d2\"\naddress = \"10.77.0.12\"\ninterface = \"eth0\"\n";
+    let warning = |text: &str| {
+        parse(&format!("{EXAMPLE}{text}"))
+            .unwrap()
+            .scatter_warning()
+    };
+    let batch = "[spraying]\nmode = \"batch\"\n";
+    assert_eq!(warning(&format!("{SPRAYS}{second}")), None);
+    assert_eq!(
+        warning(&format!("{SPRAYS}{batch}")),
+        None,
+        "one dispatcher has all"
+    );
+    let said = warning(&format!("{SPRAYS}{second}{batch}")).expect("a warning");
+    assert!(said.contains("flow-hash"), "{said}");
+}

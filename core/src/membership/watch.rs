@@ -10,7 +10,8 @@
 //! ```
 //! A member that dies is found silent two to three intervals and a slack later. Beats are
 //! counted, not time: a judge that sleeps too long has sent fewer beats, and blames nobody
-//! for that. A silent member is back after three answers in a row.
+//! for that. A silent member is back after three answers in a row. The first beats come
+//! quicker, so that a new watch soon knows who is there.
 
 use std::time::Duration;
 
@@ -18,6 +19,8 @@ use super::Presence;
 
 /// Beats unanswered in a row that are a failure, and answered ones that end it.
 pub const IN_A_ROW: u32 = 3;
+/// Between the first beats, where the interval is longer.
+const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 /// An answer is late after this and a tenth of the interval.
 const LEAST_SLACK: Duration = Duration::from_millis(5);
 
@@ -149,7 +152,7 @@ impl Watch {
         self.number = self.number.wrapping_add(1);
         self.judge_at = Some(now + self.slack());
         // No burst after a pause.
-        self.next_beat = (self.next_beat + self.interval).max(now);
+        self.next_beat = (self.next_beat + self.pace()).max(now);
         Some(self.number)
     }
 
@@ -206,9 +209,16 @@ impl Watch {
         changes
     }
 
+    fn pace(&self) -> Duration {
+        match self.has_judged() {
+            true => self.interval,
+            false => self.interval.min(FIRST_INTERVAL),
+        }
+    }
+
     fn slack(&self) -> Duration {
         // Less than an interval, so that a beat is judged before the next one.
-        (self.interval / 10 + LEAST_SLACK).min(self.interval * 9 / 10)
+        (self.pace() / 10 + LEAST_SLACK).min(self.pace() * 9 / 10)
     }
 }
 
@@ -251,7 +261,9 @@ mod tests {
     fn a_death_is_found_in_two_to_three_intervals_and_a_slack() {
         for interval in [10, 50, 200, 1000, 5000] {
             let slack = (interval / 10 + 5).min(interval * 9 / 10);
-            for dies in [interval * 4, interval * 5 - 1] {
+            // The fourth beat is the first at the full pace.
+            let fourth = 3 * interval.min(100);
+            for dies in [fourth + interval, fourth + 2 * interval - 1] {
                 let changes = run(interval, dies, u64::MAX, interval * 12);
                 let [(0, State::Alive), (found, State::Silent)] = changes[..] else {
                     panic!("{interval} {dies}: {changes:?}");

@@ -1,6 +1,7 @@
 //! The option byte for byte, and what a tag does and does not accept.
 
 use super::*;
+use crate::membership::{SprayState, Workload};
 use proptest::prelude::*;
 use std::net::SocketAddr;
 
@@ -110,6 +111,11 @@ fn every_kind_is_read_as_written() {
         Kind::Release { half_pipe: true },
         Kind::Release { half_pipe: false },
         Kind::Done,
+        Kind::Sprayed,
+        Kind::Beat(Presence::Spray(SprayState::Yielding)),
+        Kind::BeatReply(Presence::Dispatcher {
+            workload: Workload::new(613),
+        }),
         Kind::Vacated {
             end: ServerSeq::new(9),
         },
