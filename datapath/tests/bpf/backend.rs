@@ -24,7 +24,7 @@ use crate::packet::*;
 
 pub const DISPATCHER: Ipv4Addr = NODE;
 /// The outer source port of what the dispatcher sends, and of answers to it.
-const ASKER_PORT: u16 = 0xdcbb;
+pub const ASKER_PORT: u16 = 0xdcbb;
 
 /// This backend.
 pub const HERE: Ipv4Addr = BACKEND;

@@ -4,6 +4,7 @@
 use crate::backend::Agent;
 use crate::bench::{Bench, Hook};
 use crate::kernel::verified_instructions;
+use crate::spray::Spray;
 
 #[test]
 fn the_verifier_has_head_room() {
@@ -11,6 +12,8 @@ fn the_verifier_has_head_room() {
     let table = [
         ("dispatch at tc", Bench::new(Hook::Tc).program, 200_000),
         ("dispatch at XDP", Bench::new(Hook::Xdp).program, 200_000),
+        ("spray at tc", Spray::new(Hook::Tc).program, 20_000),
+        ("spray at XDP", Spray::new(Hook::Xdp).program, 20_000),
         ("agent at ingress", agent.ingress, 120_000),
         ("agent at egress", agent.egress, 40_000),
     ];

@@ -16,6 +16,8 @@
 //! | handoff | how a backend gives a connection up
 //! | closing | servers that close while they owe nothing
 //! | halfpipe | several owners of one stream
+//! | spray | packets for service addresses at a spray, and heartbeats |
+//! | sprayed | what sprays send, at a dispatcher |
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
@@ -42,5 +44,7 @@ mod noise;
 mod outcome;
 mod packet;
 mod rebuild;
+mod spray;
+mod sprayed;
 mod standing;
 mod tags;
