@@ -4,6 +4,7 @@ mod compare;
 mod paper;
 mod setup;
 mod spell;
+mod subclusters;
 mod tournament;
 mod trace;
 
@@ -21,6 +22,7 @@ enum Command {
     #[command(visible_alias = "run")]
     Compare(Box<compare::Args>),
     Paper(paper::Args),
+    Subclusters(subclusters::Args),
     Tournament(tournament::Args),
     Trace(trace::Args),
 }
@@ -30,6 +32,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Compare(args) => compare::run(args),
         Command::Paper(args) => paper::run(args),
+        Command::Subclusters(args) => subclusters::run(args),
         Command::Tournament(args) => tournament::run(args),
         Command::Trace(args) => trace::run(args),
     }

@@ -6,6 +6,7 @@
 //! | `watch` | who answers heartbeats? |
 //! | `lots` | which dispatcher has a packet, or a flow? |
 //! | `lead` | which spray has the service addresses? |
+//! | `subclusters` | who has a flow among thousands of nodes, in two levels? |
 //!
 //! Members stand in the configuration by name and address ([`crate::config::Config`]):
 //! `dispatchers`, and `sprays` in the order in which they are to lead. Link addresses do
@@ -16,6 +17,7 @@
 
 pub mod lead;
 pub mod lots;
+pub mod subclusters;
 pub mod watch;
 
 /// What a member says of itself with every heartbeat.

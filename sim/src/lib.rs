@@ -16,6 +16,7 @@ mod outcome;
 pub mod paper;
 pub mod picture;
 mod station;
+pub mod subclusters;
 pub mod tournament;
 pub mod trace;
 pub mod workload;
