@@ -227,10 +227,7 @@ mod tests {
     fn the_front_end_carries_all_packets() {
         let outcome = simulate(&setup(1000));
         // 8 packets a connection, 40 connections a node, 20 nodes for each in front.
-        assert!(
-            (outcome.front.mean - 6400.0).abs() < 64.0,
-            "{outcome:?}"
-        );
+        assert!((outcome.front.mean - 6400.0).abs() < 64.0, "{outcome:?}");
         let back = outcome.back.unwrap();
         assert!(back.mean < outcome.front.mean / 10.0, "{outcome:?}");
         assert!(

@@ -18,6 +18,7 @@ use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi;
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
+use trapeze_datapath::spray::SprayMaps;
 use trapeze_lab::{Options, Process};
 use trapeze_tests::raw::{RawClient, RawSender};
 use trapeze_tests::{Cluster, Connection, VIP, same, until};
@@ -303,7 +304,7 @@ fn a_dispatchers_death_moves_only_its_own_flows() {
 
 #[test]
 fn ten_milliseconds_between_heartbeats_work() {
-    let cluster = sprayed("ten", 1, 2, |options| {
+    let cluster = sprayed("ten", 2, 2, |options| {
         options.spray_heartbeat = Some(Duration::from_millis(10));
     });
     let stop = AtomicBool::new(false);
@@ -322,14 +323,16 @@ fn ten_milliseconds_between_heartbeats_work() {
         let status = cluster.spray_status("s1");
         let alive = status.dispatchers.iter().all(|d| d.state == "alive");
         assert!(alive, "none is found silent without reason: {status:?}");
-        let maps = cluster.spray_maps("s1");
-        let sent = || maps.sprayed.sums().unwrap()[0];
+        assert_eq!(status.state, "active");
+        let (s1, s2) = (cluster.spray_maps("s1"), cluster.spray_maps("s2"));
+        let sum = |maps: &SprayMaps| maps.sprayed.sums().unwrap().iter().sum::<u64>();
+
         // The cable, as the lab does it first when it cuts the power.
-        let link = ["ip", "link", "set", "d1", "down"];
-        cluster.run("switch", &link);
+        cluster.run("switch", &["ip", "link", "set", "d1", "down"]);
         let cut = Instant::now();
+        let sent = || s1.sprayed.sums().unwrap()[0];
         let (mut last, mut when) = (sent(), cut);
-        while when.elapsed() < Duration::from_millis(400) {
+        while cut.elapsed() < Duration::from_millis(400) {
             std::thread::sleep(Duration::from_micros(500));
             let now = sent();
             if now != last {
@@ -337,13 +340,21 @@ fn ten_milliseconds_between_heartbeats_work() {
             }
         }
         let took = when - cut;
-        println!("the last packet went {took:?} after the cut");
-        stop.store(true, Ordering::Relaxed);
+        println!("the last packet went to the dead dispatcher {took:?} after the cut");
         assert!(took < Duration::from_millis(100), "{took:?}");
         assert!(
             took > Duration::from_millis(15),
             "{took:?}: before three are missed?"
         );
+
+        let before = sum(&s2);
+        cluster.run("switch", &["ip", "link", "set", "s1", "down"]);
+        let cut = Instant::now();
+        until("s2 has packets", || (sum(&s2) > before).then_some(()));
+        let took = cut.elapsed();
+        println!("the standby had packets {took:?} after the cut");
+        stop.store(true, Ordering::Relaxed);
+        assert!(took < Duration::from_millis(150), "{took:?}");
     });
 }
 
