@@ -89,7 +89,7 @@ static __noinline int become_gc(struct __sk_buff *skb, const struct segment *seg
 	meta->start = bpf_htonl(known->before_start);
 	meta->requests = 0;
 	meta->value = bpf_htonl(known->first);
-	set_tag(meta, meta_tag(key, meta, known->before, segment->client, segment->vip, segment->key.client_port,
+	set_tag(meta, meta_tag(key, meta, known->before, segment->client, segment->vip, segment->client_port,
 			       segment->key.vip_port));
 	fill_encapsulation(&outer, self->address, known->before, outer.udp.source,
 			   sizeof(struct iphdr) + segment->header_length);
@@ -123,7 +123,9 @@ static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *se
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
 	meta = h.outer->meta;
-	ours = known && is_given_up(known) && is_same_start(known, &meta);
+	/* A later epoch: of who got what the next owner had refused. */
+	ours = known && is_given_up(known) && known->start == bpf_ntohl(meta.start) &&
+	       !is_before(bpf_ntohl(meta.epoch), known->epoch);
 	if (skb->mark == RESET_MARK)
 		return ours && known->state == SETUP_MOVED ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
 	/* A client that resets wants nothing more of anybody. */
@@ -147,7 +149,7 @@ static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *se
 	range.first = known->first;
 	range.has_first = !!known->before;
 	/* Whatever the client has sent since is not for this socket, which expects S for ever. */
-	if (!decapsulate(skb) ||
+	if (!unpack(skb, segment) ||
 	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, known->start) ||
 	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4))
 		return drop(DROP_REWRITE);

@@ -75,8 +75,8 @@ pub fn load(
         .map_err(refused)?;
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
-        if name.starts_with('.') {
-            continue; // constants
+        if name.contains('.') {
+            continue; // the compiler's own, of constants
         }
         if let Some((_, entries)) = sizes.iter().find(|(sized, _)| *sized == name) {
             map.set_max_entries(*entries).map_err(refused)?;
@@ -95,7 +95,7 @@ pub fn load(
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let pin = dir.join(&name);
-        if !name.starts_with('.') && !pin.exists() {
+        if !name.contains('.') && !pin.exists() {
             map.pin(&pin).map_err(refused)?;
         }
     }
