@@ -9,6 +9,9 @@
 /* A copy of the packet that becomes the GC to the owner before. */
 #define GC_MARK 0x545a0004
 
+/* Every socket that has read all takes that much. */
+#define OLDER_WINDOW 16384
+
 static __always_inline void send_gc(struct __sk_buff *skb)
 {
 	skb->mark = GC_MARK;
@@ -112,6 +115,18 @@ static __noinline int answer_retired(struct __sk_buff *skb, const struct segment
 	return send_reply(skb, h.ethernet, &outer, segment);
 }
 
+/*
+ * The client's number, for a socket that expects S for ever: as it is, so that what the
+ * client says of its window is later than what it said before (RFC 9293 3.10.7.4, SND.WL1),
+ * but within this socket's window.
+ */
+static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known)
+{
+	__s32 ahead = segment->seq - known->start;
+
+	return known->start + (ahead < 0 ? 0 : ahead > OLDER_WINDOW ? OLDER_WINDOW : ahead);
+}
+
 /* 6.3: what the client has had of our range. */
 static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
 {
@@ -148,9 +163,8 @@ static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *se
 	range.has_end = true;
 	range.first = known->first;
 	range.has_first = !!known->before;
-	/* Whatever the client has sent since is not for this socket, which expects S for ever. */
 	if (!unpack(skb, segment) ||
-	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, known->start) ||
+	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known)) ||
 	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);

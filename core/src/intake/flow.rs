@@ -38,6 +38,9 @@ pub(super) struct Connection {
     pub(super) settled: bool,
     /// What the client's window leaves behind the place where it has moved.
     window_behind: Option<u16>,
+    /// Where the next owner's clock begins. Not ours: a client that had heard of it would
+    /// take nothing more of the owner before.
+    first_clock: Option<u32>,
     /// What lies before that place is on its way to the client.
     pub(super) half_piped: bool,
     pub(super) handshake: Handshake,
@@ -81,6 +84,7 @@ impl Connection {
             later: arrived.later,
             settled: !arrived.later,
             window_behind: None,
+            first_clock: None,
             half_piped: false,
             handshake: arrived.handshake,
             peer: Peer {
@@ -128,16 +132,14 @@ impl Connection {
         self.isns.server = end + u32::MAX;
         self.later = false;
         self.settled = true;
-        if let Some(timestamps) = self.peer.timestamps.as_mut().filter(|_| clock != 0) {
-            let ahead = if released.half_piped { CLOCK_AHEAD } else { 0 };
-            timestamps.echo = later_clock(timestamps.echo, clock.wrapping_add(ahead));
-        }
+        let ahead = if released.half_piped { CLOCK_AHEAD } else { 0 };
+        self.first_clock = (clock != 0).then_some(clock.wrapping_add(ahead));
     }
 
     /// So much later the next owner is still to be set up.
     pub(super) fn clock_goes_on(&mut self, by: Duration) {
-        if let Some(timestamps) = self.peer.timestamps.as_mut().filter(|_| self.half_piped) {
-            timestamps.echo = timestamps.echo.wrapping_add(by.as_millis() as u32);
+        if let Some(clock) = self.first_clock.as_mut().filter(|_| self.half_piped) {
+            *clock = clock.wrapping_add(by.as_millis() as u32);
         }
     }
 
@@ -149,6 +151,7 @@ impl Connection {
             server: self.cookie,
         };
         rest.window_behind = None;
+        rest.first_clock = None;
         rest.half_piped = false;
         rest.later = true;
         rest.settled = false;
@@ -221,10 +224,16 @@ impl Connection {
         flags: Flags,
         payload: Vec<u8>,
     ) -> Segment {
+        let mut timestamps = self.peer.timestamps;
         let (ack, window) = match seq == self.start() {
             true => (self.our_start(), self.window_behind),
             false => (self.peer.heard, None),
         };
+        if let (Some(timestamps), Some(clock)) = (&mut timestamps, self.first_clock)
+            && seq == self.start()
+        {
+            timestamps.echo = later_clock(timestamps.echo, clock);
+        }
         Segment {
             source: self.key.client,
             destination: self.key.vip,
@@ -234,7 +243,7 @@ impl Connection {
                 flags: flags | Flags::ACK,
                 window: window.unwrap_or(self.peer.window),
                 options: Options {
-                    timestamps: self.peer.timestamps,
+                    timestamps,
                     ..Options::default()
                 },
                 ..Header::default()

@@ -85,6 +85,28 @@ impl State {
             _ => {}
         }
         self.act();
+        if self.intake.holds(&key) {
+            self.pass_acknowledgement(&arrived);
+        }
+    }
+
+    /// The bytes of a packet wait here. What it acknowledges does not: the owner may be
+    /// waiting for that, to send the rest of its answer.
+    fn pass_acknowledgement(&mut self, arrived: &Arrived<'_>) {
+        let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
+            return;
+        };
+        let segment = Segment {
+            source: arrived.key.client,
+            destination: arrived.key.vip,
+            header: Header {
+                seq: record.next.raw(),
+                flags: Flags::ACK,
+                ..arrived.header
+            },
+            payload: Vec::new(),
+        };
+        self.send_to_backend(&arrived.key, &segment, None);
     }
 
     /// Goes on with what has come behind a request that was assigned.
