@@ -58,6 +58,7 @@
 #include "lib/reply.bpf.h"
 #include "lib/answers.bpf.h"
 #include "lib/setup.bpf.h"
+#include "lib/seats.bpf.h"
 #include "lib/range.bpf.h"
 #include "lib/start.bpf.h"
 #include "lib/owner.bpf.h"
@@ -96,7 +97,7 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 	if (!find_occupant(skb, segment).state) {
 		/* The client must hear an RST, as from the server alone. */
 		if (!known && is_lost(&meta))
-			return deliver(skb);
+			return deliver(skb, segment);
 		return drop(DROP_EARLY);
 	}
 	if (known && known->epoch == bpf_ntohl(meta.epoch))
@@ -105,7 +106,7 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 		remember(segment, known, &meta, SETUP_CONFIRMED, h->outer->ip.saddr);
 	else
 		return drop(DROP_EARLY); /* that socket is an older connection's */
-	return known ? deliver_in_range(skb, segment, known) : deliver(skb);
+	return known ? deliver_in_range(skb, segment, known) : deliver(skb, segment);
 }
 
 /* Calls, not inlined: each has the stack to itself. */
@@ -128,6 +129,19 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 	return drop(DROP_EARLY);
 }
 
+/* A client whose own port is another flow's seat. */
+static __noinline int receive_strange(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct headers h;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	if (h.outer->meta.kind != META_FORWARD || !starts_request(segment, bpf_ntohl(h.outer->meta.start)))
+		return drop(DROP_EARLY);
+	count_drop(DROP_OLDER);
+	return refuse(skb, h.ethernet, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
+}
+
 static __always_inline int receive_segment(struct __sk_buff *skb, struct headers *h)
 {
 	struct segment segment;
@@ -142,6 +156,12 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (!(known && same_meta(&known->meta, &meta)) &&
 	    !is_proved(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
+	if (known && known->origin)
+		return receive_strange(skb, &segment);
+	if (known && known->seated) {
+		find_seat(&segment, bpf_ntohl(meta.epoch));
+		known = bpf_map_lookup_elem(&setups, &segment.key);
+	}
 	if (skb->mark == GC_MARK) {
 		skb->mark = 0;
 		return become_gc(skb, &segment, known);
@@ -181,6 +201,11 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (known && is_reborn(known, &meta))
 		meta.start = bpf_htonl(known->start);
 	if (starts_request(&segment, bpf_ntohl(meta.start))) {
+		if (known && is_before(known->epoch, bpf_ntohl(meta.epoch)) &&
+		    (known->state == SETUP_OLDER || is_on_seat(&segment))) {
+			take_seat(skb, &segment, bpf_ntohl(meta.epoch), !meta.value);
+			known = bpf_map_lookup_elem(&setups, &segment.key);
+		}
 		verdict = start_request(skb, &segment, known, &meta);
 		return verdict == IT_STANDS && known ? deliver_in_range(skb, &segment, known) : verdict;
 	}
@@ -211,6 +236,16 @@ static __noinline int receive_echo(struct __sk_buff *skb)
 	return answer_echo(skb, h.ethernet, h.outer, &segment);
 }
 
+static __always_inline int receive_icmp(struct __sk_buff *skb, const struct headers *h)
+{
+	if (!is_proved(h->encapsulated, 0, 0))
+		return drop(DROP_BAD_TAG);
+	if (!decapsulate(skb))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_RECEIVED);
+	return TC_ACT_OK;
+}
+
 SEC("tcx/ingress")
 int agent_ingress(struct __sk_buff *skb)
 {
@@ -238,9 +273,7 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_ECHO:
 		return receive_echo(skb);
 	case META_ICMP:
-		if (h.ip->protocol != IPPROTO_ICMP)
-			return drop(DROP_BAD_ENCAP);
-		return is_proved(h.encapsulated, 0, 0) ? deliver(skb) : drop(DROP_BAD_TAG);
+		return h.ip->protocol == IPPROTO_ICMP ? receive_icmp(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_REQUEST:
 	case META_PROBE_ANSWER:
 	case META_REFUSED:
@@ -256,22 +289,12 @@ int agent_ingress(struct __sk_buff *skb)
 }
 
 /* Whatever leaves on a rebuilt connection shows that its socket came to be. */
-SEC("tcx/egress")
-int agent_egress(struct __sk_buff *skb)
+static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h, const struct flow_key *key,
+				 struct setup *setup)
 {
-	struct leaving h;
-	struct flow_key key;
-	struct setup *setup;
-	__u32 payload_at, payload;
+	__u32 payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
+	__u32 payload = skb->len > payload_at ? skb->len - payload_at : 0;
 
-	if (skb->protocol != bpf_htons(ETH_P_IP) ||
-	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, sizeof(h)) || h.ip.protocol != IPPROTO_TCP ||
-	    h.ip.ihl != 5)
-		return TC_ACT_UNSPEC;
-	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.tcp.dest, h.tcp.source);
-	setup = bpf_map_lookup_elem(&setups, &key);
-	if (!setup)
-		return TC_ACT_UNSPEC;
 	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
 		count_event(EVENT_CONFIRMED);
@@ -281,17 +304,38 @@ int agent_egress(struct __sk_buff *skb)
 		return drop(DROP_MOVED);
 	if (!(setup->meta.tcp_options & CARE_FOLLOW))
 		return TC_ACT_UNSPEC;
-	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h.tcp.offset >> 4 << 2);
-	payload = skb->len > payload_at ? skb->len - payload_at : 0;
 	if (setup->state == SETUP_OLDER)
-		return leave_older(skb, &h, setup, payload);
+		return leave_older(skb, h, setup, payload);
 	if (payload)
-		follow(skb, &setup->answers, bpf_ntohl(h.tcp.seq), bpf_ntohl(h.tcp.ack), payload_at);
+		follow(skb, &setup->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
 	if (setup->waiting)
-		tell_if_answered(&key, setup);
-	if (closes_idle(setup, &h, payload))
-		return vacate(skb, &h, setup);
+		tell_if_answered(key, setup);
+	if (closes_idle(setup, h, payload))
+		return vacate(skb, h, setup);
 	return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
+}
+
+SEC("tcx/egress")
+int agent_egress(struct __sk_buff *skb)
+{
+	struct leaving h;
+	struct flow_key key;
+	struct setup *setup;
+	int verdict;
+
+	if (skb->protocol != bpf_htons(ETH_P_IP) ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, sizeof(h)) || h.ip.protocol != IPPROTO_TCP ||
+	    h.ip.ihl != 5)
+		return TC_ACT_UNSPEC;
+	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.tcp.dest, h.tcp.source);
+	setup = bpf_map_lookup_elem(&setups, &key);
+	if (!setup)
+		return TC_ACT_UNSPEC;
+	verdict = leave(skb, &h, &key, setup);
+	if (verdict == TC_ACT_UNSPEC && setup->origin &&
+	    !replace_port(skb, offsetof(struct tcp_header, dest), h.tcp.dest, setup->origin))
+		return drop(DROP_REWRITE);
+	return verdict;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

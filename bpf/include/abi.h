@@ -210,7 +210,7 @@ struct flow {
 	__u32 previous; /* its slot */
 	__u32 server_isn_before;
 	__u32 requests_before;
-	__u32 pad;
+	__u32 window; /* the field of the packet that last_ack is from, or of a later one */
 };
 
 /* A request of a flow is finished; sent to the daemon by the ring `reports`. */
@@ -465,8 +465,9 @@ struct setup {
 	__u8 refused; /* 1: refused_epoch counts */
 	__u8 waiting; /* enum held: a DONE is owed when that has changed */
 	__u8 reason; /* OLDER, MOVED: RELEASED_* */
-	__u8 pad;
-	__u32 pad2;
+	__u8 seated; /* 1: the flow has other seats here (lib/seats.bpf.h) */
+	__be16 origin; /* of a seat: the flow's own port; 0: this is it */
+	__u16 pad;
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */
@@ -568,6 +569,7 @@ enum drop_reason {
 	X(HELD, "held", "connections asked for that could not leave yet") \
 	X(HALF_PIPE, "half-pipe", "of these, with bytes on the way to their client") \
 	X(GC, "gc", "acknowledgements sent on to older owners") \
+	X(SEATED, "seated", "flows that came back while their older socket here was needed still") \
 	X(RETIRED, "retired", "older owners whose client has had all of theirs") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
 	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more") \

@@ -61,6 +61,7 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	struct meta *meta = &outer.meta;
 	struct node *self = this_node();
 	struct siphash_key *key;
+	__be16 client_port;
 
 	if (!h || !setup || !self || !(key = tag_key(self->signing_key)))
 		return drop(DROP_BAD_TAG);
@@ -73,7 +74,11 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	meta->start = bpf_htonl(setup->start);
 	meta->requests = bpf_htons(setup->answers.finished);
 	meta->value = bpf_htonl(setup->answers.next);
-	set_tag(meta, meta_tag(key, meta, setup->dispatcher, h->ip.daddr, h->ip.saddr, h->tcp.dest, h->tcp.source));
+	client_port = setup->origin ? setup->origin : h->tcp.dest;
+	if (setup->origin &&
+	    !replace_port(skb, offsetof(struct tcp_header, source), h->tcp.dest, setup->origin))
+		return drop(DROP_REWRITE);
+	set_tag(meta, meta_tag(key, meta, setup->dispatcher, h->ip.daddr, h->ip.saddr, client_port, h->tcp.source));
 	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
 				BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
 					BPF_F_ADJ_ROOM_FIXED_GSO) ||

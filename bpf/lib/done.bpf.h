@@ -11,6 +11,8 @@ static __noinline int tell_done(const struct flow_key *key, struct setup *setup)
 		return 0;
 	setup->waiting = 0;
 	done->key = *key;
+	if (setup->origin)
+		done->key.client_port = setup->origin;
 	done->dispatcher = setup->dispatcher;
 	done->meta = setup->meta;
 	done->meta.start = bpf_htonl(setup->wanted);

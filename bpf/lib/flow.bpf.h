@@ -18,6 +18,8 @@ static __always_inline bool read_segment(context_t *ctx, const struct iphdr *ip,
 	segment->client = ip->saddr;
 	segment->vip = ip->daddr;
 	segment->key = flow_key_v4(ip->saddr, ip->daddr, tcp->source, tcp->dest);
+	segment->client_port = tcp->source;
+	segment->window = bpf_ntohs(tcp->window);
 	segment->seq = bpf_ntohl(tcp->seq);
 	segment->ack = bpf_ntohl(tcp->ack);
 	segment->flags = tcp->flags;
@@ -74,6 +76,12 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 			    options.tsecr, &terms);
 }
 
+/* Has the client had a byte of the answer to its latest request? */
+static __always_inline bool is_answered(const struct flow *flow)
+{
+	return (__s32)(flow->last_ack - flow->asked_ack) > 0;
+}
+
 /*
  * The flow's latest request is finished, or given up: its backend has that much
  * less to do, and the daemon learns what it took.
@@ -97,7 +105,7 @@ static __noinline int finish_request(struct flow *flow)
 	flow->report = 0;
 	bench->finished = (struct finished){
 		.object = flow->object,
-		.bytes = flow->last_ack - flow->asked_ack,
+		.bytes = is_answered(flow) ? flow->last_ack - flow->asked_ack : 0,
 		.elapsed_ns = flow->acked_ns - flow->asked_ns,
 		.charge_us = charge,
 		.shared = flow->shared,
@@ -105,7 +113,7 @@ static __noinline int finish_request(struct flow *flow)
 		.slot = slot,
 		.kind = flow->kind,
 		.class = flow->class,
-		.lost = flow->last_ack == flow->asked_ack,
+		.lost = !is_answered(flow),
 	};
 	/* Full: the daemon is gone, or learns from the others. */
 	bpf_ringbuf_output(&reports, &bench->finished, sizeof(bench->finished), BPF_RB_NO_WAKEUP);
@@ -129,7 +137,7 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 	if (load)
 		__sync_fetch_and_add(&load->active, -1);
 	/* Whoever says FIN behind a request waits for its answer. */
-	if (state == FLOW_RESET || flow->last_ack != flow->asked_ack)
+	if (state == FLOW_RESET || is_answered(flow))
 		finish_request(flow);
 }
 
@@ -163,13 +171,15 @@ static __always_inline void age_flow(struct flow *flow, const struct segment *se
 		return;
 	if ((__s32)(end - flow->last_seq) > 0)
 		flow->last_seq = end;
+	if ((__s32)(segment->ack - flow->last_ack) >= 0)
+		flow->window = segment->window;
 	if ((__s32)(segment->ack - flow->last_ack) > 0) {
 		flow->last_ack = segment->ack;
 		if (flow->report)
 			flow->acked_ns = bpf_ktime_get_ns();
 	}
 	/* Who asks again has had the answer before. */
-	if (flow->report && segment->payload && flow->last_ack != flow->asked_ack)
+	if (flow->report && segment->payload && is_answered(flow))
 		finish_request(flow);
 	if (segment->flags & TCP_FIN) {
 		if (flow->last_seq == end)

@@ -9,6 +9,9 @@
 /* A copy of the packet that becomes the GC to the owner before. */
 #define GC_MARK 0x545a0004
 
+/* Every socket that has read all takes that much. */
+#define OLDER_WINDOW 16384
+
 static __always_inline void send_gc(struct __sk_buff *skb)
 {
 	skb->mark = GC_MARK;
@@ -89,7 +92,7 @@ static __noinline int become_gc(struct __sk_buff *skb, const struct segment *seg
 	meta->start = bpf_htonl(known->before_start);
 	meta->requests = 0;
 	meta->value = bpf_htonl(known->first);
-	set_tag(meta, meta_tag(key, meta, known->before, segment->client, segment->vip, segment->key.client_port,
+	set_tag(meta, meta_tag(key, meta, known->before, segment->client, segment->vip, segment->client_port,
 			       segment->key.vip_port));
 	fill_encapsulation(&outer, self->address, known->before, outer.udp.source,
 			   sizeof(struct iphdr) + segment->header_length);
@@ -112,6 +115,18 @@ static __noinline int answer_retired(struct __sk_buff *skb, const struct segment
 	return send_reply(skb, h.ethernet, &outer, segment);
 }
 
+/*
+ * The client's number, for a socket that expects S for ever: as it is, so that what the
+ * client says of its window is later than what it said before (RFC 9293 3.10.7.4, SND.WL1),
+ * but within this socket's window.
+ */
+static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known)
+{
+	__s32 ahead = segment->seq - known->start;
+
+	return known->start + (ahead < 0 ? 0 : ahead > OLDER_WINDOW ? OLDER_WINDOW : ahead);
+}
+
 /* 6.3: what the client has had of our range. */
 static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
 {
@@ -123,7 +138,9 @@ static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *se
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
 	meta = h.outer->meta;
-	ours = known && is_given_up(known) && is_same_start(known, &meta);
+	/* A later epoch: of who got what the next owner had refused. */
+	ours = known && is_given_up(known) && known->start == bpf_ntohl(meta.start) &&
+	       !is_before(bpf_ntohl(meta.epoch), known->epoch);
 	if (skb->mark == RESET_MARK)
 		return ours && known->state == SETUP_MOVED ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
 	/* A client that resets wants nothing more of anybody. */
@@ -146,9 +163,8 @@ static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *se
 	range.has_end = true;
 	range.first = known->first;
 	range.has_first = !!known->before;
-	/* Whatever the client has sent since is not for this socket, which expects S for ever. */
-	if (!decapsulate(skb) ||
-	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, known->start) ||
+	if (!unpack(skb, segment) ||
+	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known)) ||
 	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);

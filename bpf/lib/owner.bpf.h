@@ -125,7 +125,7 @@ static __noinline int reset_own_socket(struct __sk_buff *skb, const struct segme
 	occupant = find_occupant(skb, segment);
 	if (!occupant.state)
 		return drop(DROP_MOVED);
-	if (!decapsulate(skb) || !become_reset(skb, segment, occupant.rcv_nxt))
+	if (!unpack(skb, segment) || !become_reset(skb, segment, occupant.rcv_nxt))
 		return drop(DROP_REWRITE);
 	return TC_ACT_OK;
 }
@@ -143,7 +143,7 @@ static __noinline bool seal_forward(struct meta *meta, __be32 next, const struct
 	meta->reason = 0;
 	meta->requests = 0;
 	meta->value = 0;
-	set_tag(meta, meta_tag(key, meta, next, segment->client, segment->vip, segment->key.client_port,
+	set_tag(meta, meta_tag(key, meta, next, segment->client, segment->vip, segment->client_port,
 			       segment->key.vip_port));
 	return true;
 }
@@ -208,7 +208,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 		if (!starts_request(segment, start)) {
 			if (!known || !is_set_up(known) || !lies_before(segment, start))
 				return drop(DROP_EARLY);
-			return deliver(skb);
+			return deliver(skb, segment);
 		}
 		own = find_own_socket(skb, segment);
 		reason = known ? why_held(known, &own, start, bpf_ntohs(meta.requests)) : HELD_STRANGER;

@@ -4,7 +4,7 @@
 
 /* A client's TCP segment, read once. */
 struct segment {
-	struct flow_key key;
+	struct flow_key key; /* at a backend: with the port on which it sits there (seats.bpf.h) */
 	__be32 client; /* the addresses of the key, as on the wire */
 	__be32 vip;
 	__u32 seq;
@@ -13,6 +13,8 @@ struct segment {
 	__u16 payload;
 	__u8 flags;
 	__u8 header_length; /* TCP's, 20..60 */
+	__be16 client_port; /* as on the wire */
+	__u16 window;
 };
 
 #define WSCALE_NONE 15

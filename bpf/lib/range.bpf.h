@@ -20,7 +20,7 @@ struct range {
 struct sack_bench {
 	__u8 before[128];
 	__u8 after[128];
-};
+} __attribute__((aligned(8)));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -29,14 +29,15 @@ struct {
 	__type(value, struct sack_bench);
 } sack_benches SEC(".maps");
 
-struct sack_search {
+struct option_search {
 	const __u8 *bytes;
 	__u32 length;
+	__u32 kind;
 	__u32 at;
 	__u32 size; /* 0: none found */
 };
 
-static long find_sack(__u64 index, struct sack_search *search)
+static long find_option(__u64 index, struct option_search *search)
 {
 	__u32 at = search->at;
 	__u8 kind, size;
@@ -53,7 +54,7 @@ static long find_sack(__u64 index, struct sack_search *search)
 	size = search->bytes[(at + 1) & 63];
 	if (size < 2 || at + size > search->length)
 		return 1;
-	if (kind == 5) {
+	if (kind == search->kind) {
 		search->size = size;
 		return 1;
 	}
@@ -101,29 +102,72 @@ static __always_inline void cut_blocks(struct sack_bench *bench, __u32 at, __u32
 		}
 }
 
-#define UNPACKED_TCP (sizeof(struct ethhdr) + sizeof(struct iphdr))
-#define UNPACKED_CHECK (UNPACKED_TCP + offsetof(struct tcp_header, check))
+static __always_inline bool replace_word(struct __sk_buff *skb, __u32 field, __u32 old, __u32 new)
+{
+	__be32 before = bpf_htonl(old), after = bpf_htonl(new);
+
+	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 4) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &after, 4, 0);
+}
+
+/* The segment's TCP options, to be searched. None if there are no more than `least` bytes. */
+static __always_inline struct sack_bench *load_options(struct __sk_buff *skb, __u32 length, __u32 least)
+{
+	__u32 zero = 0;
+	struct sack_bench *bench = bpf_map_lookup_elem(&sack_benches, &zero);
+
+	if (!bench || length <= least || length > TCP_OPTIONS_MAX)
+		return NULL;
+	__builtin_memset(bench, 0, sizeof(*bench));
+	if (bpf_skb_load_bytes(skb, UNPACKED_TCP + sizeof(struct tcp_header), bench->before, length))
+		return NULL;
+	return bench;
+}
+
+/*
+ * The clock that the client echoes is no measure while several owners send: it is
+ * another's, or stands still, for a client takes no clock from a segment whose
+ * acknowledgement is old, as all of an older owner's are (Linux, tcp_ack()). Taken for
+ * its own, a round trip seems to have lasted for seconds, and what was repeated to have
+ * been late only. 0: there is none.
+ */
+static __noinline int forget_echo(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct option_search search = { .kind = 8 };
+	struct sack_bench *bench;
+	__u32 at;
+
+	if (!segment || segment->header_length < sizeof(struct tcp_header))
+		return -1;
+	search.length = segment->header_length - sizeof(struct tcp_header);
+	bench = load_options(skb, search.length, 8);
+	if (!bench)
+		return 0;
+	search.bytes = bench->before;
+	bpf_loop(TCP_OPTIONS_MAX, find_option, &search, 0);
+	at = search.at + 6;
+	if (search.size != 10 || at & 1 || at > TCP_OPTIONS_MAX)
+		return 0;
+	return replace_word(skb, sizeof(struct tcp_header) + at, get_be32(bench->before + (at & 63)), 0) ? 0 : -1;
+}
 
 static __noinline int cut_sack(struct __sk_buff *skb, const struct segment *segment, const struct range *range)
 {
-	struct sack_search search = {};
+	struct option_search search = { .kind = 5 };
 	struct sack_bench *bench;
-	__u32 zero = 0, length;
+	__u32 length;
 	__s64 difference;
 
-	if (!segment || !range)
+	if (!segment || !range || segment->header_length < sizeof(struct tcp_header))
 		return -1;
-	bench = bpf_map_lookup_elem(&sack_benches, &zero);
 	length = segment->header_length - sizeof(struct tcp_header);
 	/* NOP NOP timestamps, or less: there is none. */
-	if (!bench || length <= 12 || length > TCP_OPTIONS_MAX)
+	bench = load_options(skb, length, 12);
+	if (!bench)
 		return 0;
-	__builtin_memset(bench, 0, sizeof(*bench));
-	if (bpf_skb_load_bytes(skb, UNPACKED_TCP + sizeof(struct tcp_header), bench->before, length))
-		return -1;
 	search.bytes = bench->before;
 	search.length = length;
-	bpf_loop(TCP_OPTIONS_MAX, find_sack, &search, 0);
+	bpf_loop(TCP_OPTIONS_MAX, find_option, &search, 0);
 	if (!search.size)
 		return 0;
 	__builtin_memcpy(bench->after, bench->before, TCP_OPTIONS_MAX);
@@ -133,14 +177,6 @@ static __noinline int cut_sack(struct __sk_buff *skb, const struct segment *segm
 	    bpf_skb_store_bytes(skb, UNPACKED_TCP + sizeof(struct tcp_header), bench->after, length, 0))
 		return -1;
 	return 0;
-}
-
-static __always_inline bool replace_word(struct __sk_buff *skb, __u32 field, __u32 old, __u32 new)
-{
-	__be32 before = bpf_htonl(old), after = bpf_htonl(new);
-
-	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 4) &&
-	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &after, 4, 0);
 }
 
 /* What an acknowledgement that is raised adds to the right edge is taken from the window. */
@@ -160,7 +196,7 @@ static __always_inline bool shrink_window(struct __sk_buff *skb, __u32 by, __u8 
 	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, window), &after, 2, 0);
 }
 
-/* Of an unpacked segment: its acknowledgement, window and SACK blocks, as they concern the range. */
+/* Of an unpacked segment: its acknowledgement, window, SACK blocks and clock, as they concern the range. */
 static __noinline int keep_to_range(struct __sk_buff *skb, const struct segment *segment, const struct range *range,
 				    __u8 shift)
 {
@@ -178,7 +214,7 @@ static __noinline int keep_to_range(struct __sk_buff *skb, const struct segment 
 	}
 	if (ack != segment->ack && !replace_word(skb, offsetof(struct tcp_header, ack), segment->ack, ack))
 		return -1;
-	return cut_sack(skb, segment, range);
+	return forget_echo(skb, segment) || cut_sack(skb, segment, range) ? -1 : 0;
 }
 
 /* As deliver(), to an owner that may have another before it. */
@@ -188,8 +224,8 @@ static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct 
 	struct range range = { .first = setup->first, .has_first = true };
 
 	if (!setup->before)
-		return deliver(skb);
-	if (!decapsulate(skb) || keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4))
+		return deliver(skb, segment);
+	if (!unpack(skb, segment) || keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;

@@ -28,7 +28,7 @@ static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr
 	/* The asker's source port will do for ours: entropy, and never 0. */
 	fill_encapsulation(outer, self->address, dispatcher, outer->udp.source, segment->ip_length);
 	set_tag(&outer->meta, meta_tag(key, &outer->meta, dispatcher, segment->client, segment->vip,
-				       segment->key.client_port, segment->key.vip_port));
+				       segment->client_port, segment->key.vip_port));
 	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
 	    bpf_skb_store_bytes(skb, sizeof(back), outer, sizeof(*outer), 0)) {
 		count_drop(DROP_REWRITE);

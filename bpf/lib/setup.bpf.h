@@ -21,6 +21,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 			       enum setup_state state, __be32 dispatcher)
 {
 	struct setup *setup = known;
+	__u8 seated = known ? known->seated : 0;
 	__u16 finished = 0;
 	__u32 zero = 0;
 
@@ -41,6 +42,8 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->state = state;
 	setup->dispatcher = dispatcher;
 	setup->created_ns = bpf_ktime_get_coarse_ns();
+	setup->seated = seated;
+	setup->origin = segment->key.client_port == segment->client_port ? 0 : segment->client_port;
 	setup->answers.phase = state == SETUP_TRIED ? ANSWER_STATUS : ANSWER_LOST;
 	setup->answers.next = segment->ack;
 	setup->answers.finished = finished;

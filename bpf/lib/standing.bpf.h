@@ -290,6 +290,7 @@ static __always_inline bool fill_flow(struct flow *flow, const struct segment *s
 		.state = FLOW_ESTABLISHED,
 		.last_seq = proof->client_isn + 1 + segment->payload,
 		.last_ack = proof->server_isn + 1,
+		.window = segment->window,
 		.pool = pool,
 		.created_ns = now,
 		.last_seen_ns = now,

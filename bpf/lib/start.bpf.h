@@ -15,7 +15,7 @@ static __always_inline int remove_occupant(struct __sk_buff *skb, const struct s
 	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 		return drop(DROP_REWRITE);
 	skb->mark = 0;
-	if (!decapsulate(skb) || !become_reset(skb, segment, rcv_nxt))
+	if (!unpack(skb, segment) || !become_reset(skb, segment, rcv_nxt))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_REPLACED);
 	return TC_ACT_OK;
@@ -41,7 +41,7 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 		return drop(DROP_MALFORMED);
 	dispatcher = h.outer->ip.saddr;
 	same = known && is_same_start(known, meta) && known->state <= SETUP_REFUSED;
-	/* Its socket is needed still: there cannot be two. */
+	/* Its socket is needed still, and no seat is left. */
 	if (known && known->state == SETUP_OLDER) {
 		count_drop(DROP_OLDER);
 		return refuse(skb, h.ethernet, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
@@ -62,7 +62,7 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 		if (!known && occupant.state != TCP_STATE_TIME_WAIT &&
 		    occupant.rcv_nxt - bpf_ntohl(meta->start) < 1 << 30) {
 			remember(segment, known, meta, SETUP_CONFIRMED, dispatcher);
-			return deliver(skb);
+			return deliver(skb, segment);
 		}
 		return remove_occupant(skb, segment, occupant.rcv_nxt);
 	}
@@ -77,7 +77,7 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 			remember(segment, known, meta, SETUP_REFUSED, dispatcher);
 		return refuse(skb, h.ethernet, h.outer, segment, refusal);
 	}
-	rebuilt = decapsulate(skb) && rebuild(skb, listener, meta, &options);
+	rebuilt = unpack(skb, segment) && rebuild(skb, listener, meta, &options);
 	bpf_sk_release(listener);
 	if (!rebuilt)
 		return drop(DROP_NOT_REBUILT);

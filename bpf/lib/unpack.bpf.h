@@ -31,10 +31,28 @@ static __always_inline bool decapsulate(struct __sk_buff *skb)
 	return bpf_skb_adjust_room(skb, -ENCAP_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) == 0;
 }
 
-/* Up to this host's TCP, or to the socket that was just assigned. */
-static __always_inline int deliver(struct __sk_buff *skb)
+/* Of a segment without its encapsulation. */
+#define UNPACKED_TCP (sizeof(struct ethhdr) + sizeof(struct iphdr))
+#define UNPACKED_CHECK (UNPACKED_TCP + offsetof(struct tcp_header, check))
+
+static __always_inline bool replace_port(struct __sk_buff *skb, __u32 field, __be16 from, __be16 to)
 {
-	if (!decapsulate(skb))
+	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, from, to, 2) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &to, 2, 0);
+}
+
+/* The segment as its socket here knows it. */
+static __always_inline bool unpack(struct __sk_buff *skb, const struct segment *segment)
+{
+	return decapsulate(skb) && (segment->key.client_port == segment->client_port ||
+				    replace_port(skb, offsetof(struct tcp_header, source), segment->client_port,
+						 segment->key.client_port));
+}
+
+/* Up to this host's TCP, or to the socket that was just assigned. */
+static __always_inline int deliver(struct __sk_buff *skb, const struct segment *segment)
+{
+	if (!unpack(skb, segment))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;
@@ -68,6 +86,8 @@ static __always_inline bool read_inner(const struct headers *h, struct segment *
 	segment->client = h->ip->saddr;
 	segment->vip = h->ip->daddr;
 	segment->key = flow_key_v4(h->ip->saddr, h->ip->daddr, h->tcp->source, h->tcp->dest);
+	segment->client_port = h->tcp->source;
+	segment->window = bpf_ntohs(h->tcp->window);
 	segment->seq = bpf_ntohl(h->tcp->seq);
 	segment->ack = bpf_ntohl(h->tcp->ack);
 	segment->flags = h->tcp->flags;

@@ -38,12 +38,12 @@ mod tests;
 
 pub use answer::{Answer, Body};
 pub use counters::Counters;
-pub use events::{Action, Arrived, End, Ignored, Isns, Looked, Outcome};
+pub use events::{Action, Arrived, End, Ignored, Isns, Looked, Outcome, Released};
 
 use crate::config::Limits;
 use crate::flow::FlowKey;
 use crate::head::Progress;
-use crate::seq::{ClientSeq, ServerSeq};
+use crate::seq::ClientSeq;
 use crate::wire::checksum::TcpChecksum;
 use crate::wire::tcp::Flags;
 use flow::{Connection, Flow, Phase};
@@ -183,12 +183,11 @@ impl Intake {
     }
 
     /// The owner of a later request's connection has given it up: the request is as a
-    /// connection's first one now, which began at `end`, where the answers before end.
-    /// `clock` is the owner's latest timestamp, 0 if there are none.
-    pub fn released(&mut self, key: &FlowKey, end: ServerSeq, clock: u32) {
+    /// connection's first one now, which began where `released` says.
+    pub fn released(&mut self, key: &FlowKey, released: &Released) {
         if let Some(mut flow) = self.table.take(key) {
             if matches!(flow.phase, Phase::Reading(_)) {
-                flow.connection.rebase(end, clock);
+                flow.connection.rebase(released);
             }
             self.table.put(flow);
         }
@@ -234,6 +233,10 @@ impl Intake {
             && retained.confirm(flow.connection.start(), received)
         {
             self.counters.confirmed += 1;
+            if flow.connection.half_piped {
+                let (key, seq) = (*key, retained.end(&flow.connection));
+                self.actions.push_back(Action::Acknowledge { key, seq });
+            }
             let Some(rest) = retained.rest.take() else {
                 return false;
             };

@@ -115,7 +115,7 @@ pod!(
         previous: u32,
         server_isn_before: u32,
         requests_before: u32,
-        pad: u32,
+        window: u32,
     }
 );
 pod!(
@@ -287,8 +287,9 @@ pod!(
         refused: u8,
         waiting: u8,
         reason: u8,
-        pad: u8,
-        pad2: u32,
+        seated: u8,
+        origin: u16,
+        pad: u16,
     }
 );
 pod!(
@@ -349,6 +350,13 @@ pub enum FlowState {
     ClientFin = 3,
     Reset = 4,
     Vacant = 5,
+}
+
+impl Flow {
+    /// Has the client had a byte of the answer to its latest request?
+    pub fn is_answered(&self) -> bool {
+        self.last_ack.wrapping_sub(self.asked_ack).cast_signed() > 0
+    }
 }
 
 impl FlowState {

@@ -76,7 +76,7 @@ pub fn load(
     for mut map in open.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if name.contains('.') {
-            continue; // constants
+            continue; // the compiler's own, of constants
         }
         if let Some((_, entries)) = sizes.iter().find(|(sized, _)| *sized == name) {
             map.set_max_entries(*entries).map_err(refused)?;

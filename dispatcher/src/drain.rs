@@ -187,8 +187,8 @@ fn count(left: &mut Left, flow: &Flow, now: Duration) -> bool {
         left.tunnels += 1;
         return false;
     }
-    left.busy += u64::from(flow.marks & MARK_HELD != 0 || flow.last_ack == flow.asked_ack);
+    left.busy += u64::from(flow.marks & MARK_HELD != 0 || !flow.is_answered());
     flow.marks & (MARK_HELD | MARK_MOVING) == 0
         && flow.expect == Expected::Head.number()
-        && flow.last_ack != flow.asked_ack
+        && flow.is_answered()
 }

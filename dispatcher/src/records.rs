@@ -78,8 +78,9 @@ pub struct Record {
     pub marks: u32,
     /// Where the owner's server listens.
     pub server_port: u16,
-    /// What the client has acknowledged.
+    /// What the client has acknowledged, and the window field that came with it.
     pub heard: ServerSeq,
+    pub window: u16,
     /// The slot of the owner before, and how many requests that had been given.
     pub previous: u32,
     pub requests_before: u32,
@@ -239,6 +240,10 @@ impl Records {
         };
         let mut flow = to.flow(epoch);
         inherit(&mut flow, &old);
+        // What the client has had of the owner before, if that still sends.
+        flow.last_ack = old.last_ack;
+        flow.window = old.window;
+        flow.last_seq = ClientSeq::new(flow.last_seq).later_of(ClientSeq::new(old.last_seq)).raw();
         flow.state = old.state;
         flow.marks |= old.marks & MARK_PIPELINES;
         self.maps.flows.put(&key, &flow, Update::Replace)?;
@@ -491,7 +496,10 @@ impl Records {
             self.loads.closed(flow.backend);
         }
         self.loads.finished(flow.backend, flow.charge_us);
-        let bytes = flow.last_ack.wrapping_sub(flow.asked_ack);
+        let bytes = match flow.is_answered() {
+            true => flow.last_ack.wrapping_sub(flow.asked_ack),
+            false => 0,
+        };
         Ok((flow.report != 0).then(|| Finished {
             object: flow.object,
             bytes: bytes.into(),
@@ -514,14 +522,10 @@ impl Record {
         !matches!(self.state, FlowState::Reading | FlowState::Vacant)
     }
 
-    /// Did it come to its owner by a half-pipe?
-    pub fn has_predecessor(&self) -> bool {
-        self.option[20..24] != [0; 4]
-    }
-
-    /// Does the owner before still send, as far as is known?
-    pub fn is_shared(&self) -> bool {
-        self.has_predecessor() && self.heard.before(self.isns.server + 1)
+    /// The owner before, if it came to this one by a half-pipe.
+    pub fn predecessor(&self) -> Option<Ipv4Addr> {
+        let [a, b, c, d] = [20, 21, 22, 23].map(|at| self.option[at]);
+        Some(Ipv4Addr::new(a, b, c, d)).filter(|address| !address.is_unspecified())
     }
 
     /// Do its packets go by way of the owner before? As in bpf/lib/boundary.bpf.h.
@@ -563,6 +567,7 @@ impl Record {
             marks: flow.marks,
             server_port: u16::from_be_bytes([flow.meta[16], flow.meta[17]]),
             heard: ServerSeq::new(flow.last_ack),
+            window: flow.window as u16,
             previous: flow.previous,
             requests_before: flow.requests_before,
         })

@@ -5,7 +5,7 @@
 mod later;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
 use trapeze_core::wire::meta::{self, Binding, Kind, Meta, Refusal};
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::tcp::Flags;
+use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{ENCAP_LEN, GENEVE_PORT};
 use trapeze_datapath::clock;
@@ -338,10 +338,6 @@ impl State {
             0 => arrived.key.vip.port(),
             own => own,
         };
-        // It has not heard yet that the client has all of its earlier answer.
-        if record.has_predecessor() && why == Refusal::AcceptQueueFull {
-            return self.count("not-yet-retired");
-        }
         self.shared.health.refused(record.slot, port, why);
         if self.shared.renew_decisions().is_err() {
             self.count("record-failures");
@@ -498,7 +494,10 @@ impl State {
             extent,
             care: self.cluster.care(choice.pool),
             has_rest: self.intake.has_rest(&arrived.key),
-            predecessor: None,
+            predecessor: match before {
+                Before::Refused(_) => self.predecessor(&arrived.key),
+                _ => None,
+            },
         };
         match self.shared.records.assign(&assignment) {
             Ok(record) => Some(record),
@@ -510,6 +509,12 @@ impl State {
                 None
             }
         }
+    }
+
+    /// The owner before the one that a flow's request could not be given to.
+    fn predecessor(&self, key: &FlowKey) -> Option<Ipv4Addr> {
+        let record = self.shared.records.get(key).ok()??;
+        record.predecessor()
     }
 
     /// Sends a client's packet on as it came, or in pieces that fit.
@@ -594,6 +599,7 @@ impl State {
                 Action::Probe { key, segment } => {
                     self.send_to_backend(&key, &segment, Some(Kind::Probe))
                 }
+                Action::Acknowledge { key, seq } => self.acknowledge(&key, seq),
                 Action::Reading {
                     key,
                     isns,
@@ -640,6 +646,26 @@ impl State {
         let packet = segment.to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
+    }
+
+    /// Tells the owner what the client has acknowledged.
+    fn acknowledge(&mut self, key: &FlowKey, seq: ClientSeq) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        let segment = Segment {
+            source: key.client,
+            destination: key.vip,
+            header: Header {
+                seq: seq.raw(),
+                ack: record.heard.raw(),
+                window: record.window,
+                flags: Flags::ACK,
+                ..Header::default()
+            },
+            payload: Vec::new(),
+        };
+        self.send_to_backend(key, &segment, None);
     }
 
     /// The owner's address, and its option as `change` makes it.

@@ -78,6 +78,8 @@ fn bodies_of_every_framing_end_where_the_next_request_starts() {
         let mut client = Connection::open();
         let mut backends = BTreeSet::new();
         for round in 0..6 {
+            // Four requests a round, so that each kind comes to each of three backends.
+            client.ask("/1k").ok();
             client.ask("/1k").ok();
             client.send(format!(
                 "PUT /upload/whole{round} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",

@@ -60,6 +60,7 @@ impl Intake {
             }
             Some(Due::Resend) => {
                 self.counters.resent += 1;
+                connection.clock_goes_on(retained.waited);
                 self.send_retained(&connection, &retained);
             }
             None => {}
@@ -192,7 +193,8 @@ impl Intake {
     ) {
         let rest = reading.split_rest(now + self.bounds.head_timeout);
         let rest = rest.map(|(cut, rest)| (connection.rest(cut), rest));
-        if reading.acked == 0 {
+        // An owner after a half-pipe is set up by us alone: see docs/protocol/handoff.md 6.7.
+        if reading.acked == 0 && !connection.half_piped {
             let all = retained::all_segments(&connection, &reading, mss);
             self.send_to_backend(&connection, all);
             if let Some((connection, reading)) = rest {
@@ -205,7 +207,7 @@ impl Intake {
             return;
         }
         let ahead = retained::segments_ahead(&connection, &reading, mss);
-        let mut retained = Retained::new(&reading, mss, now);
+        let mut retained = Retained::new(&reading, mss, connection.half_piped, now);
         retained.rest = rest.map(Box::new);
         self.send_retained(&connection, &retained);
         self.send_to_backend(&connection, ahead);

@@ -19,6 +19,22 @@ pub struct Isns {
     pub server: ServerSeq,
 }
 
+/// Where an owner has given a connection up, and what the client has said by then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// The number at which its answers end.
+    pub end: ServerSeq,
+    /// Its latest timestamp (RFC 7323): the client will have seen none later when it has
+    /// heard all. 0: there are none.
+    pub clock: u32,
+    /// What the client has acknowledged, as far as is known.
+    pub heard: ServerSeq,
+    /// The window field that came with it.
+    pub window: u16,
+    /// The client has not acknowledged all: the owner repeats it.
+    pub half_piped: bool,
+}
+
 /// A packet of a client whose cookie the data path has proved.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
@@ -180,6 +196,14 @@ pub enum Action {
         /// An empty segment of the flow, to be enclosed.
         segment: Segment,
     },
+    /// The flow's backend is to hear what the client has acknowledged by now: it may have
+    /// said so before that backend could hear it.
+    Acknowledge {
+        /// The flow.
+        key: FlowKey,
+        /// The client's next number.
+        seq: ClientSeq,
+    },
     /// What is held of a flow that has an owner is the owner's, whatever it is, and so
     /// is all that will come. The bytes follow.
     Stay {
@@ -217,6 +241,7 @@ impl Action {
             },
             Self::ToBackend { key, .. }
             | Self::Probe { key, .. }
+            | Self::Acknowledge { key, .. }
             | Self::Stay { key }
             | Self::Reading { key, .. }
             | Self::Ended { key, .. } => *key,

@@ -2,7 +2,7 @@
 //! it. Plain data, so that a half-read request can be copied to another
 //! dispatcher.
 
-use super::events::{Arrived, Isns};
+use super::events::{Arrived, Isns, Released};
 use super::goodbye::Goodbye;
 use super::reading::Reading;
 use super::retained::Retained;
@@ -11,6 +11,11 @@ use crate::seq::{ClientSeq, ServerSeq};
 use crate::wire::segment::Segment;
 use crate::wire::tcp::{Flags, Header, Options, SackBlocks, Timestamps};
 use std::time::Duration;
+
+/// Two owners that send at once have clocks of their own (RFC 7323, here in milliseconds).
+/// The later one's must not be behind: its client would take what it sends for old (PAWS).
+/// No word travels longer inside a cluster.
+const CLOCK_AHEAD: u32 = 20;
 
 /// A connection that is being read or answered here.
 #[derive(Clone, Debug)]
@@ -33,6 +38,11 @@ pub(super) struct Connection {
     pub(super) settled: bool,
     /// What the client's window leaves behind the place where it has moved.
     window_behind: Option<u16>,
+    /// Where the next owner's clock begins. Not ours: a client that had heard of it would
+    /// take nothing more of the owner before.
+    first_clock: Option<u32>,
+    /// What lies before that place is on its way to the client.
+    pub(super) half_piped: bool,
     pub(super) handshake: Handshake,
     peer: Peer,
 }
@@ -74,6 +84,8 @@ impl Connection {
             later: arrived.later,
             settled: !arrived.later,
             window_behind: None,
+            first_clock: None,
+            half_piped: false,
             handshake: arrived.handshake,
             peer: Peer {
                 window: arrived.header.window,
@@ -105,19 +117,29 @@ impl Connection {
         }
     }
 
-    /// The owner has given it up: it begins anew, at `end` in our space. The client may
-    /// be about to hear what lies before; `clock` is the latest that it will have seen of
-    /// ours then (RFC 7323), 0 if nobody knows.
-    pub(super) fn rebase(&mut self, end: ServerSeq, clock: u32) {
+    /// The owner has given it up: it begins anew.
+    pub(super) fn rebase(&mut self, released: &Released) {
+        let Released { end, clock, .. } = *released;
+        if self.peer.heard.at_or_before(released.heard) {
+            self.peer.heard = released.heard;
+            self.peer.window = released.window;
+        }
         let shift = self.handshake.window_scales.map_or(0, |s| s.client.min(14));
         let ahead = self.peer.heard.distance_to(end).max(0).cast_unsigned();
         let window = (u32::from(self.peer.window) << shift).saturating_sub(ahead) >> shift;
         self.window_behind = Some(window as u16);
+        self.half_piped = released.half_piped;
         self.isns.server = end + u32::MAX;
         self.later = false;
         self.settled = true;
-        if let Some(timestamps) = self.peer.timestamps.as_mut().filter(|_| clock != 0) {
-            timestamps.echo = later_clock(timestamps.echo, clock);
+        let ahead = if released.half_piped { CLOCK_AHEAD } else { 0 };
+        self.first_clock = (clock != 0).then_some(clock.wrapping_add(ahead));
+    }
+
+    /// So much later the next owner is still to be set up.
+    pub(super) fn clock_goes_on(&mut self, by: Duration) {
+        if let Some(clock) = self.first_clock.as_mut().filter(|_| self.half_piped) {
+            *clock = clock.wrapping_add(by.as_millis() as u32);
         }
     }
 
@@ -129,6 +151,8 @@ impl Connection {
             server: self.cookie,
         };
         rest.window_behind = None;
+        rest.first_clock = None;
+        rest.half_piped = false;
         rest.later = true;
         rest.settled = false;
         rest
@@ -200,10 +224,16 @@ impl Connection {
         flags: Flags,
         payload: Vec<u8>,
     ) -> Segment {
+        let mut timestamps = self.peer.timestamps;
         let (ack, window) = match seq == self.start() {
             true => (self.our_start(), self.window_behind),
             false => (self.peer.heard, None),
         };
+        if let (Some(timestamps), Some(clock)) = (&mut timestamps, self.first_clock)
+            && seq == self.start()
+        {
+            timestamps.echo = later_clock(timestamps.echo, clock);
+        }
         Segment {
             source: self.key.client,
             destination: self.key.vip,
@@ -213,7 +243,7 @@ impl Connection {
                 flags: flags | Flags::ACK,
                 window: window.unwrap_or(self.peer.window),
                 options: Options {
-                    timestamps: self.peer.timestamps,
+                    timestamps,
                     ..Options::default()
                 },
                 ..Header::default()

@@ -21,12 +21,16 @@ pub(super) struct Retained {
     pub(super) rest: Option<Box<(Connection, Reading)>>,
     /// Bytes at the beginning that we have acknowledged.
     acked: usize,
+    /// Bytes at the beginning that the backend must say it has.
+    wanted: usize,
     /// Bytes at the beginning that the backend has.
     confirmed: usize,
     /// Whether a FIN follows the bytes.
     pub(super) fin: bool,
     /// Segment size towards the backend.
     mss: usize,
+    /// How long, when it was last due.
+    pub(super) waited: Duration,
     retry_at: Duration,
     retry_after: Duration,
     gives_up: Duration,
@@ -41,14 +45,19 @@ pub(super) enum Due {
 }
 
 impl Retained {
-    pub(super) fn new(reading: &Reading, mss: usize, now: Duration) -> Self {
+    /// What was acknowledged is kept; and `all`, if the client's own repetition of it will
+    /// not do.
+    pub(super) fn new(reading: &Reading, mss: usize, all: bool, now: Duration) -> Self {
+        let bytes = reading.assembly.contiguous();
         Self {
-            bytes: reading.assembly.contiguous().to_vec(),
+            bytes: bytes.to_vec(),
             rest: None,
             acked: reading.acked,
+            wanted: if all { bytes.len() } else { reading.acked },
             confirmed: 0,
             fin: reading.closed(),
             mss,
+            waited: Duration::ZERO,
             retry_at: now + FIRST_RETRY,
             retry_after: FIRST_RETRY,
             gives_up: now + GIVE_UP,
@@ -63,12 +72,12 @@ impl Retained {
         self.retry_at = now + FIRST_RETRY;
     }
 
-    /// The backend has everything before `received`. True when that is all
-    /// that we have acknowledged.
+    /// The backend has everything before `received`. True when that is all that it was
+    /// kept for.
     pub(super) fn confirm(&mut self, start: ClientSeq, received: ClientSeq) -> bool {
         let so_far = usize::try_from(start.distance_to(received)).unwrap_or(0);
         self.confirmed = self.confirmed.max(so_far.min(self.bytes.len()));
-        self.confirmed >= self.acked
+        self.confirmed >= self.wanted
     }
 
     pub(super) fn on_timeout(&mut self, now: Duration) -> Option<Due> {
@@ -78,6 +87,7 @@ impl Retained {
         if now < self.retry_at {
             return None;
         }
+        self.waited = self.retry_after;
         self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
         self.retry_at = now + self.retry_after;
         Some(Due::Resend)

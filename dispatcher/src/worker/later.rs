@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use trapeze_core::config::Handoff;
 use trapeze_core::flow::FlowKey;
-use trapeze_core::intake::{Arrived, Isns, Outcome};
+use trapeze_core::intake::{Arrived, Isns, Outcome, Released};
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
@@ -85,6 +85,28 @@ impl State {
             _ => {}
         }
         self.act();
+        if self.intake.holds(&key) {
+            self.pass_acknowledgement(&arrived);
+        }
+    }
+
+    /// The bytes of a packet wait here. What it acknowledges does not: the owner may be
+    /// waiting for that, to send the rest of its answer.
+    fn pass_acknowledgement(&mut self, arrived: &Arrived<'_>) {
+        let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
+            return;
+        };
+        let segment = Segment {
+            source: arrived.key.client,
+            destination: arrived.key.vip,
+            header: Header {
+                seq: record.next.raw(),
+                flags: Flags::ACK,
+                ..arrived.header
+            },
+            payload: Vec::new(),
+        };
+        self.send_to_backend(&arrived.key, &segment, None);
     }
 
     /// Goes on with what has come behind a request that was assigned.
@@ -199,11 +221,9 @@ impl State {
             self.waiting.end(key);
             return;
         };
-        // Nobody can be its own older owner; and there is one older owner at a time, since it
-        // may be the very backend that is wanted now, and has one socket for each connection.
+        // Nobody can be its own older owner.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
-            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot)
-            && !record.is_shared();
+            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot);
         let way = self.sealed(key, &record, |meta| Meta {
             kind: Kind::Release { half_pipe },
             epoch: waiting.epoch,
@@ -415,7 +435,14 @@ impl State {
         };
         let has_rest = self.intake.has_rest(&key);
         let held = self.intake.head(&key).map_or(0, <[u8]>::len);
-        self.intake.released(&key, end, clock);
+        let released = Released {
+            end,
+            clock,
+            heard: record.heard,
+            window: record.window,
+            half_piped: !drained,
+        };
+        self.intake.released(&key, &released);
         self.count(if drained { "drained" } else { "half-piped" });
         let choice = match waiting.target {
             Target::To(choice) => choice,
