@@ -328,7 +328,7 @@ struct node {
 /*
  * What a node says when it is asked whether it is there: `says` as long as its daemon
  * renews it, `afterwards` without one. A dispatcher says its workload factor, 1 to 1000
- * (0: not known) [SPLICE06 §4.2]; a spray its enum spray_state.
+ * (0: not known, 1001: it is about to stop) [SPLICE06 §4.2]; a spray its enum spray_state.
  */
 struct presence {
 	__u32 role; /* enum member_role; 0: it answers nobody */

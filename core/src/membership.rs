@@ -30,6 +30,8 @@ pub enum Presence {
         /// Capacity that it has to spare; none if its daemon has not said so lately.
         workload: Option<Workload>,
     },
+    /// A dispatcher that is about to stop: it is to have no packets any more.
+    Leaving,
 }
 
 /// How a spray stands to the service addresses.
@@ -73,13 +75,15 @@ impl Workload {
 
 const SPRAY: u8 = 1;
 const DISPATCHER: u8 = 2;
+/// In the place of a workload factor.
+const LEAVING: u32 = 1001;
 
 impl Presence {
     /// The number of its role, as it travels.
     pub fn role(self) -> u8 {
         match self {
             Presence::Spray(_) => SPRAY,
-            Presence::Dispatcher { .. } => DISPATCHER,
+            Presence::Dispatcher { .. } | Presence::Leaving => DISPATCHER,
         }
     }
 
@@ -88,6 +92,7 @@ impl Presence {
         match self {
             Presence::Spray(state) => state.word(),
             Presence::Dispatcher { workload } => workload.map_or(0, |w| w.0.into()),
+            Presence::Leaving => LEAVING,
         }
     }
 
@@ -98,6 +103,7 @@ impl Presence {
             (SPRAY, 2) => Some(Presence::Spray(SprayState::Active)),
             (SPRAY, 3) => Some(Presence::Spray(SprayState::Yielding)),
             (DISPATCHER, 0) => Some(Presence::Dispatcher { workload: None }),
+            (DISPATCHER, LEAVING) => Some(Presence::Leaving),
             (DISPATCHER, factor) => Some(Presence::Dispatcher {
                 workload: Some(Workload::new(factor)?),
             }),
@@ -140,13 +146,14 @@ mod tests {
         let sprays = states.map(Presence::Spray);
         let workloads = [None, Workload::new(1), Some(Workload::IDLE)];
         let dispatchers = workloads.map(|workload| Presence::Dispatcher { workload });
-        for presence in sprays.into_iter().chain(dispatchers) {
+        let leaving = [Presence::Leaving];
+        for presence in sprays.into_iter().chain(dispatchers).chain(leaving) {
             assert_eq!(
                 Presence::of(presence.role(), presence.word()),
                 Some(presence)
             );
         }
-        for (role, word) in [(0, 1), (1, 0), (1, 4), (2, 1001), (3, 1)] {
+        for (role, word) in [(0, 1), (1, 0), (1, 4), (2, 1002), (3, 1)] {
             assert_eq!(Presence::of(role, word), None, "{role} {word}");
         }
     }

@@ -89,6 +89,8 @@ pub(crate) struct Shared {
     registry: Mutex<Registry>,
     maps: Arc<DispatcherMaps>,
     host: Mutex<Option<Host>>,
+    /// SIGTERM: sprays are to take it out.
+    leaving: AtomicBool,
     stopping: AtomicBool,
     intake: Mutex<Vec<worker::Figures>>,
 }
@@ -128,6 +130,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         registry: Mutex::new(registry),
         host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
+        leaving: AtomicBool::new(false),
         stopping: AtomicBool::new(false),
         intake: Mutex::new(vec![worker::Figures::default(); own.workers]),
         cluster: RwLock::new(Arc::new(cluster)),
@@ -170,6 +173,9 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         attach::name(attach)
     );
     let end = shared.wait(&signals)?;
+    if end == Signal::Stop {
+        workload::leave(&shared)?;
+    }
     shared.stopping.store(true, Ordering::Relaxed);
     for thread in threads {
         let _ = thread.join();

@@ -3,7 +3,7 @@
 //! (bpf/lib/heartbeat.bpf.h); while this process is away, that it does not know.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trapeze_core::membership::{Presence, Workload};
 use trapeze_datapath::abi;
@@ -22,11 +22,44 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
     let mut sampler = Sampler::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         let busy = sampler.sample()?.cpu_permille;
-        publish(shared, Some(Workload::of_cpu(busy)))?;
+        if !shared.leaving.load(Ordering::Relaxed) {
+            publish(shared, Some(Workload::of_cpu(busy)))?;
+        }
         std::thread::sleep(INTERVAL);
     }
     Ok(())
 }
+
+/// Has sprays take this dispatcher out, and waits until those that are there have heard it,
+/// for two of their heartbeats at most.
+pub fn leave(shared: &Shared) -> std::io::Result<()> {
+    let config = &shared.cluster().config;
+    if config.sprays.is_empty() {
+        return Ok(());
+    }
+    shared.leaving.store(true, Ordering::Relaxed);
+    let now = clock::monotonic();
+    let presence = abi::Presence::new(Presence::Leaving, Presence::Leaving, now, LEASE);
+    shared.maps.presence.put(&0, &presence, Update::Any)?;
+    let (start, patience) = (Instant::now(), config.spraying.heartbeat * 2 + TAKEN_OUT);
+    let lately = now.saturating_sub(patience);
+    while start.elapsed() < patience {
+        let heard = |peer: &abi::Peer| Duration::from_nanos(peer.heard_ns);
+        let mut peers = shared.maps.peers.all()?.into_iter().map(|(_, peer)| peer);
+        if peers.all(|peer| heard(&peer) < lately || heard(&peer) > now + TICK) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    // They have been told, and have still to deal the lots.
+    std::thread::sleep(TAKEN_OUT);
+    Ok(())
+}
+
+/// What a spray needs to deal lots, and more.
+const TAKEN_OUT: Duration = Duration::from_millis(30);
+/// The clock by which the data path notes peers may be behind ours by so much.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Has the data path say so from now on.
 pub fn publish(shared: &Shared, workload: Option<Workload>) -> std::io::Result<()> {

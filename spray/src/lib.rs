@@ -16,6 +16,7 @@ mod seat;
 mod vigil;
 
 pub use control::{Explained, MemberStatus, Question, Request, Status};
+pub use seat::sysctls;
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;

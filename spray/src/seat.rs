@@ -25,6 +25,17 @@ pub struct Seat {
     due: Vec<Duration>,
 }
 
+/// The sysctls that a spray needs.
+pub fn sysctls(interface: &str) -> Vec<(String, &'static str)> {
+    vec![
+        // Without it the kernel resolves no next hop for the data path.
+        (format!("net/ipv4/conf/{interface}/forwarding"), "1"),
+        // A dispatcher at XDP that does not know a client's link address sends the VIP's
+        // SYN-ACK back here, where the VIP may be local.
+        (format!("net/ipv4/conf/{interface}/accept_local"), "1"),
+    ]
+}
+
 impl Seat {
     /// Goes on where the daemon before stopped.
     pub fn new(host: Host, interface: &str) -> Self {
@@ -36,12 +47,13 @@ impl Seat {
         }
     }
 
-    /// Without it the kernel resolves no next hop for the data path.
+    /// What the host needs whether it has the addresses or not.
     pub fn prepare(&mut self) -> anyhow::Result<()> {
-        let name = format!("net/ipv4/conf/{}/forwarding", self.interface);
-        self.host
-            .set_sysctl(&name, "1")
-            .context("cannot set the forwarding sysctl")?;
+        for (name, value) in sysctls(&self.interface) {
+            self.host
+                .set_sysctl(&name, value)
+                .with_context(|| format!("cannot set {name}"))?;
+        }
         Ok(())
     }
 

@@ -174,15 +174,16 @@ impl Vigil {
     fn deal(&mut self, changed: bool) -> anyhow::Result<()> {
         let mode = self.plan.config.spraying.mode;
         let holders = self.live_dispatchers();
-        let is_notable = |a: &Holder, b: &Holder| {
-            a.workload.permille().abs_diff(b.workload.permille()) >= NOTABLE
+        let is_same = |a: &Holder, b: &Holder| {
+            let shift = a.workload.permille().abs_diff(b.workload.permille());
+            a.slot == b.slot && (mode != SprayMode::Workload || shift < NOTABLE)
         };
-        let shifted = mode == SprayMode::Workload
+        let as_before = holders.len() == self.holders.len()
             && holders
                 .iter()
                 .zip(&self.holders)
-                .any(|(a, b)| is_notable(a, b));
-        if !changed && !shifted && !self.holders.is_empty() {
+                .all(|(a, b)| is_same(a, b));
+        if as_before && !changed {
             return Ok(());
         }
         // Those who come must be in their slots before lots name them, and those who go
@@ -194,7 +195,8 @@ impl Vigil {
         self.publish_live()
     }
 
-    /// Those that answer; all, if none does: better a dispatcher that may be there than none.
+    /// Those that answer and do not leave; all, if none does: better a dispatcher that may be
+    /// there than none.
     fn live_dispatchers(&self) -> Vec<Holder> {
         let dispatchers = || {
             let members = self.plan.members.iter().zip(self.watch.members());
@@ -217,7 +219,10 @@ impl Vigil {
         };
         let holders = |all: bool| -> Vec<Holder> {
             dispatchers()
-                .filter(|(_, watched, _)| all || watched.state == State::Alive)
+                .filter(|(_, watched, _)| {
+                    let leaves = watched.said == Some(Presence::Leaving);
+                    all || watched.state == State::Alive && !leaves
+                })
                 .map(|(member, watched, slot)| {
                     Holder::new(slot, &member.name, workload(watched.said).unwrap_or(mean))
                 })
@@ -362,6 +367,7 @@ impl Vigil {
                 says: watched.said.and_then(|said| match said {
                     Presence::Spray(state) => Some(state.name().to_owned()),
                     Presence::Dispatcher { .. } => None,
+                    Presence::Leaving => Some("leaving".to_owned()),
                 }),
                 workload_permille: workload(watched.said).map(Workload::permille),
                 heard_ms_ago: (watched.heard_at).map(|at| (now - at).as_millis() as u64),
@@ -398,8 +404,10 @@ impl MemberRole {
     fn fits(self, said: Presence) -> bool {
         matches!(
             (self, said),
-            (Self::Dispatcher(_), Presence::Dispatcher { .. })
-                | (Self::Spray(_), Presence::Spray(_))
+            (
+                Self::Dispatcher(_),
+                Presence::Dispatcher { .. } | Presence::Leaving
+            ) | (Self::Spray(_), Presence::Spray(_))
         )
     }
 }

@@ -637,3 +637,148 @@ fn icmp_errors_come_to_the_dispatcher_of_the_connection() {
     let no_flow = |name: &&str| cluster.dispatcher_named(name).of("icmp-no-flow");
     assert_eq!(DISPATCHERS.iter().map(no_flow).sum::<u64>(), 0);
 }
+
+/// One request on a connection of its own, after another, until told to stop; how many,
+/// and the slowest.
+fn keep_connecting(stop: &AtomicBool, wanted: &[u8]) -> (u32, Duration) {
+    let (mut count, mut slowest) = (0, Duration::ZERO);
+    while !stop.load(Ordering::Relaxed) {
+        let start = Instant::now();
+        same(&Connection::open().ask("/1k").body, wanted);
+        slowest = slowest.max(start.elapsed());
+        count += 1;
+    }
+    (count, slowest)
+}
+
+#[test]
+fn dispatchers_come_and_go_in_order_and_no_new_connection_notices() {
+    let cluster = sprayed("orderly", 1, 3, |_| {});
+    let wanted = cluster.document("1k");
+    let stop = AtomicBool::new(false);
+    let lots = || -> Vec<usize> {
+        let status = cluster.spray_status("s1");
+        let of = |d: &trapeze_spray::MemberStatus| d.lots.unwrap_or(0);
+        status.dispatchers.iter().map(of).collect()
+    };
+    std::thread::scope(|scope| {
+        let work = || cluster.on("c1", || keep_connecting(&stop, &wanted));
+        let clients = [scope.spawn(work), scope.spawn(work)];
+        std::thread::sleep(Duration::from_millis(300));
+        // By SIGTERM: it says so, and stays until the spray has heard it.
+        let pid = cluster.status().unwrap().host("d2").unwrap().processes[&Process::Dispatch].pid;
+        let pid = pid.unwrap().to_string();
+        let killed = std::process::Command::new("kill").arg(pid).status();
+        assert!(killed.unwrap().success());
+        until("d2 has no lots", || (lots()[1] == 0).then_some(()));
+        std::thread::sleep(Duration::from_millis(900));
+        cluster.start("d2", Some(Process::Dispatch)).unwrap();
+        until("d2 has lots again", || (lots()[1] > 20_000).then_some(()));
+        // By the configuration: its share goes to the others, and comes back.
+        let config = cluster.config();
+        let third = config.find("[[dispatcher]]\nname = \"d3\"").unwrap();
+        let end = third + config[third..].find("\n\n").unwrap();
+        let without = [&config[..third], &config[end..]].concat();
+        cluster.reload("s1", Process::Spray, &without);
+        until("two are left", || (lots().len() == 2).then_some(()));
+        let d3 = packets(&cluster, "s1");
+        assert!(!d3.contains_key("d3"), "{d3:?}");
+        std::thread::sleep(Duration::from_millis(200));
+        cluster.reload("s1", Process::Spray, &config);
+        until("d3 has its lots again", || {
+            let lots = lots();
+            (lots.len() == 3 && lots[2] > 20_000).then_some(())
+        });
+        std::thread::sleep(Duration::from_millis(300));
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            let (count, slowest) = client.join().unwrap();
+            assert!(count > 200, "{count}");
+            // One lost packet costs 200 ms, a lost SYN a second.
+            assert!(slowest < Duration::from_millis(900), "{slowest:?}");
+        }
+    });
+}
+
+#[test]
+fn a_handshake_that_one_dispatcher_began_another_finishes() {
+    let config = |text: &str| format!("\n[spraying]\nmode = \"batch\"\nbatch = {text}\n");
+    let cluster = sprayed("handshake", 1, 2, |_| {});
+    cluster.reload("s1", Process::Spray, &(cluster.config() + &config("1")));
+    until("it is in use", || {
+        (cluster.spray_status("s1").mode == "batch").then_some(())
+    });
+    cluster.lend_address("c1", &CLIENT.to_string());
+    cluster.on("c1", || {
+        for port in 8000..8020 {
+            let mut raw = RawClient::connect(SocketAddrV4::new(CLIENT, port), VIP);
+            raw.send(0, b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+            raw.receive_until("the answer is whole", |raw| raw.received().len() > 1024);
+        }
+    });
+    let of = |name: &str, what: &str| cluster.dispatcher_named(name).of(what);
+    for name in ["d1", "d2"] {
+        // SYN, ACK and request of a connection cannot all have come to one.
+        assert!(
+            of(name, "syn-answered") + of(name, "handshake-ack") >= 10,
+            "{name}"
+        );
+    }
+    assert!(of("d1", "cookie-valid") + of("d2", "cookie-valid") >= 20);
+}
+
+#[test]
+fn the_same_by_generic_xdp() {
+    let mut text = Cluster::nodes(1).replace("\"tc\"", "\"xdp-generic\"");
+    text += "[[dispatcher]]\nname = \"d2\"\naddress = \"10.77.0.12\"\ninterface = \"eth0\"\n\
+             attach = \"xdp-generic\"\n\
+             [[spray]]\nname = \"s1\"\naddress = \"10.77.0.91\"\ninterface = \"eth0\"\n\
+             attach = \"xdp-generic\"\n\
+             [[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let cluster = Cluster::configured_whole("sprayxdp", &text, |options| options.clients = 2);
+    // XDP cannot complete checksums, nor keep packets of many segments apart.
+    for host in ["c1", "c2", "b1"] {
+        let off = [
+            "ethtool", "-K", "eth0", "tx", "off", "tso", "off", "gso", "off",
+        ];
+        cluster.run(host, &off);
+    }
+    for sysctl in [
+        "net.ipv4.ip_forward=1",
+        "net.ipv4.conf.all.send_redirects=0",
+    ] {
+        cluster.run("c2", &["sysctl", "-qw", sysctl]);
+    }
+    cluster.run(
+        "c2",
+        &["sysctl", "-qw", "net.ipv4.conf.eth0.send_redirects=0"],
+    );
+    let route = ["ip", "route", "add", "10.77.0.11/32", "via", "10.77.0.2"];
+    cluster.run("s1", &route);
+    std::thread::sleep(Duration::from_millis(1500));
+    let document = cluster.document("1m");
+    cluster.on("c1", || {
+        for round in 0..12 {
+            let mut client = Connection::open();
+            same(&client.ask("/1m").body, &document);
+            let body = vec![b'y'; 300_000];
+            let head = format!(
+                "PUT /upload/x{round} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+                body.len()
+            );
+            let response = client.send(head).send(&body).response();
+            assert!(response.status < 300, "{}", response.head);
+            let stored = cluster.uploads("b1").join(format!("x{round}"));
+            same(&std::fs::read(stored).unwrap(), &body);
+        }
+    });
+    let s1 = cluster.spray("s1");
+    assert!(s1.of("encapsulated") > 100, "{s1:?}");
+    assert!(s1.of("sprayed") > s1.of("encapsulated") + 100, "{s1:?}");
+    assert_eq!(
+        cluster.dispatcher_named("d1").of("unpacked"),
+        s1.of("encapsulated")
+    );
+    assert!(cluster.dispatcher_named("d2").of("forwarded") > 100);
+}

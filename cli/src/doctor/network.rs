@@ -101,8 +101,8 @@ fn for_spray(patient: &Patient, own: &Spray) -> Vec<Check> {
             },
         ));
     }
-    let forwarding = (format!("net/ipv4/conf/{}/forwarding", own.interface), "1");
-    checks.extend(sysctls(&[forwarding], trapeze_agent::is_enough, patient));
+    let wanted = trapeze_spray::sysctls(&own.interface);
+    checks.extend(sysctls(&wanted, trapeze_agent::is_enough, patient));
     checks.extend(encapsulation_port(own.address, patient.running, "spray"));
     checks
 }
