@@ -104,3 +104,19 @@ fn what_does_not_exist_is_answered_by_what_does() {
         );
     }
 }
+
+#[test]
+fn subclusters_keep_state_and_messages_from_growing() {
+    let report = json("subclusters -n 200,2000 -s 50 -c 10 -p 4");
+    let outcomes = report["outcomes"].as_array().unwrap();
+    let of = |at: usize, key: &str| outcomes[at][key].as_f64().unwrap();
+    assert_eq!((of(0, "clusters"), of(1, "clusters")), (4.0, 40.0));
+    for at in [0, 1] {
+        assert_eq!(outcomes[at]["records"]["mean"], 500.0);
+        assert_eq!(outcomes[at]["messages"]["updates"], 98.0);
+    }
+    assert_eq!(of(1, "records_flat"), 20_000.0);
+    let text = sim("subclusters -n 100");
+    assert!(String::from_utf8_lossy(&text.stdout).contains("sub-clusters"));
+    assert!(!sim("subclusters -n 0").status.success());
+}
