@@ -112,20 +112,27 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 /* Calls, not inlined: each has the stack to itself. */
 static __noinline int receive_probe(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
+	struct own_socket own;
 	struct occupant occupant;
 	struct headers h;
-	bool set_up;
+	__u32 clock;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
+	if (!known || known->epoch != bpf_ntohl(h.outer->meta.epoch) || is_given_up(known))
+		return drop(DROP_EARLY);
+	own = find_own_socket(skb, segment);
+	if (own.state) {
+		clock = own_clock(known, own.clock_offset);
+		return answer_probe(skb, h.ethernet, h.outer, segment, own.rcv_nxt, true, own.snd_nxt, clock);
+	}
 	occupant = find_occupant(skb, segment);
-	set_up = known && known->epoch == bpf_ntohl(h.outer->meta.epoch) && !is_given_up(known);
-	if (set_up && occupant.state)
-		return answer_probe(skb, h.ethernet, h.outer, segment, occupant.rcv_nxt);
-	if (set_up && known->state == SETUP_CONFIRMED)
-		return answer_probe(skb, h.ethernet, h.outer, segment, segment->seq);
-	if (set_up && known->state == SETUP_VACANT)
-		return answer_probe(skb, h.ethernet, h.outer, segment, known->start);
+	if (occupant.state)
+		return answer_probe(skb, h.ethernet, h.outer, segment, occupant.rcv_nxt, false, 0, 0);
+	if (known->state == SETUP_CONFIRMED)
+		return answer_probe(skb, h.ethernet, h.outer, segment, segment->seq, false, 0, 0);
+	if (known->state == SETUP_VACANT)
+		return answer_probe(skb, h.ethernet, h.outer, segment, known->start, false, 0, 0);
 	return drop(DROP_EARLY);
 }
 

@@ -48,6 +48,14 @@ static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, 
 	return own;
 }
 
+/* The owner's timestamp clock (RFC 7323 4, in milliseconds here), for who comes after it; 0 without. */
+static __always_inline __u32 own_clock(const struct setup *known, __u32 offset)
+{
+	if (!(known->meta.tcp_options & TCP_OPTION_TIMESTAMPS))
+		return 0;
+	return (__u32)(bpf_ktime_get_ns() / 1000000) + offset;
+}
+
 /*
  * Why the flow cannot leave before the request at `start`, its socket's `requests`
  * having been that many; 0: it can (1.2). Drained (1.3) is the caller's to see.
@@ -231,14 +239,6 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 	return starts_request(segment, start) ? HANDED_TO_US : drop(DROP_EARLY);
 }
 
-/* The owner's timestamp clock (RFC 7323 4, in milliseconds here), for who comes after it; 0 without. */
-static __always_inline __u32 own_clock(const struct setup *known)
-{
-	if (!(known->meta.tcp_options & TCP_OPTION_TIMESTAMPS))
-		return 0;
-	return (__u32)(bpf_ktime_get_ns() / 1000000) + known->clock_offset;
-}
-
 /* 5.2: its end, and its clock in place of the handshake. */
 static __noinline int answer_released(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
@@ -249,7 +249,7 @@ static __noinline int answer_released(struct __sk_buff *skb, const struct segmen
 	if (!segment || !known || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
 	outer = *h.outer;
-	clock = bpf_htonl(own_clock(known));
+	clock = bpf_htonl(own_clock(known, known->clock_offset));
 	outer.meta.kind = META_RELEASED;
 	outer.meta.reason = known->reason;
 	outer.meta.requests = 0;

@@ -53,17 +53,21 @@ static __always_inline int refuse(struct __sk_buff *skb, const struct ethhdr *et
 
 /*
  * How far did this flow get: what its socket expects next, or, when that has
- * come and gone, all that the dispatcher asks about.
+ * come and gone, all that the dispatcher asks about. `next` and `clock` are the
+ * socket's own, if it `stands`.
  */
 static __always_inline int answer_probe(struct __sk_buff *skb, const struct ethhdr *ethernet,
 					const struct encapsulation *received, const struct segment *segment,
-					__u32 reached)
+					__u32 reached, bool stands, __u32 next, __u32 clock)
 {
 	struct encapsulation outer = *received;
+	__be32 words[2] = { bpf_htonl(clock), bpf_htonl(next) };
 
 	outer.meta.kind = META_PROBE_ANSWER;
-	outer.meta.reason = 0;
+	outer.meta.reason = stands;
 	outer.meta.value = bpf_htonl(reached);
+	if (stands)
+		__builtin_memcpy(&outer.meta.mss, words, sizeof(words));
 	return send_reply(skb, ethernet, &outer, segment);
 }
 

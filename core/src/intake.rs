@@ -45,6 +45,7 @@ use crate::flow::FlowKey;
 use crate::head::Progress;
 use crate::seq::ClientSeq;
 use crate::wire::checksum::TcpChecksum;
+use crate::wire::meta::Sender;
 use crate::wire::tcp::Flags;
 use flow::{Connection, Flow, Phase};
 use goodbye::{Goodbye, Step};
@@ -218,7 +219,13 @@ impl Intake {
 
     /// The flow's backend has everything before `received`. True if something was held
     /// until then: see [`Self::resume`].
-    pub fn on_probe_answer(&mut self, now: Duration, key: &FlowKey, received: ClientSeq) -> bool {
+    pub fn on_probe_answer(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        received: ClientSeq,
+        sender: Option<Sender>,
+    ) -> bool {
         let Some(mut flow) = self.table.take(key) else {
             return false;
         };
@@ -227,6 +234,7 @@ impl Intake {
             && flow.connection.start().at_or_before(received)
         {
             flow.connection.settled = true;
+            flow.connection.sender = sender;
             self.acknowledge(now, &mut flow.connection, reading);
         }
         if let Phase::Retained(retained) = &mut flow.phase

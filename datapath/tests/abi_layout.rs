@@ -351,6 +351,7 @@ fn the_option_is_the_same() {
             "META_PROBE_ANSWER",
             Kind::ProbeAnswer {
                 received: ClientSeq::new(88),
+                sender: None,
             },
             0,
             88,

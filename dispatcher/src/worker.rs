@@ -213,9 +213,9 @@ impl State {
             Kind::Request { .. } => self.on_request(now, &packet.meta, packet.inner),
             Kind::Unheard { .. } => self.on_unheard(now, &packet.meta, packet.inner),
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
-            Kind::ProbeAnswer { received } => {
+            Kind::ProbeAnswer { received, sender } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
-                    if (self.intake).on_probe_answer(now, &arrived.key, received) {
+                    if (self.intake).on_probe_answer(now, &arrived.key, received, sender) {
                         self.go_on(now, &arrived.key);
                         self.act();
                     }

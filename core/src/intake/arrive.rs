@@ -277,6 +277,8 @@ impl Intake {
         }
         let edge = self.edge(connection);
         let ack = reading.acknowledge(connection, edge);
+        // An owner goes on meanwhile: the next time it is asked again.
+        connection.settled = !connection.later;
         self.counters.acks += 1;
         self.actions.push_back(Action::ToClient(ack));
     }

@@ -8,6 +8,7 @@ use super::reading::Reading;
 use super::retained::Retained;
 use crate::flow::{FlowKey, Handshake};
 use crate::seq::{ClientSeq, ServerSeq};
+use crate::wire::meta::Sender;
 use crate::wire::segment::Segment;
 use crate::wire::tcp::{Flags, Header, Options, SackBlocks, Timestamps};
 use std::time::Duration;
@@ -36,6 +37,8 @@ pub(super) struct Connection {
     pub(super) later: bool,
     /// Its backend has all that lies before: we may acknowledge what follows.
     pub(super) settled: bool,
+    /// How far that backend has come in what it sends.
+    pub(super) sender: Option<Sender>,
     /// What the client's window leaves behind the place where it has moved.
     window_behind: Option<u16>,
     /// Where the next owner's clock begins. Not ours: a client that had heard of it would
@@ -83,6 +86,7 @@ impl Connection {
             cookie: arrived.cookie,
             later: arrived.later,
             settled: !arrived.later,
+            sender: None,
             window_behind: None,
             first_clock: None,
             half_piped: false,
@@ -117,6 +121,15 @@ impl Connection {
         }
     }
 
+    /// The number of what we say to the client now. While an owner sends, its own: a
+    /// client takes none that lies before what it has heard.
+    pub(super) fn our_next(&self) -> ServerSeq {
+        match self.sender {
+            Some(sender) => sender.next.later_of(self.our_start()),
+            None => self.our_start(),
+        }
+    }
+
     /// The owner has given it up: it begins anew.
     pub(super) fn rebase(&mut self, released: &Released) {
         let Released { end, clock, .. } = *released;
@@ -132,6 +145,7 @@ impl Connection {
         self.isns.server = end + u32::MAX;
         self.later = false;
         self.settled = true;
+        self.sender = None;
         let ahead = if released.half_piped { CLOCK_AHEAD } else { 0 };
         self.first_clock = (clock != 0).then_some(clock.wrapping_add(ahead));
     }
@@ -155,6 +169,7 @@ impl Connection {
         rest.half_piped = false;
         rest.later = true;
         rest.settled = false;
+        rest.sender = None;
         rest
     }
 
@@ -193,8 +208,9 @@ impl Connection {
         payload: Vec<u8>,
         edge: ClientSeq,
     ) -> Segment {
+        let owners = self.sender.map(|sender| sender.clock);
         let timestamps = self.peer.timestamps.map(|seen| Timestamps {
-            value: seen.echo,
+            value: later_clock(seen.echo, owners.filter(|&c| c != 0).unwrap_or(seen.echo)),
             echo: self.peer.recent,
         });
         Segment {

@@ -201,7 +201,7 @@ impl Reading {
     pub(super) fn acknowledge(&mut self, connection: &mut Connection, edge: ClientSeq) -> Segment {
         self.ack_due = None;
         self.acked = self.assembly.contiguous().len();
-        let (seq, ack) = (connection.our_start(), self.received(connection));
+        let (seq, ack) = (connection.our_next(), self.received(connection));
         let mut segment =
             connection.segment_to_client(seq, ack, Flags::default(), Vec::new(), edge);
         let start = connection.start();

@@ -132,7 +132,7 @@ impl Bench {
 
     fn confirmed(&mut self, at: u32) {
         self.intake
-            .on_probe_answer(self.now, &self.key(), self.isns.client + 1 + at);
+            .on_probe_answer(self.now, &self.key(), self.isns.client + 1 + at, None);
     }
 
     /// Lets time pass to the next deadline within `limit`, and says how long
@@ -193,6 +193,9 @@ impl Bench {
                         .seq
                         .wrapping_sub((self.isns.client + 1).raw())
                 )
+            }
+            Action::Acknowledge { seq, .. } => {
+                format!("heard {}", seq.raw().wrapping_sub((self.isns.client + 1).raw()))
             }
             Action::Reading { .. } => "reading".into(),
             Action::Stay { .. } => "stay".into(),

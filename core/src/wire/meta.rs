@@ -58,6 +58,15 @@ pub struct Care {
     pub outlive: bool,
 }
 
+/// How far a server's socket has come in what it sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// The number of the next new byte.
+    pub next: ServerSeq,
+    /// Its timestamp clock (RFC 7323); 0 without.
+    pub clock: u32,
+}
+
 /// The kinds of encapsulated packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -79,6 +88,8 @@ pub enum Kind {
     ProbeAnswer {
         /// The next byte that the server's socket expects.
         received: ClientSeq,
+        /// Where that socket is itself, while it stands.
+        sender: Option<Sender>,
     },
     /// Backend to dispatcher: not rebuilt, the packet is enclosed.
     Refused(Refusal),
@@ -225,11 +236,19 @@ impl Meta {
         let scales = self.handshake.window_scales;
         raw[14] = scales.map_or(0, |scales| scales.client << 4 | scales.ours & 0xf);
         raw[15] = option_bits(&self.handshake) | self.care.bits();
-        if let Kind::Released { clock, .. } = self.kind {
-            raw[12..16].copy_from_slice(&clock.to_be_bytes());
-        }
         raw[16..18].copy_from_slice(&self.server_port.to_be_bytes());
         raw[18..20].copy_from_slice(&self.requests.to_be_bytes());
+        match self.kind {
+            Kind::Released { clock, .. } => raw[12..16].copy_from_slice(&clock.to_be_bytes()),
+            Kind::ProbeAnswer {
+                sender: Some(sender),
+                ..
+            } => {
+                raw[12..16].copy_from_slice(&sender.clock.to_be_bytes());
+                raw[16..20].copy_from_slice(&sender.next.raw().to_be_bytes());
+            }
+            _ => {}
+        }
         raw[20..24].copy_from_slice(&value.to_be_bytes());
         raw
     }
@@ -240,8 +259,15 @@ impl Meta {
             return Err(MetaError::Version(raw[0]));
         }
         let kind = Kind::decode(raw)?;
-        // Its clock stands where others have the handshake.
-        let has_handshake = !matches!(kind, Kind::Released { .. });
+        let says_where = matches!(
+            kind,
+            Kind::ProbeAnswer {
+                sender: Some(_),
+                ..
+            }
+        );
+        // A clock stands where others have the handshake.
+        let has_handshake = !says_where && !matches!(kind, Kind::Released { .. });
         Ok(Self {
             kind,
             epoch: u32_at(raw, 4),
@@ -251,8 +277,8 @@ impl Meta {
             } else {
                 Handshake::default()
             },
-            server_port: u16_at(raw, 16),
-            requests: u16_at(raw, 18),
+            server_port: if says_where { 0 } else { u16_at(raw, 16) },
+            requests: if says_where { 0 } else { u16_at(raw, 18) },
             care: if has_handshake {
                 Care::of(raw[15])
             } else {
@@ -270,7 +296,9 @@ impl Kind {
             Self::ForwardAfter { predecessor } => (1, 0, predecessor.to_bits()),
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
-            Self::ProbeAnswer { received } => (4, 0, received.raw()),
+            Self::ProbeAnswer { received, sender } => {
+                (4, sender.is_some().into(), received.raw())
+            }
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
             Self::Icmp => (6, 0, 0),
@@ -311,6 +339,14 @@ impl Kind {
             3 => Self::Probe,
             4 => Self::ProbeAnswer {
                 received: ClientSeq::new(value),
+                sender: match raw[3] {
+                    0 => None,
+                    1 => Some(Sender {
+                        next: ServerSeq::new(u32_at(raw, 16)),
+                        clock: u32_at(raw, 12),
+                    }),
+                    other => return Err(MetaError::Reason(other)),
+                },
             },
             5 => Self::Refused(match raw[3] {
                 1 => Refusal::NoListener,

@@ -86,7 +86,7 @@ impl Noise {
                 let received = self.number(self.bench.isns.client.raw());
                 self.bench
                     .intake
-                    .on_probe_answer(self.bench.now, &key, ClientSeq::new(received));
+                    .on_probe_answer(self.bench.now, &key, ClientSeq::new(received), None);
             }
             2 => drop(self.bench.assigned(self.rng.random_range(0..2000))),
             3 => self.bench.intake.forget(&key),

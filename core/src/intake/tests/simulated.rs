@@ -296,7 +296,7 @@ impl World {
                 }
                 Action::Probe { .. } => self.send(Event::ProbeAtBackend),
                 Action::Reading { .. } => self.assigned = false,
-                Action::Stay { .. } => panic!("nothing has an owner"),
+                Action::Acknowledge { .. } | Action::Stay { .. } => panic!("nothing has an owner"),
                 Action::Ended { why, .. } => panic!("ended: {why:?}"),
             }
         }

@@ -77,6 +77,7 @@ fn every_kind_is_read_as_written() {
         Kind::Probe,
         Kind::ProbeAnswer {
             received: ClientSeq::new(u32::MAX),
+            sender: None,
         },
         Kind::Refused(Refusal::NoListener),
         Kind::Refused(Refusal::AcceptQueueFull),
@@ -129,6 +130,27 @@ fn every_kind_is_read_as_written() {
     for kind in kinds {
         assert_eq!(Meta::decode(&meta(kind).encode(0)), Ok(meta(kind)));
     }
+}
+
+#[test]
+fn a_probe_answer_tells_where_the_socket_stands() {
+    let said = Meta {
+        kind: Kind::ProbeAnswer {
+            received: ClientSeq::new(7),
+            sender: Some(Sender {
+                next: ServerSeq::new(u32::MAX - 1),
+                clock: 0x8000_0001,
+            }),
+        },
+        handshake: Handshake::default(),
+        server_port: 0,
+        requests: 0,
+        care: Care::default(),
+        ..meta(Kind::Probe)
+    };
+    let raw = said.encode(0);
+    assert_eq!(raw[12..20], [0x80, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe]);
+    assert_eq!(Meta::decode(&raw), Ok(said));
 }
 
 #[test]
@@ -284,6 +306,7 @@ fn the_numbers_are_those_of_abi_h() {
         (
             Kind::ProbeAnswer {
                 received: ClientSeq::new(0),
+                sender: None,
             },
             "META_PROBE_ANSWER",
         ),
