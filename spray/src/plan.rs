@@ -78,23 +78,18 @@ impl Plan {
         }
     }
 
-    /// Writes dispatchers to their slots, where they are not yet there, and takes others
-    /// out; no lot must name those any more.
+    /// Writes dispatchers to their slots, where they are not yet there: before lots name them.
     pub fn publish_dispatchers(&self, maps: &SprayMaps) -> anyhow::Result<()> {
-        for slot in 0..DISPATCHERS_MAX as u16 {
-            let key = u32::from(slot);
-            let is = maps.dispatchers.get(&key)?.unwrap_or_else(Pod::zeroed);
-            let wanted = (self.members.iter()).find(|m| m.role == MemberRole::Dispatcher(slot));
-            let Some(wanted) = wanted else {
-                if !is.name().is_empty() {
-                    maps.dispatchers.put(&key, &Pod::zeroed(), Update::Any)?;
-                }
+        let source = v4(self.own.address)?.octets();
+        for member in &self.members {
+            let MemberRole::Dispatcher(slot) = member.role else {
                 continue;
             };
+            let key = u32::from(slot);
+            let is = maps.dispatchers.get(&key)?.unwrap_or_else(Pod::zeroed);
             let mut name = [0; 32];
-            name[..wanted.name.len()].copy_from_slice(wanted.name.as_bytes());
-            let addr = addr_bytes(wanted.address.into());
-            let source = v4(self.own.address)?.octets();
+            name[..member.name.len()].copy_from_slice(member.name.as_bytes());
+            let addr = addr_bytes(member.address.into());
             if (is.name, is.addr, is.source) != (name, addr, source) {
                 let value = Dispatcher {
                     addr,
@@ -103,6 +98,21 @@ impl Plan {
                     ..Pod::zeroed()
                 };
                 maps.dispatchers.put(&key, &value, Update::Any)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Empties the slots of those who are not configured any more: once no lot names them.
+    pub fn retire_dispatchers(&self, maps: &SprayMaps) -> anyhow::Result<()> {
+        for slot in 0..DISPATCHERS_MAX as u16 {
+            let role = MemberRole::Dispatcher(slot);
+            if self.members.iter().any(|member| member.role == role) {
+                continue;
+            }
+            let is = maps.dispatchers.get(&slot.into())?;
+            if is.is_some_and(|is| !is.name().is_empty()) {
+                (maps.dispatchers).put(&slot.into(), &Pod::zeroed(), Update::Any)?;
             }
         }
         Ok(())

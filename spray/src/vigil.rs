@@ -186,12 +186,13 @@ impl Vigil {
         if as_before && !changed {
             return Ok(());
         }
-        // Those who come must be in their slots before lots name them, and those who go
-        // stay there until none does.
+        // Those who come are in their slots before lots name them, and those who go stay
+        // there until none does.
         self.plan.publish_dispatchers(&self.shared.maps)?;
         self.lots.fill(mode, &holders);
         self.shared_lots.set(self.lots.slots());
         self.holders = holders;
+        self.plan.retire_dispatchers(&self.shared.maps)?;
         self.publish_live()
     }
 
