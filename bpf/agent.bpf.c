@@ -168,6 +168,9 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (known && known->seated) {
 		find_seat(&segment, bpf_ntohl(meta.epoch));
 		known = bpf_map_lookup_elem(&setups, &segment.key);
+		/* It has left its seat, and another flow sits there. */
+		if (is_on_seat(&segment) && known && known->origin != segment.client_port)
+			return drop(DROP_STALE_EPOCH);
 	}
 	if (skb->mark == GC_MARK) {
 		skb->mark = 0;

@@ -14,6 +14,8 @@
 #define SEATS_MAX 7
 #define SEAT_PORTS 1023
 #define SEAT_TRIES 8
+/* A connection that was set up so long ago has its socket by now, or none any more. */
+#define SEAT_SETTLES_NS 1000000000ull
 
 struct seat {
 	__u32 from; /* the epoch from which on the flow's packets are this one's */
@@ -71,15 +73,27 @@ static __always_inline bool is_free(struct segment *segment, __be16 port)
 	return !setup || setup->state != SETUP_OLDER;
 }
 
+/* Whoever has sat there is gone: given up, or its socket has come and gone. */
+static __always_inline bool is_left(const struct setup *setup)
+{
+	return setup->origin && (setup->state == SETUP_MOVED ||
+				 bpf_ktime_get_coarse_ns() - setup->created_ns > SEAT_SETTLES_NS);
+}
+
 /* A port on which there is nobody; 0: not found. */
 static __noinline __u32 find_port(struct __sk_buff *skb, struct segment *segment, __u32 epoch)
 {
 	__u32 at = (bpf_ntohs(segment->client_port) ^ epoch) * 0x9e3779b1u >> 16;
+	const struct setup *setup;
 
 	for (__u32 try = 0; try < SEAT_TRIES; try++, at += 101) {
 		segment->key.client_port = bpf_htons(1 + at % SEAT_PORTS);
-		if (!bpf_map_lookup_elem(&setups, &segment->key) && !find_occupant(skb, segment).state)
-			return segment->key.client_port;
+		setup = bpf_map_lookup_elem(&setups, &segment->key);
+		if ((setup && !is_left(setup)) || find_occupant(skb, segment).state)
+			continue;
+		if (setup)
+			bpf_map_delete_elem(&setups, &segment->key);
+		return segment->key.client_port;
 	}
 	return 0;
 }
