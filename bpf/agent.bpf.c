@@ -154,6 +154,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	struct segment segment;
 	struct setup *known;
 	struct meta meta = h->outer->meta;
+	__u32 from;
 	int verdict;
 
 	if (!read_inner(h, &segment))
@@ -166,11 +167,15 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (known && known->origin)
 		return receive_strange(skb, &segment);
 	if (known && known->seated) {
-		find_seat(&segment, bpf_ntohl(meta.epoch));
+		from = find_seat(&segment, bpf_ntohl(meta.epoch));
 		known = bpf_map_lookup_elem(&setups, &segment.key);
-		/* It has left its seat, and another flow sits there. */
-		if (is_on_seat(&segment) && known && known->origin != segment.client_port)
-			return drop(DROP_STALE_EPOCH);
+		/* It has left its seat, and another flow sits there: what is new begins at its own port. */
+		if (is_on_seat(&segment) && known && known->origin != segment.client_port) {
+			if (from == bpf_ntohl(meta.epoch) || !starts_request(&segment, bpf_ntohl(meta.start)))
+				return drop(DROP_STALE_EPOCH);
+			segment.key.client_port = segment.client_port;
+			known = bpf_map_lookup_elem(&setups, &segment.key);
+		}
 	}
 	if (skb->mark == GC_MARK) {
 		skb->mark = 0;

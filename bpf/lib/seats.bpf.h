@@ -40,8 +40,8 @@ static __always_inline bool is_on_seat(const struct segment *segment)
 	return segment->key.client_port != segment->client_port;
 }
 
-/* Where the connection of that epoch sits. */
-static __noinline int find_seat(struct segment *segment, __u32 epoch)
+/* Where the connection of that epoch sits, and since which epoch; 0: on its own port, for ever. */
+static __noinline __u32 find_seat(struct segment *segment, __u32 epoch)
 {
 	__be16 port = segment->client_port;
 	struct seats *all;
@@ -60,7 +60,7 @@ static __noinline int find_seat(struct segment *segment, __u32 epoch)
 		port = seat->port;
 	}
 	segment->key.client_port = port;
-	return 0;
+	return from;
 }
 
 /* Is there nothing on it that somebody needs still? */
