@@ -243,7 +243,9 @@ impl Records {
         // What the client has had of the owner before, if that still sends.
         flow.last_ack = old.last_ack;
         flow.window = old.window;
-        flow.last_seq = ClientSeq::new(flow.last_seq).later_of(ClientSeq::new(old.last_seq)).raw();
+        flow.last_seq = ClientSeq::new(flow.last_seq)
+            .later_of(ClientSeq::new(old.last_seq))
+            .raw();
         flow.state = old.state;
         flow.marks |= old.marks & MARK_PIPELINES;
         self.maps.flows.put(&key, &flow, Update::Replace)?;

@@ -195,7 +195,10 @@ impl Bench {
                 )
             }
             Action::Acknowledge { seq, .. } => {
-                format!("heard {}", seq.raw().wrapping_sub((self.isns.client + 1).raw()))
+                format!(
+                    "heard {}",
+                    seq.raw().wrapping_sub((self.isns.client + 1).raw())
+                )
             }
             Action::Reading { .. } => "reading".into(),
             Action::Stay { .. } => "stay".into(),

@@ -289,9 +289,7 @@ impl Kind {
             Self::ForwardAfter { predecessor } => (1, 0, predecessor.to_bits()),
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
-            Self::ProbeAnswer { received, sender } => {
-                (4, sender.is_some().into(), received.raw())
-            }
+            Self::ProbeAnswer { received, sender } => (4, sender.is_some().into(), received.raw()),
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
             Self::Icmp => (6, 0, 0),

@@ -102,7 +102,14 @@ fn what_is_for_a_daemon_passes_untouched() {
         ("not now", refused(Refusal::AcceptQueueFull), &request),
         (
             "a probe's answer",
-            meta(Kind::ProbeAnswer { received, sender: None }, EPOCH, START),
+            meta(
+                Kind::ProbeAnswer {
+                    received,
+                    sender: None,
+                },
+                EPOCH,
+                START,
+            ),
             &request,
         ),
         (
@@ -559,7 +566,14 @@ fn probes_are_answered_for_what_was_set_up() {
     let agent = Agent::new();
     let probe = sealed(&meta(Kind::Probe, EPOCH, START), &later().packet());
     let received = ClientSeq::new(later().seq);
-    let answer = meta(Kind::ProbeAnswer { received, sender: None }, EPOCH, START);
+    let answer = meta(
+        Kind::ProbeAnswer {
+            received,
+            sender: None,
+        },
+        EPOCH,
+        START,
+    );
     let answered = Outcome::new(Verdict::SendBack, reply(&answer, &later()), &[]);
     let early = Outcome::drop("early");
     agent.expect("nothing known", &probe, &early);

@@ -35,7 +35,13 @@ fn what_is_proved_reaches_the_daemon() {
         ("a refusal", refused()),
         (
             "a probe's answer",
-            to_us(Kind::ProbeAnswer { received, sender: None }, &inner),
+            to_us(
+                Kind::ProbeAnswer {
+                    received,
+                    sender: None,
+                },
+                &inner,
+            ),
         ),
         (
             "another dispatcher's request",

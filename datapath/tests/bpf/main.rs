@@ -16,6 +16,7 @@
 //! | handoff | how a backend gives a connection up
 //! | closing | servers that close while they owe nothing
 //! | halfpipe | several owners of one stream
+//! | seats | several connections of one flow on one backend
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
@@ -42,5 +43,6 @@ mod noise;
 mod outcome;
 mod packet;
 mod rebuild;
+mod seats;
 mod standing;
 mod tags;

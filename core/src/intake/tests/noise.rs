@@ -84,9 +84,12 @@ impl Noise {
                 .answer(self.bench.now, &arrived, Answer::NotFound, Body::Full),
             1 => {
                 let received = self.number(self.bench.isns.client.raw());
-                self.bench
-                    .intake
-                    .on_probe_answer(self.bench.now, &key, ClientSeq::new(received), None);
+                self.bench.intake.on_probe_answer(
+                    self.bench.now,
+                    &key,
+                    ClientSeq::new(received),
+                    None,
+                );
             }
             2 => drop(self.bench.assigned(self.rng.random_range(0..2000))),
             3 => self.bench.intake.forget(&key),
