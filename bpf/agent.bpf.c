@@ -160,7 +160,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	struct setup *known;
 	struct meta meta = h->outer->meta;
 	__u32 from;
-	bool strange;
+	bool strange, unseated = false;
 	int verdict;
 
 	if (!read_inner(h, &segment))
@@ -179,6 +179,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 			segment.key.client_port = segment.client_port;
 			known = bpf_map_lookup_elem(&setups, &segment.key);
 			strange = known && known->origin;
+			unseated = true;
 		}
 	}
 	/* The very option that was verified before, for the same flow (and this address). */
@@ -226,7 +227,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (known && is_reborn(known, &meta))
 		meta.start = bpf_htonl(known->start);
 	if (starts_request(&segment, bpf_ntohl(meta.start))) {
-		if ((is_on_seat(&segment) || (known && known->state == SETUP_OLDER)) &&
+		if ((unseated || is_on_seat(&segment) || (known && known->state == SETUP_OLDER)) &&
 		    (!known || is_before(known->epoch, bpf_ntohl(meta.epoch)))) {
 			take_seat(skb, &segment, bpf_ntohl(meta.epoch), !meta.value);
 			known = bpf_map_lookup_elem(&setups, &segment.key);
