@@ -21,9 +21,12 @@
  * Moved and older are what was given up, the latter with bytes on the way to the client:
  * its epoch is the next owner's, so that whatever is late of ours meets "newer epoch". The
  * same epoch is the next owner's own: dropped here. A newer epoch finds a moved one as
- * any older one (A, B, A is a new connection at A), and is refused by an older one, whose
- * socket is needed still. Vacant is what its server has closed: the request at its `start`
- * is rebuilt, in the same epoch or a newer one, and all else of its epoch dropped.
+ * any older one (A, B, A is a new connection at A). Where it finds an older one, whose
+ * socket is needed still, it takes a seat, a socket under another client port, or is
+ * refused if there is none left; from then on the row is that of the setup on the seat of
+ * the packet's epoch, or, for a GC, of the older owner that gave up at its start
+ * (lib/seats.bpf.h). Vacant is what its server has closed: the request at its `start` is
+ * rebuilt, in the same epoch or a newer one, and all else of its epoch dropped.
  *
  * A HANDOFF or RELEASE, by the same:
  *
@@ -115,7 +118,7 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 	struct own_socket own;
 	struct occupant occupant;
 	struct headers h;
-	__u32 clock;
+	__u32 clock, reached;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
@@ -124,19 +127,21 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 	own = find_own_socket(skb, segment);
 	if (own.state) {
 		clock = own_clock(known, own.clock_offset);
-		return answer_probe(skb, h.ethernet, h.outer, segment, own.rcv_nxt, true, own.snd_nxt, clock);
+		return answer_probe(skb, h.outer, segment, own.rcv_nxt, true, own.snd_nxt, clock);
 	}
 	occupant = find_occupant(skb, segment);
 	if (occupant.state)
-		return answer_probe(skb, h.ethernet, h.outer, segment, occupant.rcv_nxt, false, 0, 0);
-	if (known->state == SETUP_CONFIRMED)
-		return answer_probe(skb, h.ethernet, h.outer, segment, segment->seq, false, 0, 0);
-	if (known->state == SETUP_VACANT)
-		return answer_probe(skb, h.ethernet, h.outer, segment, known->start, false, 0, 0);
-	return drop(DROP_EARLY);
+		reached = occupant.rcv_nxt;
+	else if (known->state == SETUP_CONFIRMED)
+		reached = segment->seq;
+	else if (known->state == SETUP_VACANT)
+		reached = known->start;
+	else
+		return drop(DROP_EARLY);
+	return answer_probe(skb, h.outer, segment, reached, false, 0, 0);
 }
 
-/* A client whose own port is another flow's seat. */
+/* A client whose own port is another flow's seat, or whose seat has become one. */
 static __noinline int receive_strange(struct __sk_buff *skb, const struct segment *segment)
 {
 	struct headers h;
@@ -146,7 +151,7 @@ static __noinline int receive_strange(struct __sk_buff *skb, const struct segmen
 	if (h.outer->meta.kind != META_FORWARD || !starts_request(segment, bpf_ntohl(h.outer->meta.start)))
 		return drop(DROP_EARLY);
 	count_drop(DROP_OLDER);
-	return refuse(skb, h.ethernet, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
+	return refuse(skb, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
 }
 
 static __always_inline int receive_segment(struct __sk_buff *skb, struct headers *h)
@@ -154,21 +159,35 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	struct segment segment;
 	struct setup *known;
 	struct meta meta = h->outer->meta;
+	__u32 from;
+	bool strange, unseated = false;
 	int verdict;
 
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
+	strange = known && known->origin;
+	if (!known || known->seated) {
+		if (meta.kind == META_GC)
+			from = find_older(&segment, bpf_ntohl(meta.epoch), bpf_ntohl(meta.start));
+		else
+			from = find_seat(&segment, bpf_ntohl(meta.epoch));
+		known = bpf_map_lookup_elem(&setups, &segment.key);
+		strange = known && is_on_seat(&segment) && known->origin != segment.client_port;
+		/* Another flow has the seat by now: what is new begins at its own port. */
+		if (strange && from != bpf_ntohl(meta.epoch) && starts_request(&segment, bpf_ntohl(meta.start))) {
+			segment.key.client_port = segment.client_port;
+			known = bpf_map_lookup_elem(&setups, &segment.key);
+			strange = known && known->origin;
+			unseated = true;
+		}
+	}
 	/* The very option that was verified before, for the same flow (and this address). */
-	if (!(known && same_meta(&known->meta, &meta)) &&
+	if (!(known && !strange && same_meta(&known->meta, &meta)) &&
 	    !is_proved(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
-	if (known && known->origin)
+	if (strange)
 		return receive_strange(skb, &segment);
-	if (known && known->seated) {
-		find_seat(&segment, bpf_ntohl(meta.epoch));
-		known = bpf_map_lookup_elem(&setups, &segment.key);
-	}
 	if (skb->mark == GC_MARK) {
 		skb->mark = 0;
 		return become_gc(skb, &segment, known);
@@ -208,8 +227,8 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (known && is_reborn(known, &meta))
 		meta.start = bpf_htonl(known->start);
 	if (starts_request(&segment, bpf_ntohl(meta.start))) {
-		if (known && is_before(known->epoch, bpf_ntohl(meta.epoch)) &&
-		    (known->state == SETUP_OLDER || is_on_seat(&segment))) {
+		if ((unseated || is_on_seat(&segment) || (known && known->state == SETUP_OLDER)) &&
+		    (!known || is_before(known->epoch, bpf_ntohl(meta.epoch)))) {
 			take_seat(skb, &segment, bpf_ntohl(meta.epoch), !meta.value);
 			known = bpf_map_lookup_elem(&setups, &segment.key);
 		}
@@ -240,7 +259,7 @@ static __noinline int receive_echo(struct __sk_buff *skb)
 	segment.ip_length = bpf_ntohs(h.ip->tot_len);
 	if (h.ip->protocol == IPPROTO_TCP || !is_proved(h.encapsulated, 0, 0))
 		return drop(DROP_BAD_TAG);
-	return answer_echo(skb, h.ethernet, h.outer, &segment);
+	return answer_echo(skb, h.outer, &segment);
 }
 
 static __always_inline int receive_icmp(struct __sk_buff *skb, const struct headers *h)

@@ -11,6 +11,27 @@ struct {
 	__type(value, struct setup);
 } setups SEC(".maps");
 
+#define SEATS_MAX 7
+
+struct seat {
+	__u32 from; /* the epoch from which on the flow's packets are this one's */
+	__be16 port;
+	__u16 pad;
+};
+
+struct seats {
+	__u32 count;
+	struct seat seats[SEATS_MAX];
+};
+
+/* Of flows that have had several connections here, by their own 4-tuple (seats.bpf.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct flow_key);
+	__type(value, struct seats);
+} seats SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

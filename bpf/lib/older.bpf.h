@@ -70,7 +70,7 @@ static __noinline int strip_payload(struct __sk_buff *skb, const struct segment 
 }
 
 /* 6.2: the second pass of what an owner has heard. */
-static __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+__noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
 	struct node *self = this_node();
 	struct encapsulation outer;
@@ -99,20 +99,25 @@ static __noinline int become_gc(struct __sk_buff *skb, const struct segment *seg
 	if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_GC);
+	/* It has come back to where it was, because who was to have it had no room. */
+	if (known->before == self->address)
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }
 
 /* 6.3: to the one after us. */
 static __noinline int answer_retired(struct __sk_buff *skb, const struct segment *segment)
 {
-	struct encapsulation outer;
+	struct encapsulation *outer;
 	struct headers h;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
-	outer = *h.outer;
-	outer.meta.kind = META_RETIRED;
-	return send_reply(skb, h.ethernet, &outer, segment);
+	outer = begin_reply(h.outer);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta.kind = META_RETIRED;
+	return send_reply(skb, segment);
 }
 
 /*
@@ -128,7 +133,7 @@ static __always_inline __u32 seq_for_older(const struct segment *segment, const 
 }
 
 /* 6.3: what the client has had of our range. */
-static __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+__noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
 {
 	struct range range = {};
 	struct headers h;

@@ -83,22 +83,24 @@ static __always_inline enum held why_held(const struct setup *known, const struc
 static __noinline int hold(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 			   enum held reason)
 {
-	struct encapsulation outer;
+	struct encapsulation *outer;
 	struct headers h;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
-	outer = *h.outer;
-	outer.meta.kind = META_HELD;
-	outer.meta.reason = reason;
-	outer.meta.requests = 0;
-	outer.meta.value = known && reason == HELD_UNACKED ? bpf_htonl(known->answers.next) : 0;
+	outer = begin_reply(h.outer);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta.kind = META_HELD;
+	outer->meta.reason = reason;
+	outer->meta.requests = 0;
+	outer->meta.value = known && reason == HELD_UNACKED ? bpf_htonl(known->answers.next) : 0;
 	if (known && (reason == HELD_ANSWERING || reason == HELD_UNACKED)) {
 		known->waiting = reason;
-		known->wanted = bpf_ntohl(outer.meta.start);
+		known->wanted = bpf_ntohl(outer->meta.start);
 	}
 	count_event(EVENT_HELD);
-	return send_reply(skb, h.ethernet, &outer, segment);
+	return send_reply(skb, segment);
 }
 
 /* From now on whatever is older is late, and what the socket here still says is nobody's. */
@@ -242,20 +244,22 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 /* 5.2: its end, and its clock in place of the handshake. */
 static __noinline int answer_released(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
-	struct encapsulation outer;
+	struct encapsulation *outer;
 	struct headers h;
 	__be32 clock;
 
 	if (!segment || !known || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
-	outer = *h.outer;
+	outer = begin_reply(h.outer);
+	if (!outer)
+		return drop(DROP_REWRITE);
 	clock = bpf_htonl(own_clock(known, known->clock_offset));
-	outer.meta.kind = META_RELEASED;
-	outer.meta.reason = known->reason;
-	outer.meta.requests = 0;
-	outer.meta.value = bpf_htonl(known->end);
-	__builtin_memcpy(&outer.meta.mss, &clock, sizeof(clock));
-	return send_reply(skb, h.ethernet, &outer, segment);
+	outer->meta.kind = META_RELEASED;
+	outer->meta.reason = known->reason;
+	outer->meta.requests = 0;
+	outer->meta.value = bpf_htonl(known->end);
+	__builtin_memcpy(&outer->meta.mss, &clock, sizeof(clock));
+	return send_reply(skb, segment);
 }
 
 /* 1.4: an answer that is not over ends there for certain, and nothing comes behind it. */

@@ -70,36 +70,48 @@ static __always_inline void put_be32(__u8 *to, __u32 value)
 	to[3] = value;
 }
 
+struct block_cut {
+	struct sack_bench *bench;
+	const struct range *range;
+	__u32 at;
+	__u32 size;
+	__u32 kept;
+};
+
+/* NOPs in place of the block, and behind those that were kept what of it lies in the range. */
+static long cut_block(__u64 block, struct block_cut *cut)
+{
+	const struct range *range = cut->range;
+	struct sack_bench *bench = cut->bench;
+	__u32 from = cut->at + 2 + 8 * block, to = cut->at + 2 + 8 * cut->kept, left, right;
+
+	if (10 + 8 * block > cut->size)
+		return 1;
+	left = get_be32(bench->before + (from & 63));
+	right = get_be32(bench->before + ((from + 4) & 63));
+	put_be32(bench->after + (from & 63), 0x01010101);
+	put_be32(bench->after + ((from + 4) & 63), 0x01010101);
+	if (range->has_first && (__s32)(left - range->first) < 0)
+		left = range->first;
+	if (range->has_end && (__s32)(right - range->end) > 0)
+		right = range->end;
+	if ((__s32)(right - left) <= 0)
+		return 0;
+	put_be32(bench->after + (to & 63), left);
+	put_be32(bench->after + ((to + 4) & 63), right);
+	cut->kept++;
+	return 0;
+}
+
 /* RFC 2018: the blocks that lie in the range, cut to it, one behind the other; NOPs in place of the others. */
 static __always_inline void cut_blocks(struct sack_bench *bench, __u32 at, __u32 size, const struct range *range)
 {
-	__u32 kept = 0;
+	struct block_cut cut = { .bench = bench, .range = range, .at = at, .size = size };
 
-	for (__u32 block = 0; block < SACK_BLOCKS_MAX; block++) {
-		__u32 from = at + 2 + 8 * block, left, right;
-
-		if (10 + 8 * block > size)
-			break;
-		left = get_be32(bench->before + (from & 63));
-		right = get_be32(bench->before + ((from + 4) & 63));
-		if (range->has_first && (__s32)(left - range->first) < 0)
-			left = range->first;
-		if (range->has_end && (__s32)(right - range->end) > 0)
-			right = range->end;
-		if ((__s32)(right - left) <= 0)
-			continue;
-		put_be32(bench->after + ((at + 2 + 8 * kept) & 63), left);
-		put_be32(bench->after + ((at + 6 + 8 * kept) & 63), right);
-		kept++;
-	}
-	bench->after[(at + 1) & 63] = 2 + 8 * kept;
-	if (!kept)
+	bpf_loop(SACK_BLOCKS_MAX, cut_block, &cut, 0);
+	bench->after[(at + 1) & 63] = 2 + 8 * cut.kept;
+	if (!cut.kept)
 		bench->after[at & 63] = bench->after[(at + 1) & 63] = 1;
-	for (__u32 block = 0; block < SACK_BLOCKS_MAX; block++)
-		if (block >= kept && 10 + 8 * block <= size) {
-			put_be32(bench->after + ((at + 2 + 8 * block) & 63), 0x01010101);
-			put_be32(bench->after + ((at + 6 + 8 * block) & 63), 0x01010101);
-		}
 }
 
 static __always_inline bool replace_word(struct __sk_buff *skb, __u32 field, __u32 old, __u32 new)
@@ -197,8 +209,8 @@ static __always_inline bool shrink_window(struct __sk_buff *skb, __u32 by, __u8 
 }
 
 /* Of an unpacked segment: its acknowledgement, window, SACK blocks and clock, as they concern the range. */
-static __noinline int keep_to_range(struct __sk_buff *skb, const struct segment *segment, const struct range *range,
-				    __u8 shift)
+/* Not static, as send_reply(). */
+__noinline int keep_to_range(struct __sk_buff *skb, const struct segment *segment, const struct range *range, __u8 shift)
 {
 	__u32 ack;
 

@@ -9,20 +9,44 @@
 
 #include "encapsulation.bpf.h"
 
-static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr *ethernet,
-				      struct encapsulation *outer, const struct segment *segment)
+/* What a reply is put together in: too long for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct encapsulation);
+} new_reply SEC(".maps");
+
+/* What came, to be changed and sent back. */
+static __always_inline struct encapsulation *begin_reply(const struct encapsulation *received)
 {
-	struct ethhdr back;
+	__u32 zero = 0;
+	struct encapsulation *outer = bpf_map_lookup_elem(&new_reply, &zero);
+
+	if (outer)
+		*outer = *received;
+	return outer;
+}
+
+/* Sends what begin_reply() has begun. Not static: the verifier walks it once, not for every reply. */
+__noinline int send_reply(struct __sk_buff *skb, const struct segment *segment)
+{
+	__u32 zero = 0;
+	struct encapsulation *outer = bpf_map_lookup_elem(&new_reply, &zero);
+	struct ethhdr came, back;
 	struct siphash_key *key;
 	struct node *self = this_node();
-	__be32 dispatcher = outer->ip.saddr;
+	__be32 dispatcher;
+	bool to_us;
 
-	if (!self || !(key = tag_key(self->signing_key))) {
-		count_drop(DROP_BAD_TAG);
-		return TC_ACT_SHOT;
-	}
-	__builtin_memcpy(back.h_dest, ethernet->h_source, ETH_ALEN);
-	__builtin_memcpy(back.h_source, ethernet->h_dest, ETH_ALEN);
+	if (!outer || !segment || bpf_skb_load_bytes(skb, 0, &came, sizeof(came)))
+		return drop(DROP_MALFORMED);
+	if (!self || !(key = tag_key(self->signing_key)))
+		return drop(DROP_BAD_TAG);
+	dispatcher = outer->ip.saddr;
+	to_us = dispatcher == self->address;
+	__builtin_memcpy(back.h_dest, to_us ? came.h_dest : came.h_source, ETH_ALEN);
+	__builtin_memcpy(back.h_source, to_us ? came.h_source : came.h_dest, ETH_ALEN);
 	back.h_proto = bpf_htons(ETH_P_IP);
 	outer->meta.key_id = self->signing_key;
 	/* The asker's source port will do for ours: entropy, and never 0. */
@@ -30,25 +54,26 @@ static __always_inline int send_reply(struct __sk_buff *skb, const struct ethhdr
 	set_tag(&outer->meta, meta_tag(key, &outer->meta, dispatcher, segment->client, segment->vip,
 				       segment->client_port, segment->key.vip_port));
 	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
-	    bpf_skb_store_bytes(skb, sizeof(back), outer, sizeof(*outer), 0)) {
-		count_drop(DROP_REWRITE);
-		return TC_ACT_SHOT;
-	}
+	    bpf_skb_store_bytes(skb, sizeof(back), outer, sizeof(*outer), 0))
+		return drop(DROP_REWRITE);
+	if (to_us)
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	/* Not back to where the frame is from: an owner may have handed the packet on. */
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }
 
 /* The request could not be set up here: another backend may have it. */
-static __always_inline int refuse(struct __sk_buff *skb, const struct ethhdr *ethernet,
-				  const struct encapsulation *received, const struct segment *segment,
-				  enum refusal refusal)
+static __always_inline int refuse(struct __sk_buff *skb, const struct encapsulation *received,
+				  const struct segment *segment, enum refusal refusal)
 {
-	struct encapsulation outer = *received;
+	struct encapsulation *outer = begin_reply(received);
 
-	outer.meta.kind = META_REFUSED;
-	outer.meta.reason = refusal;
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta.kind = META_REFUSED;
+	outer->meta.reason = refusal;
 	count_event(EVENT_REFUSED);
-	return send_reply(skb, ethernet, &outer, segment);
+	return send_reply(skb, segment);
 }
 
 /*
@@ -56,19 +81,21 @@ static __always_inline int refuse(struct __sk_buff *skb, const struct ethhdr *et
  * come and gone, all that the dispatcher asks about. `next` and `clock` are the
  * socket's own, if it `stands`.
  */
-static __always_inline int answer_probe(struct __sk_buff *skb, const struct ethhdr *ethernet,
-					const struct encapsulation *received, const struct segment *segment,
-					__u32 reached, bool stands, __u32 next, __u32 clock)
+static __always_inline int answer_probe(struct __sk_buff *skb, const struct encapsulation *received,
+					const struct segment *segment, __u32 reached, bool stands, __u32 next,
+					__u32 clock)
 {
-	struct encapsulation outer = *received;
+	struct encapsulation *outer = begin_reply(received);
 	__be32 words[2] = { bpf_htonl(clock), bpf_htonl(next) };
 
-	outer.meta.kind = META_PROBE_ANSWER;
-	outer.meta.reason = stands;
-	outer.meta.value = bpf_htonl(reached);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta.kind = META_PROBE_ANSWER;
+	outer->meta.reason = stands;
+	outer->meta.value = bpf_htonl(reached);
 	if (stands)
-		__builtin_memcpy(&outer.meta.mss, words, sizeof(words));
-	return send_reply(skb, ethernet, &outer, segment);
+		__builtin_memcpy(&outer->meta.mss, words, sizeof(words));
+	return send_reply(skb, segment);
 }
 
 /* What the daemon sampled lasts this long, in case that it does not any more. */
@@ -96,14 +123,16 @@ static __always_inline bool read_feedback(__u32 *packed)
 	return true;
 }
 
-static __always_inline int answer_echo(struct __sk_buff *skb, const struct ethhdr *ethernet,
-				       const struct encapsulation *received, const struct segment *segment)
+static __always_inline int answer_echo(struct __sk_buff *skb, const struct encapsulation *received,
+				       const struct segment *segment)
 {
-	struct encapsulation outer = *received;
+	struct encapsulation *outer = begin_reply(received);
 	__u32 packed = 0;
 
-	outer.meta.kind = META_ECHO_REPLY;
-	outer.meta.reason = read_feedback(&packed);
-	outer.meta.value = bpf_htonl(packed);
-	return send_reply(skb, ethernet, &outer, segment);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta.kind = META_ECHO_REPLY;
+	outer->meta.reason = read_feedback(&packed);
+	outer->meta.value = bpf_htonl(packed);
+	return send_reply(skb, segment);
 }

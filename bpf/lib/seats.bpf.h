@@ -7,44 +7,33 @@
  * their way up, and on their way out (docs/protocol/handoff.md 6.8).
  *
  * A setup stands under its seat; that of the flow's own port says whether there are
- * others (`seated`), and that of a seat whose it is (`origin`).
+ * others (`seated`), and that of a seat whose it is (`origin`). Both maps forget what was
+ * used least: a port that `seats` names may have become another flow's seat, or nobody's.
+ *
+ * The functions that are not static are walked once by the verifier, not for every caller.
  */
 #pragma once
 
-#define SEATS_MAX 7
 #define SEAT_PORTS 1023
 #define SEAT_TRIES 8
-
-struct seat {
-	__u32 from; /* the epoch from which on the flow's packets are this one's */
-	__be16 port;
-	__u16 pad;
-};
-
-struct seats {
-	__u32 count;
-	struct seat seats[SEATS_MAX];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 16384);
-	__type(key, struct flow_key);
-	__type(value, struct seats);
-} seats SEC(".maps");
+/* A connection that was set up so long ago has its socket by now, or none any more. */
+#define SEAT_SETTLES_NS 1000000000ull
 
 static __always_inline bool is_on_seat(const struct segment *segment)
 {
 	return segment->key.client_port != segment->client_port;
 }
 
-/* Where the connection of that epoch sits. */
-static __noinline int find_seat(struct segment *segment, __u32 epoch)
+/* Where the connection of that epoch sits, and since which epoch; 0: on its own port, for ever. */
+__noinline __u32 find_seat(struct segment *segment, __u32 epoch)
 {
-	__be16 port = segment->client_port;
 	struct seats *all;
+	__be16 port;
 	__u32 from = 0;
 
+	if (!segment)
+		return 0;
+	port = segment->client_port;
 	segment->key.client_port = port;
 	all = bpf_map_lookup_elem(&seats, &segment->key);
 	if (!all)
@@ -58,57 +47,124 @@ static __noinline int find_seat(struct segment *segment, __u32 epoch)
 		port = seat->port;
 	}
 	segment->key.client_port = port;
-	return 0;
+	return from;
 }
 
-/* Is there nothing on it that somebody needs still? */
-static __always_inline bool is_free(struct segment *segment, __be16 port)
+/* The flow's own setup on that port; a port that it had once may be another flow's seat by now. */
+static __always_inline struct setup *setup_on(struct segment *segment, __be16 port)
+{
+	struct setup *setup;
+
+	segment->key.client_port = port;
+	setup = bpf_map_lookup_elem(&setups, &segment->key);
+	return setup && setup->origin == (is_on_seat(segment) ? segment->client_port : 0) ? setup : NULL;
+}
+
+static __always_inline bool gave_up_at(struct segment *segment, __be16 port, __u32 start)
+{
+	const struct setup *setup = setup_on(segment, port);
+
+	return setup && is_given_up(setup) && setup->start == start;
+}
+
+/*
+ * Where the older owner sits that gave the flow up before the request at `start`. Its
+ * epoch says nothing: that of a GC may be above it (6.3), and a seat have been taken
+ * since, for a request that was refused then.
+ */
+__noinline __u32 find_older(struct segment *segment, __u32 epoch, __u32 start)
+{
+	struct seats *all;
+	__be16 own;
+
+	if (!segment)
+		return 0;
+	own = segment->client_port;
+	segment->key.client_port = own;
+	all = bpf_map_lookup_elem(&seats, &segment->key);
+	if (!all || gave_up_at(segment, own, start))
+		return 0;
+	for (__u32 at = 0; at < SEATS_MAX && at < all->count; at++)
+		if (gave_up_at(segment, all->seats[at].port, start))
+			return 0;
+	return find_seat(segment, epoch);
+}
+
+/* What is on a port that the flow has had once. */
+enum sitting {
+	SITS_NOBODY = 0, /* or one that nobody needs any more */
+	SITS_OLDER = 1, /* an older owner of the flow */
+	SITS_STRANGER = 2, /* another flow */
+};
+
+static __always_inline enum sitting who_sits_on(struct segment *segment, __be16 port)
 {
 	const struct setup *setup;
 
 	segment->key.client_port = port;
 	setup = bpf_map_lookup_elem(&setups, &segment->key);
-	return !setup || setup->state != SETUP_OLDER;
+	if (setup && setup->origin != (is_on_seat(segment) ? segment->client_port : 0))
+		return SITS_STRANGER;
+	return setup && setup->state == SETUP_OLDER ? SITS_OLDER : SITS_NOBODY;
+}
+
+/* Whoever has sat there is gone: given up, or its socket has come and gone. */
+static __always_inline bool is_left(const struct setup *setup)
+{
+	return setup->origin && (setup->state == SETUP_MOVED ||
+				 bpf_ktime_get_coarse_ns() - setup->created_ns > SEAT_SETTLES_NS);
 }
 
 /* A port on which there is nobody; 0: not found. */
-static __noinline __u32 find_port(struct __sk_buff *skb, struct segment *segment, __u32 epoch)
+__noinline __u32 find_port(struct __sk_buff *skb, struct segment *segment, __u32 epoch)
 {
-	__u32 at = (bpf_ntohs(segment->client_port) ^ epoch) * 0x9e3779b1u >> 16;
+	const struct setup *setup;
+	__u32 at;
 
+	if (!segment)
+		return 0;
+	at = (bpf_ntohs(segment->client_port) ^ epoch) * 0x9e3779b1u >> 16;
 	for (__u32 try = 0; try < SEAT_TRIES; try++, at += 101) {
 		segment->key.client_port = bpf_htons(1 + at % SEAT_PORTS);
-		if (!bpf_map_lookup_elem(&setups, &segment->key) && !find_occupant(skb, segment).state)
-			return segment->key.client_port;
+		setup = bpf_map_lookup_elem(&setups, &segment->key);
+		if ((setup && !is_left(setup)) || find_occupant(skb, segment).state)
+			continue;
+		if (setup)
+			bpf_map_delete_elem(&setups, &segment->key);
+		return segment->key.client_port;
 	}
 	return 0;
 }
 
 /*
- * The flow begins anew here, in a later epoch than any before: where shall it sit? Its own
- * port first. `alone`: there is no older owner. -1: all seats are
- * taken.
+ * The flow begins anew here, in a later epoch than any before: where shall it sit?
+ * `alone`: there is no older owner, so nothing of earlier seats is needed; it goes back to
+ * its own port, if that is free. Where all is taken, it sits as before.
  */
-static __noinline int take_seat(struct __sk_buff *skb, struct segment *segment, __u32 epoch, bool alone)
+__noinline int take_seat(struct __sk_buff *skb, struct segment *segment, __u32 epoch, bool alone)
 {
-	struct flow_key flow = segment->key;
 	struct seats fresh = {}, *all;
+	struct flow_key flow;
 	struct setup *first;
-	__u32 place = SEATS_MAX;
-	__be16 was = segment->key.client_port, port = 0;
+	__be16 was, port = 0;
+	bool own_is_free;
+	__u32 place;
 
+	if (!segment)
+		return 0;
+	was = segment->key.client_port;
+	flow = segment->key;
 	flow.client_port = segment->client_port;
 	first = bpf_map_lookup_elem(&setups, &flow);
-	if (!first)
-		return 0;
 	all = bpf_map_lookup_elem(&seats, &flow);
-	/* Whoever comes alone has nobody before it: nothing of earlier seats is needed. */
-	if (is_free(segment, segment->client_port) && (alone || !all)) {
-		first->seated = 0;
+	own_is_free = who_sits_on(segment, segment->client_port) == SITS_NOBODY;
+	if (own_is_free && (alone || !all)) {
+		if (first)
+			first->seated = 0;
 		bpf_map_delete_elem(&seats, &flow);
 		return 0;
 	}
-	if (!first->seated || !all) {
+	if (!all) {
 		bpf_map_update_elem(&seats, &flow, &fresh, BPF_ANY);
 		all = bpf_map_lookup_elem(&seats, &flow);
 		if (!all)
@@ -119,17 +175,20 @@ static __noinline int take_seat(struct __sk_buff *skb, struct segment *segment, 
 			segment->key.client_port = all->seats[at].port;
 			return 0;
 		}
-	for (__u32 at = 0; at < SEATS_MAX && at < all->count; at++)
-		if (is_free(segment, all->seats[at].port)) {
-			place = at;
-			port = all->seats[at].port;
+	place = all->count;
+	for (__u32 at = 0; at < SEATS_MAX && at < all->count; at++) {
+		enum sitting sitting = who_sits_on(segment, all->seats[at].port);
+
+		if (sitting == SITS_OLDER)
+			continue;
+		place = at;
+		port = sitting == SITS_NOBODY ? all->seats[at].port : 0;
+		if (port)
 			break;
-		}
-	if (is_free(segment, segment->client_port))
+	}
+	if (!port && own_is_free)
 		port = segment->client_port;
-	if (place == SEATS_MAX)
-		place = all->count;
-	if (!port)
+	if (!port && place < SEATS_MAX)
 		port = find_port(skb, segment, epoch);
 	if (!port || place >= SEATS_MAX)
 		goto none;
@@ -137,11 +196,12 @@ static __noinline int take_seat(struct __sk_buff *skb, struct segment *segment, 
 	all->seats[place].port = port;
 	if (place == all->count)
 		all->count++;
-	first->seated = 1;
+	if (first)
+		first->seated = 1;
 	segment->key.client_port = port;
 	count_event(EVENT_SEATED);
 	return 0;
 none:
 	segment->key.client_port = was;
-	return -1;
+	return 0;
 }

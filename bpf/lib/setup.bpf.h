@@ -21,6 +21,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 			       enum setup_state state, __be32 dispatcher)
 {
 	struct setup *setup = known;
+	bool own = segment && segment->key.client_port == segment->client_port;
 	__u8 seated = known ? known->seated : 0;
 	__u16 finished = 0;
 	__u32 zero = 0;
@@ -30,6 +31,9 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	/* Its dispatcher goes on counting, where it was only the server that began anew. */
 	if (known && known->state == SETUP_VACANT && known->epoch == bpf_ntohl(meta->epoch))
 		finished = known->answers.finished;
+	/* It was forgotten, and its seats were not. */
+	if (!known && own)
+		seated = !!bpf_map_lookup_elem(&seats, &segment->key);
 	/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
 	if (!setup)
 		setup = bpf_map_lookup_elem(&new_setup, &zero);
@@ -43,7 +47,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->dispatcher = dispatcher;
 	setup->created_ns = bpf_ktime_get_coarse_ns();
 	setup->seated = seated;
-	setup->origin = segment->key.client_port == segment->client_port ? 0 : segment->client_port;
+	setup->origin = own ? 0 : segment->client_port;
 	setup->answers.phase = state == SETUP_TRIED ? ANSWER_STATUS : ANSWER_LOST;
 	setup->answers.next = segment->ack;
 	setup->answers.finished = finished;

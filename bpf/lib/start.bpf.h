@@ -25,7 +25,8 @@ static __always_inline int remove_occupant(struct __sk_buff *skb, const struct s
 #define IT_STANDS (-3)
 
 /* `meta` is the option of the FORWARD that the packet is, or stands for. */
-static __noinline int start_request(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
+/* Not static, as send_reply(). */
+__noinline int start_request(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 				    const struct meta *meta)
 {
 	bool same;
@@ -44,7 +45,7 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 	/* Its socket is needed still, and no seat is left. */
 	if (known && known->state == SETUP_OLDER) {
 		count_drop(DROP_OLDER);
-		return refuse(skb, h.ethernet, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
+		return refuse(skb, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
 	}
 	occupant = find_occupant(skb, segment);
 	if (same && known->state == SETUP_CONFIRMED) {
@@ -70,12 +71,12 @@ static __noinline int start_request(struct __sk_buff *skb, const struct segment 
 		return drop(DROP_MALFORMED);
 	/* A late copy of what was given back must not run here as well. */
 	if (same && known->state == SETUP_REFUSED)
-		return refuse(skb, h.ethernet, h.outer, segment, REFUSAL_NO_LISTENER);
+		return refuse(skb, h.outer, segment, REFUSAL_NO_LISTENER);
 	listener = find_listener(skb, segment, meta, &refusal);
 	if (!listener) {
 		if (refusal == REFUSAL_NO_LISTENER)
 			remember(segment, known, meta, SETUP_REFUSED, dispatcher);
-		return refuse(skb, h.ethernet, h.outer, segment, refusal);
+		return refuse(skb, h.outer, segment, refusal);
 	}
 	rebuilt = unpack(skb, segment) && rebuild(skb, listener, meta, &options);
 	bpf_sk_release(listener);

@@ -13,7 +13,8 @@ use crate::random::Random;
 const DIRECTORY: &str = "/var/tmp/trapeze/documents";
 
 /// Their names and lengths in bytes.
-pub const DOCUMENTS: [(&str, u64); 6] = [
+pub const DOCUMENTS: [(&str, u64); 7] = [
+    ("empty", 0),
     ("1k", 1 << 10),
     ("10k", 10 << 10),
     ("100k", 100 << 10),

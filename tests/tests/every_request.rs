@@ -7,7 +7,7 @@ use std::time::Duration;
 use trapeze_core::config::PolicyKind;
 use trapeze_lab::LinkSettings;
 use trapeze_tests::numbered::{Answered, Numbered, check_logs};
-use trapeze_tests::{Cluster, Connection, same};
+use trapeze_tests::{Cluster, Connection, VIP, same};
 
 /// Three backends that take turns, and log.
 fn cluster(test: &str) -> Cluster {
@@ -141,6 +141,19 @@ fn a_head_has_no_body_to_wait_for() {
     });
 }
 
+/// How many requests each of twelve clients makes on bad links, at least: `REQUESTS`, for
+/// those who want millions (docs/lab.md).
+fn requests() -> u64 {
+    std::env::var("REQUESTS").map_or(60, |text| text.parse().expect("REQUESTS is a number"))
+}
+
+/// Small ones mostly, so that there are many moves; each size comes.
+const MIX: [&str; 48] = [
+    "empty", "1k", "10k", "1k", "empty", "100k", "1k", "10k", "1k", "1k", "1m", "1k", "10k", "1k", "empty",
+    "1k", "100k", "1k", "10k", "1k", "1k", "10k", "1k", "10m", "1k", "1k", "10k", "empty", "1k", "100k", "1k",
+    "10k", "1k", "1k", "empty", "1k", "10k", "1k", "1k", "1k", "10k", "1k", "1k", "10k", "1k", "1k", "1k", "10k",
+];
+
 #[test]
 fn nothing_is_lost_mixed_up_or_run_twice_on_bad_links() {
     let cluster = cluster("bad-links");
@@ -156,34 +169,39 @@ fn nothing_is_lost_mixed_up_or_run_twice_on_bad_links() {
         };
         cluster.link(host, &link).unwrap();
     }
-    let numbered = Numbered::of(&cluster, &["1k", "10k", "100k", "1m"]);
+    let numbered = Numbered::of(&cluster, &MIX);
+    let each = requests().next_multiple_of(60);
     let answered: Answered = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..12u64)
+        let clients: Vec<_> = (0..12u16)
             .map(|client| {
                 let (cluster, numbered) = (&cluster, &numbered);
-                scope.spawn(move || {
-                    cluster.on("c1", || {
-                        let mut connection = Connection::open();
-                        let first = client * 1000;
-                        match client % 2 {
-                            0 => numbered.ask_each(&mut connection, first..first + 60),
-                            _ => (first..first + 60).step_by(6).try_fold(
-                                Answered::new(),
-                                |mut all, at| {
-                                    all.extend(numbered.pipeline(&mut connection, at..at + 6)?);
-                                    Ok(all)
-                                },
-                            ),
-                        }
-                        .expect("a connection that lasts")
-                    })
-                })
+                scope.spawn(move || cluster.on("c1", || visit(numbered, client, each)))
             })
             .collect();
         (clients.into_iter())
             .flat_map(|client| client.join().unwrap())
             .collect()
     });
-    assert_eq!(answered.len(), 12 * 60);
+    assert_eq!(answered.len() as u64, 12 * each);
     check_logs(&cluster, &answered);
+}
+
+/// Connections of sixty requests, one after the other, from the same port; every other
+/// one sends six requests at a time.
+fn visit(numbered: &Numbered, client: u16, requests: u64) -> Answered {
+    let first = u64::from(client) * 1_000_000_000;
+    let mut all = Answered::new();
+    for (number, begin) in (first..first + requests).step_by(60).enumerate() {
+        let mut connection = Connection::try_to(VIP, 20_000 + client).expect("a connection");
+        let end = begin + 60;
+        let answered = match (number + usize::from(client)) % 2 {
+            0 => numbered.ask_each(&mut connection, begin..end),
+            _ => (begin..end).step_by(6).try_fold(Answered::new(), |mut all, at| {
+                all.extend(numbered.pipeline(&mut connection, at..at + 6)?);
+                Ok(all)
+            }),
+        };
+        all.extend(answered.expect("a connection that lasts"));
+    }
+    all
 }

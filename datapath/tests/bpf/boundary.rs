@@ -176,6 +176,7 @@ fn a_request_for_the_owner_only_moves_the_boundary() {
             packets: 4,
             bytes: REQUEST.len() as u64,
             last_seen_ns: after.last_seen_ns,
+            window: 502,
             ..before
         };
         assert_eq!(after, expected, "{hook:?}");
@@ -244,6 +245,7 @@ fn a_request_for_another_backend_goes_by_way_of_the_owner() {
                 packets: 4,
                 bytes: head.len() as u64,
                 last_seen_ns: after.last_seen_ns,
+                window: 502,
                 ..before
             };
             assert_eq!(after, expected, "{hook:?}");

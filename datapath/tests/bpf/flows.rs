@@ -182,9 +182,38 @@ fn packets_age_the_record() {
                 packets: 1 + steps.len() as u64,
                 bytes: steps.iter().map(|step| step.length as u64).sum(),
                 last_seen_ns: flow.last_seen_ns,
+                window: flow.window,
                 ..established()
             };
             assert_eq!(flow, expected, "{what}: all else stays");
+        }
+    }
+}
+
+/// For who speaks for the client later: the window that came with the latest acknowledgement.
+#[test]
+fn the_record_has_the_window_that_came_last() {
+    for bench in Bench::both() {
+        bench.put_flow(&established());
+        let begun = SERVER_ISN + 1;
+        for (what, ack, came, known) in [
+            ("the first", begun, 502, 502),
+            ("the same number again", begun, 77, 77),
+            ("with news", begun + 9, 0, 0),
+            ("late", begun + 8, 300, 0),
+            ("open again", begun + 9, 300, 300),
+            (
+                "too far ahead",
+                begun.wrapping_add(ACK_REACH as u32 + 9),
+                9,
+                300,
+            ),
+        ] {
+            let mut segment = segment(ACK, CLIENT_ISN.wrapping_add(1), ack, b"");
+            segment.window = came;
+            let frame = segment.frame();
+            bench.expect(what, &frame, &forwarded(&frame));
+            assert_eq!(bench.flow().window, known, "{what}");
         }
     }
 }

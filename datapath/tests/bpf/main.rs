@@ -18,6 +18,7 @@
 //! | halfpipe | several owners of one stream
 //! | spray | packets for service addresses at a spray, and heartbeats |
 //! | sprayed | what sprays send, at a dispatcher |
+//! | seats | several connections of one flow on one backend
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
@@ -46,5 +47,6 @@ mod packet;
 mod rebuild;
 mod spray;
 mod sprayed;
+mod seats;
 mod standing;
 mod tags;

@@ -122,6 +122,7 @@ fn a_request_like_one_decided_before_gets_the_record_that_the_daemon_would_write
                 last_seen_ns: flow.last_seen_ns,
                 asked_ns: flow.created_ns,
                 next: (ClientSeq::new(CLIENT_ISN) + 1 + head.len() as u32).raw(),
+                window: 502,
                 ..established()
             };
             assert_eq!(flow, expected);
