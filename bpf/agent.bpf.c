@@ -166,19 +166,19 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
-	strange = known && known->origin;
+	strange = known && !is_flows(known, &segment);
 	if (!known || known->seated) {
 		if (meta.kind == META_GC)
 			from = find_older(&segment, bpf_ntohl(meta.epoch), bpf_ntohl(meta.start));
 		else
 			from = find_seat(&segment, bpf_ntohl(meta.epoch));
 		known = bpf_map_lookup_elem(&setups, &segment.key);
-		strange = known && is_on_seat(&segment) && known->origin != segment.client_port;
+		strange = known && !is_flows(known, &segment);
 		/* Another flow has the seat by now: what is new begins at its own port. */
 		if (strange && from != bpf_ntohl(meta.epoch) && starts_request(&segment, bpf_ntohl(meta.start))) {
 			segment.key.client_port = segment.client_port;
 			known = bpf_map_lookup_elem(&setups, &segment.key);
-			strange = known && known->origin;
+			strange = known && !is_flows(known, &segment);
 			unseated = true;
 		}
 	}
@@ -359,7 +359,7 @@ int agent_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	verdict = leave(skb, &h, &key, setup);
 	if (verdict == TC_ACT_UNSPEC && setup->origin &&
-	    !replace_port(skb, offsetof(struct tcp_header, dest), h.tcp.dest, setup->origin))
+	    !replace_half(skb, offsetof(struct tcp_header, dest), h.tcp.dest, setup->origin))
 		return drop(DROP_REWRITE);
 	return verdict;
 }

@@ -23,14 +23,10 @@ static __always_inline bool closes_idle(const struct setup *setup, const struct 
 	       bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
-#define TCP_AT (sizeof(struct ethhdr) + sizeof(struct iphdr))
-
 static __always_inline bool set_flags(struct __sk_buff *skb, __u8 words, __u8 old, __u8 new)
 {
-	__be16 before = bpf_htons(words << 8 | old), after = bpf_htons(words << 8 | new);
-
-	return !bpf_l4_csum_replace(skb, TCP_AT + offsetof(struct tcp_header, check), before, after, 2) &&
-	       !bpf_skb_store_bytes(skb, TCP_AT + offsetof(struct tcp_header, offset), &after, 2, 0);
+	return replace_half(skb, offsetof(struct tcp_header, offset), bpf_htons(words << 8 | old),
+			    bpf_htons(words << 8 | new));
 }
 
 /* Into one from the client, that begins where this one's acknowledgement says. */
@@ -49,8 +45,8 @@ static __always_inline bool turn_round(struct __sk_buff *skb, const struct leavi
 	return !bpf_skb_store_bytes(skb, 0, turned, sizeof(turned), 0) &&
 	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr) + offsetof(struct iphdr, saddr), addresses,
 				    sizeof(addresses), 0) &&
-	       !bpf_skb_store_bytes(skb, TCP_AT, ports, sizeof(ports), 0) &&
-	       !bpf_skb_store_bytes(skb, TCP_AT + offsetof(struct tcp_header, seq), numbers, sizeof(numbers), 0) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP, ports, sizeof(ports), 0) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, seq), numbers, sizeof(numbers), 0) &&
 	       set_flags(skb, h->tcp.offset, h->tcp.flags, flags);
 }
 
@@ -76,7 +72,7 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	meta->value = bpf_htonl(setup->answers.next);
 	client_port = setup->origin ? setup->origin : h->tcp.dest;
 	if (setup->origin &&
-	    !replace_port(skb, offsetof(struct tcp_header, source), h->tcp.dest, setup->origin))
+	    !replace_half(skb, offsetof(struct tcp_header, source), h->tcp.dest, setup->origin))
 		return drop(DROP_REWRITE);
 	set_tag(meta, meta_tag(key, meta, setup->dispatcher, h->ip.daddr, h->ip.saddr, client_port, h->tcp.source));
 	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
