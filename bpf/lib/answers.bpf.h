@@ -78,6 +78,7 @@ static __always_inline int lose(struct answers *answers)
 static __always_inline void end_answer(struct answers *answers)
 {
 	answers->finished++;
+	answers->unread = 0;
 	answers->flags = (answers->flags & ANSWER_CLOSING) | ANSWER_ENDED;
 	answers->phase = ANSWER_STATUS;
 }
