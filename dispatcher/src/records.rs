@@ -154,7 +154,7 @@ impl Records {
         Ok(Record::read(&flow).expect("a record just made"))
     }
 
-    /// Epochs begin at the clock, 15 to a second, so that a connection's is above
+    /// Epochs begin at the clock, 954 to a second, so that a connection's is above
     /// that of any earlier one of the same 4-tuple, on every dispatcher. They do
     /// not step back with the clock.
     fn epoch_now(&self) -> u32 {
@@ -345,15 +345,50 @@ impl Records {
             if known.is_none() {
                 return;
             }
-            flow.client_isn = flow.next.wrapping_sub(1);
-            flow.server_isn = end.raw().wrapping_sub(1);
-            flow.asked_ack = end.raw();
-            flow.state = FlowState::Vacant as u32;
-            flow.before = [0; 32];
+            become_vacant(flow, end);
             vacated = Some((flow.backend, std::mem::take(&mut flow.charge_us)));
         })?;
         if let Some((slot, charge_us)) = vacated {
             self.loads.closed(slot);
+            self.loads.finished(slot, charge_us);
+        }
+        Ok(vacated.is_some())
+    }
+
+    /// The owner's server has closed, owing nothing before the flow's latest request,
+    /// which starts at `start`, and the owner has given that back: no backend has the
+    /// flow. False: the word is late.
+    pub fn take_request_back(
+        &self,
+        key: &FlowKey,
+        epoch: u32,
+        start: ClientSeq,
+        end: ServerSeq,
+    ) -> io::Result<bool> {
+        let mut vacated = None;
+        self.change(key, |flow| {
+            let known = Record::read(flow).filter(|record| {
+                record.epoch == epoch
+                    && record.has_backend()
+                    && record.isns.client.before(start)
+                    && start.before(record.next)
+            });
+            if let Some(record) = known {
+                flow.next = start.raw();
+                flow.expect = Expected::Head.number();
+                flow.marks &= !(MARK_HELD | MARK_TUNNEL);
+                become_vacant(flow, end);
+                vacated = Some((
+                    record.state,
+                    flow.backend,
+                    std::mem::take(&mut flow.charge_us),
+                ));
+            }
+        })?;
+        if let Some((state, slot, charge_us)) = vacated {
+            if state == FlowState::Established {
+                self.loads.closed(slot);
+            }
             self.loads.finished(slot, charge_us);
         }
         Ok(vacated.is_some())
@@ -374,12 +409,8 @@ impl Records {
             let charge_us = std::mem::take(&mut flow.charge_us);
             closed = Some((flow.state, flow.backend, charge_us));
             flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
-            flow.client_isn = start.raw().wrapping_sub(1);
-            flow.server_isn = end.raw().wrapping_sub(1);
-            flow.asked_ack = end.raw();
-            flow.before = [0; 32];
             flow.marks &= MARK_PIPELINES;
-            flow.state = FlowState::Vacant as u32;
+            become_vacant(flow, end);
         })?;
         if let Some((state, slot, charge_us)) = closed {
             if state == FlowState::Established as u32 {
@@ -652,6 +683,15 @@ fn repeat(flow: &mut Flow, old: &Flow) {
     flow.expect = old.expect;
     flow.requests = old.requests;
     flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
+}
+
+/// Without a backend, from its boundary on, the server's numbers being at `end`.
+fn become_vacant(flow: &mut Flow, end: ServerSeq) {
+    flow.client_isn = flow.next.wrapping_sub(1);
+    flow.server_isn = end.raw().wrapping_sub(1);
+    flow.asked_ack = end.raw();
+    flow.state = FlowState::Vacant as u32;
+    flow.before = [0; 32];
 }
 
 /// What a new record of the same connection keeps of the one before.
