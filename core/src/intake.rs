@@ -38,7 +38,7 @@ mod tests;
 
 pub use answer::{Answer, Body};
 pub use counters::Counters;
-pub use events::{Action, Arrived, End, Ignored, Isns, Looked, Outcome, Released};
+pub use events::{Action, Arrived, End, Ignored, Isns, Kept, Looked, Outcome, Released};
 
 use crate::config::Limits;
 use crate::flow::FlowKey;
@@ -108,6 +108,7 @@ pub struct Intake {
     table: Table,
     actions: VecDeque<Action>,
     counters: Counters,
+    has_copied: bool,
 }
 
 impl Intake {
@@ -118,7 +119,47 @@ impl Intake {
             table: Table::default(),
             actions: VecDeque::new(),
             counters: Counters::default(),
+            has_copied: false,
         }
+    }
+
+    /// From now on others are told of bytes that are acknowledged: [`Action::Keep`].
+    pub fn have_copied(&mut self, has_copied: bool) {
+        self.has_copied = has_copied;
+    }
+
+    /// Reads on where another dispatcher has stopped, whose client had been told that these
+    /// bytes have arrived: `arrived` has all of them, from the head's first on. False: the
+    /// connection is known here, or there is no room. [`Self::resume`] looks at them.
+    pub fn restore(&mut self, now: Duration, arrived: &Arrived<'_>) -> bool {
+        let Some((connection, reading)) = self.restored(now, arrived) else {
+            return false;
+        };
+        if !arrived.later {
+            self.want_packets_of(&connection);
+        }
+        let serial = self.table.next_serial();
+        self.table.put(Flow {
+            connection,
+            serial,
+            phase: Phase::Reading(reading),
+        });
+        true
+    }
+
+    fn restored(&mut self, now: Duration, arrived: &Arrived<'_>) -> Option<(Connection, Reading)> {
+        let length = arrived.payload.len();
+        let has_room = self.table.held() < self.bounds.flows
+            && self.table.bytes() + length <= self.bounds.bytes;
+        if self.holds(&arrived.key) || !has_room {
+            return None;
+        }
+        let mut connection = Connection::new(arrived, self.bounds.first_window.into());
+        let mut reading = Reading::new(now + self.bounds.head_timeout);
+        let capacity = self.bounds.capacity();
+        reading.take_in(&mut connection, arrived, capacity).ok()?;
+        reading.acked = reading.assembly.contiguous().len();
+        (reading.acked > 0).then_some((connection, reading))
     }
 
     /// Other bounds, from now on; what is held stays.

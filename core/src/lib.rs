@@ -10,6 +10,7 @@ pub mod head;
 pub mod intake;
 pub mod membership;
 pub mod policy;
+pub mod replica;
 pub mod route;
 pub mod seq;
 pub mod siphash;

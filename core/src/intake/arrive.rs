@@ -276,6 +276,10 @@ impl Intake {
             return;
         }
         let edge = self.edge(connection);
+        if self.has_copied && reading.assembly.contiguous().len() > reading.acked {
+            let kept = connection.kept(reading.acked, reading.assembly.contiguous());
+            self.actions.push_back(Action::Keep(kept));
+        }
         let ack = reading.acknowledge(connection, edge);
         // An owner goes on meanwhile: the next time it is asked again.
         connection.settled = !connection.later;

@@ -35,6 +35,32 @@ pub struct Released {
     pub half_piped: bool,
 }
 
+/// What an intake has acknowledged of a head that it is still reading: the client will not
+/// send it again, so another dispatcher needs it to read on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// The connection.
+    pub key: FlowKey,
+    /// As in [`Arrived`].
+    pub isns: Isns,
+    /// As in [`Arrived`].
+    pub cookie: ServerSeq,
+    /// As in [`Arrived`].
+    pub later: bool,
+    /// What its handshake agreed.
+    pub handshake: Handshake,
+    /// Where the bytes begin, counted from the head's first one.
+    pub offset: u32,
+    /// What the client has acknowledged.
+    pub heard: ServerSeq,
+    /// Its latest window field.
+    pub window: u16,
+    /// Its latest clock, and ours as it has seen it.
+    pub timestamps: Option<tcp::Timestamps>,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
 /// A packet of a client whose cookie the data path has proved.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {
@@ -210,6 +236,9 @@ pub enum Action {
         /// The flow.
         key: FlowKey,
     },
+    /// Before anything else is sent: others are to have these bytes, should this
+    /// dispatcher die. Only after [`super::Intake::have_copied`].
+    Keep(Kept),
     /// Write a record that brings the flow's packets here.
     Reading {
         /// The flow.
@@ -245,6 +274,7 @@ impl Action {
             | Self::Stay { key }
             | Self::Reading { key, .. }
             | Self::Ended { key, .. } => *key,
+            Self::Keep(kept) => kept.key,
         }
     }
 }

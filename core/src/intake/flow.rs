@@ -2,7 +2,7 @@
 //! it. Plain data, so that a half-read request can be copied to another
 //! dispatcher.
 
-use super::events::{Arrived, Isns, Released};
+use super::events::{Arrived, Isns, Kept, Released};
 use super::goodbye::Goodbye;
 use super::reading::Reading;
 use super::retained::Retained;
@@ -171,6 +171,22 @@ impl Connection {
         rest.settled = false;
         rest.sender = None;
         rest
+    }
+
+    /// What has come from `offset` on, as another dispatcher needs it.
+    pub(super) fn kept(&self, offset: usize, bytes: &[u8]) -> Kept {
+        Kept {
+            key: self.key,
+            isns: self.isns,
+            cookie: self.cookie,
+            later: self.later,
+            handshake: self.handshake,
+            offset: offset as u32,
+            heard: self.peer.heard,
+            window: self.peer.window,
+            timestamps: self.peer.timestamps,
+            bytes: bytes[offset..].to_vec(),
+        }
     }
 
     /// How many SACK blocks a segment to the client may have.

@@ -1,9 +1,10 @@
 //! The intake in virtual time. Here is the bench on which one client's packets
 //! are laid; reading is in tables.rs, what acknowledgements say of gaps in sack.rs,
-//! answering in goodbyes.rs, later requests in later.rs, calls without
+//! answering in goodbyes.rs, going on elsewhere in copies.rs, later requests in later.rs, calls without
 //! sense or order in noise.rs, whole conversations in simulated.rs.
 
 mod arrived;
+mod copies;
 mod goodbyes;
 mod later;
 mod noise;
@@ -200,6 +201,7 @@ impl Bench {
                     seq.raw().wrapping_sub((self.isns.client + 1).raw())
                 )
             }
+            Action::Keep(kept) => format!("keep {}+{}", kept.offset, kept.bytes.len()),
             Action::Reading { .. } => "reading".into(),
             Action::Stay { .. } => "stay".into(),
             Action::Ended { why, .. } => format!("ended {why:?}"),

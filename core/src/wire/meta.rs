@@ -160,6 +160,10 @@ pub enum Kind {
     Beat(Presence),
     /// Dispatcher or spray to spray: its data path is, and what it is.
     BeatReply(Presence),
+    /// Dispatcher to the flow's keeper: a client's packet, as it came.
+    Passed,
+    /// Dispatcher's daemon to another's: a message about flows is enclosed.
+    Records,
 }
 
 /// Why an owner does not give a flow up.
@@ -232,10 +236,8 @@ impl Meta {
         raw[..4].copy_from_slice(&[VERSION, kind, key_id, reason]);
         raw[4..8].copy_from_slice(&self.epoch.to_be_bytes());
         raw[8..12].copy_from_slice(&self.start.raw().to_be_bytes());
-        raw[12..14].copy_from_slice(&self.handshake.mss.to_be_bytes());
-        let scales = self.handshake.window_scales;
-        raw[14] = scales.map_or(0, |scales| scales.client << 4 | scales.ours & 0xf);
-        raw[15] = option_bits(&self.handshake) | self.care.bits();
+        raw[12..16].copy_from_slice(&handshake_bytes(&self.handshake));
+        raw[15] |= self.care.bits();
         raw[16..18].copy_from_slice(&self.server_port.to_be_bytes());
         raw[18..20].copy_from_slice(&self.requests.to_be_bytes());
         match self.kind {
@@ -321,6 +323,8 @@ impl Kind {
             Self::Sprayed => (19, 0, 0),
             Self::Beat(presence) => (20, presence.role(), presence.word()),
             Self::BeatReply(presence) => (21, presence.role(), presence.word()),
+            Self::Passed => (22, 0, 0),
+            Self::Records => (23, 0, 0),
         }
     }
 
@@ -399,6 +403,8 @@ impl Kind {
             19 => Self::Sprayed,
             20 => Self::Beat(presence(raw[3], value)?),
             21 => Self::BeatReply(presence(raw[3], value)?),
+            22 => Self::Passed,
+            23 => Self::Records,
             other => return Err(MetaError::Kind(other)),
         })
     }
@@ -446,6 +452,21 @@ impl Care {
             outlive: bits & OUTLIVE != 0,
         }
     }
+}
+
+/// A handshake's four bytes, as in the option.
+pub fn handshake_bytes(handshake: &Handshake) -> [u8; 4] {
+    let scales = handshake.window_scales;
+    let [a, b] = handshake.mss.to_be_bytes();
+    let scales = scales.map_or(0, |scales| scales.client << 4 | scales.ours & 0xf);
+    [a, b, scales, option_bits(handshake)]
+}
+
+/// The inverse of [`handshake_bytes`]; none if a window shift is above 14.
+pub fn handshake_of(bytes: [u8; 4]) -> Option<Handshake> {
+    let mut raw = [0; LEN];
+    raw[12..16].copy_from_slice(&bytes);
+    handshake(&raw).ok()
 }
 
 fn option_bits(handshake: &Handshake) -> u8 {
@@ -561,6 +582,16 @@ impl Keys {
             signing: (first.id, first.secret),
             accepted,
         })
+    }
+
+    /// The key that signs, and its number.
+    pub fn signing(&self) -> (u8, &[u8; 16]) {
+        (self.signing.0, &self.signing.1)
+    }
+
+    /// The key of that number, if there is one.
+    pub fn accepted(&self, id: u8) -> Option<&[u8; 16]> {
+        self.accepted[usize::from(id)].as_ref()
     }
 
     /// Does the tag prove the option, for this binding? Takes the same time

@@ -1,0 +1,83 @@
+//! What is acknowledged is told to others before, and another intake reads on from that.
+
+use super::*;
+
+/// Bytes that an intake has others keep, put together as they come, and its actions as text.
+fn kept(bench: &mut Bench, bytes: &mut Vec<u8>) -> Vec<String> {
+    let actions: Vec<_> = std::iter::from_fn(|| bench.intake.poll_action()).collect();
+    for action in &actions {
+        if let Action::Keep(kept) = action {
+            assert_eq!(kept.offset as usize, bytes.len());
+            assert_eq!((kept.key, kept.isns), (bench.key(), bench.isns));
+            bytes.extend(&kept.bytes);
+        }
+    }
+    actions
+        .into_iter()
+        .map(|action| bench.text(action))
+        .collect()
+}
+
+#[test]
+fn nothing_is_copied_unless_that_is_wanted() {
+    let mut bench = Bench::new(bounds());
+    bench.data(0, &HEAD[..10]);
+    bench.wait(ms(10));
+    assert_eq!(bench.actions(), ["reading", "client ACK 0+0 ack 10"]);
+}
+
+#[test]
+fn a_head_whose_intake_dies_is_read_on_by_another() {
+    let mut first = Bench::new(bounds());
+    first.intake.have_copied(true);
+    let mut bytes = Vec::new();
+    first.data(0, &HEAD[..10]);
+    assert_eq!(
+        kept(&mut first, &mut bytes),
+        ["reading"],
+        "nothing is acknowledged"
+    );
+    first.wait(ms(10));
+    assert_eq!(
+        kept(&mut first, &mut bytes),
+        ["keep 0+10", "client ACK 0+0 ack 10"]
+    );
+    first.data(10, &HEAD[10..14]);
+    first.wait(ms(10));
+    assert_eq!(
+        kept(&mut first, &mut bytes),
+        ["keep 10+4", "client ACK 0+0 ack 14"]
+    );
+
+    let mut second = Bench::new(bounds());
+    let arrived = second.arrived(0, Flags::ACK, &bytes);
+    let (intake, now) = (&mut second.intake, second.now);
+    assert!(intake.restore(now, &arrived));
+    assert!(!intake.restore(now, &arrived), "it is known");
+    assert!(
+        intake
+            .resume(now, &arrived.key, inspect)
+            .is_some_and(|o| o == Outcome::Held)
+    );
+    assert_eq!(second.actions(), ["reading"]);
+    // Part of it comes again, and the rest: what was acknowledged is kept until a backend has it.
+    assert_eq!(second.data(10, &HEAD[10..]), Outcome::Decide(HEAD.len()));
+    assert!(second.assigned(1400));
+    assert_eq!(second.actions(), ["backend PSH|ACK 0+27", "probe 14"]);
+    assert_eq!(second.intake.held_flows(), 1);
+    second.confirmed(14);
+    assert_eq!(second.intake.held_flows(), 0);
+}
+
+#[test]
+fn what_does_not_fit_is_not_restored() {
+    let mut bench = Bench::new(Bounds {
+        bytes: 20,
+        ..bounds()
+    });
+    let arrived = bench.arrived(0, Flags::ACK, HEAD);
+    let now = bench.now;
+    assert!(!bench.intake.restore(now, &arrived));
+    let nothing = bench.arrived(0, Flags::ACK, b"");
+    assert!(!bench.intake.restore(now, &nothing));
+}
