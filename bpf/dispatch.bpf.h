@@ -9,6 +9,7 @@
  *                              or given to the daemon            forward
  *   a later request            the same; it may change hands     boundary
  *   encapsulated by a spray    unpacked, then as above           dispatch
+ *   another's to decide about  passed to that dispatcher         keeper
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
@@ -26,6 +27,7 @@
 #include "lib/icmp.bpf.h"
 #include "lib/standing.bpf.h"
 #include "lib/boundary.bpf.h"
+#include "lib/keeper.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
 {
@@ -167,14 +169,33 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	return forward(ctx, flow, segment);
 }
 
+/* Another dispatcher keeps this flow: what its record explains is forwarded, all else its keeper's. */
+static __noinline int dispatch_kept(context_t *ctx, const struct segment *segment, struct flow *flow,
+				    __u32 keeper)
+{
+	if (!segment || !flow || !explains(flow, segment))
+		return pass_to_keeper(ctx, segment, keeper);
+	if (would_start_too_early(flow, segment))
+		return drop(DROP_REPEATED);
+	age_flow(flow, segment, bpf_ktime_get_coarse_ns());
+	return forward(ctx, flow, segment);
+}
+
 static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *segment,
-					const struct service *service)
+					const struct service *service, bool is_ours)
 {
 	struct flow *flow = bpf_map_lookup_elem(&flows, &segment->key);
+	__u32 keeper;
 
+	if (segment->flags & TCP_SYN && segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
+		return drop(DROP_BAD_FLAGS);
+	if (!is_ours && (flow || !(segment->flags & TCP_SYN))) {
+		keeper = keeper_of(segment);
+		if (keeper != NO_DISPATCHER)
+			return flow ? dispatch_kept(ctx, segment, flow, keeper) :
+				      pass_to_keeper(ctx, segment, keeper);
+	}
 	if (segment->flags & TCP_SYN) {
-		if (segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
-			return drop(DROP_BAD_FLAGS);
 		if (flow) {
 			flow->syn_isn = segment->seq;
 			flow->syn_seen_ns = bpf_ktime_get_coarse_ns();
@@ -189,12 +210,15 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 /* Besides verdicts: a client's packet, which a spray had encapsulated, is in the packet's place. */
 #define UNPACKED 0x100
 
-static __always_inline int unpack(context_t *ctx)
+/* The same, and this node is to decide about it: another dispatcher has passed it here. */
+#define ACCEPTED 0x200
+
+static __always_inline int unpack(context_t *ctx, enum event event, int result)
 {
 	if (context_shrink(ctx))
 		return drop(DROP_REWRITE);
-	count_event(EVENT_UNPACKED);
-	return UNPACKED;
+	count_event(event);
+	return result;
 }
 
 /* Other nodes' packets: heartbeats, what sprays send, and what is for our daemon; nothing forged gets there. */
@@ -206,7 +230,7 @@ static __noinline int receive(context_t *ctx)
 	__be16 ports[2] = {};
 
 	if (context_load(ctx, at, &h.outer, sizeof(h.outer)) || !self || h.outer.ip.daddr != self->address ||
-	    !is_ours(&h.outer))
+	    (!is_ours(&h.outer) && !is_ours_at(&h.outer, PEERS_PORT)))
 		return VERDICT_NEXT;
 	if (context_load(ctx, at, &h, sizeof(h)) || !is_well_formed(&h, context_length(ctx)))
 		return drop(DROP_BAD_ENCAP);
@@ -216,7 +240,9 @@ static __noinline int receive(context_t *ctx)
 		return drop(DROP_BAD_TAG);
 	switch (h.outer.meta.kind) {
 	case META_SPRAYED:
-		return unpack(ctx);
+		return unpack(ctx, EVENT_UNPACKED, UNPACKED);
+	case META_PASSED:
+		return unpack(ctx, EVENT_ACCEPTED, ACCEPTED);
 	case META_BEAT:
 		return answer_beat(ctx, &h);
 	default:
@@ -248,15 +274,18 @@ int dispatch(context_t *ctx)
 	struct ethhdr *ethernet;
 	struct tcp_header *tcp;
 	struct iphdr *ip;
+	bool is_ours;
 	int verdict;
 
 	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)) || !self ||
 	    !context_is_for_us(ctx, self->mac) || !(ip = find_ip(ctx)))
 		return VERDICT_NEXT;
+	is_ours = !self->among;
 	if (ip->protocol == IPPROTO_UDP) {
 		verdict = receive(ctx);
-		if (verdict != UNPACKED)
+		if (verdict != UNPACKED && verdict != ACCEPTED)
 			return verdict;
+		is_ours |= verdict == ACCEPTED;
 		if (!(ip = find_ip(ctx)))
 			return drop(DROP_MALFORMED);
 	}
@@ -283,7 +312,7 @@ int dispatch(context_t *ctx)
 		return VERDICT_NEXT;
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
-	return dispatch_tcp(ctx, &segment, service);
+	return dispatch_tcp(ctx, &segment, service, is_ours);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

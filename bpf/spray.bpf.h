@@ -21,13 +21,7 @@
 #include "lib/heartbeat.bpf.h"
 #include "lib/lots.bpf.h"
 #include "lib/quoted.bpf.h"
-
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, DISPATCHERS_MAX);
-	__type(key, __u32);
-	__type(value, struct dispatcher);
-} dispatchers SEC(".maps");
+#include "lib/to_dispatcher.bpf.h"
 
 /* Packets sent to each, by slot. */
 struct {
@@ -43,35 +37,6 @@ static __always_inline int drop(enum drop_reason reason)
 	return VERDICT_DROP;
 }
 
-/* False: counted, drop. */
-static __noinline bool resolve(context_t *ctx, struct dispatcher *to, __u64 now)
-{
-	__be32 address = mapped_ipv4(to->addr);
-	struct bpf_fib_lookup fib = {
-		.family = AF_INET,
-		.l4_protocol = IPPROTO_UDP,
-		.ifindex = ctx->ingress_ifindex,
-		.ipv4_src = to->source,
-		.ipv4_dst = address,
-	};
-	long result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
-
-	if (result == BPF_FIB_LKUP_RET_SUCCESS) {
-		to->ifindex = fib.ifindex;
-		/* The kernel puts the next hop's address here, which is a router's unless it is theirs. */
-		to->far = fib.ipv4_dst != address;
-		__builtin_memcpy(to->destination_mac, fib.dmac, ETH_ALEN);
-		__builtin_memcpy(to->source_mac, fib.smac, ETH_ALEN);
-		to->resolved_ns = now;
-		return true;
-	}
-	/* A neighbour in doubt: what was known last is better than nothing. */
-	if (result == BPF_FIB_LKUP_RET_NO_NEIGH && to->ifindex)
-		return true;
-	count_drop(result == BPF_FIB_LKUP_RET_NO_NEIGH ? DROP_NO_NEIGHBOUR : DROP_NO_ROUTE);
-	return false;
-}
-
 static __always_inline bool address_frame(context_t *ctx, const struct dispatcher *to)
 {
 	struct ethhdr ethernet = { .h_proto = bpf_htons(ETH_P_IP) };
@@ -85,42 +50,6 @@ static __always_inline bool address_frame(context_t *ctx, const struct dispatche
 	return true;
 }
 
-/* `signed_ports`: those that the tag covers, source first; 0 unless the packet is TCP. */
-static __noinline bool enclose(context_t *ctx, const struct dispatcher *to, const struct iphdr *ip,
-			       __be16 source_port, __u32 signed_ports)
-{
-	struct node *self = this_node();
-	struct new_head head = {};
-	struct meta *meta = &head.encapsulation.meta;
-	struct siphash_key *key;
-	__u16 length = bpf_ntohs(ip->tot_len);
-	__be32 address = mapped_ipv4(to->addr);
-
-	if (length > 0xffff - ENCAP_LEN) {
-		count_drop(DROP_TOO_BIG);
-		return false;
-	}
-	if (!self || !(key = tag_key(self->signing_key))) {
-		count_drop(DROP_BAD_TAG);
-		return false;
-	}
-	__builtin_memcpy(head.ethernet.h_dest, to->destination_mac, ETH_ALEN);
-	__builtin_memcpy(head.ethernet.h_source, to->source_mac, ETH_ALEN);
-	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
-	fill_encapsulation(&head.encapsulation, to->source, address, source_port | bpf_htons(0xc000), length);
-	*meta = (struct meta){
-		.version = META_VERSION,
-		.kind = META_SPRAYED,
-		.key_id = self->signing_key,
-	};
-	set_tag(meta, meta_tag(key, meta, address, ip->saddr, ip->daddr, signed_ports & 0xffff,
-			       signed_ports >> 16));
-	if (!encapsulate(ctx, &head))
-		return false;
-	count_event(EVENT_ENCAPSULATED);
-	return true;
-}
-
 static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, const struct four_tuple *tuple)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
@@ -130,12 +59,14 @@ static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, 
 
 	if (!to || !to->name[0])
 		return drop(DROP_NO_DISPATCHER);
-	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve(ctx, to, now))
+	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_dispatcher(ctx, to, now))
 		return VERDICT_DROP;
 	if (ip->protocol == IPPROTO_TCP)
 		ports = (__u32)tuple->vip_port << 16 | tuple->client_port;
-	if (to->far ? !enclose(ctx, to, ip, tuple->client_port, ports) : !address_frame(ctx, to))
+	if (to->far ? !enclose(ctx, to, ip, tuple->client_port, ports, META_SPRAYED) : !address_frame(ctx, to))
 		return VERDICT_DROP;
+	if (to->far)
+		count_event(EVENT_ENCAPSULATED);
 	count = bpf_map_lookup_elem(&sprayed, &slot);
 	if (count)
 		(*count)++;

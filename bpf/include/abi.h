@@ -83,8 +83,11 @@ enum meta_kind {
 	META_NEXT = 18, /* as REQUEST: what starts at a boundary of a flow that has an owner */
 	/* docs/protocol/spray.md */
 	META_SPRAYED = 19, /* spray -> dispatcher: a client's packet, as it came */
-	META_BEAT = 20, /* spray -> dispatcher or spray: are you there? */
-	META_BEAT_REPLY = 21, /* dispatcher or spray -> spray: its data path is */
+	META_BEAT = 20, /* spray or dispatcher -> spray or dispatcher: are you there? */
+	META_BEAT_REPLY = 21, /* dispatcher or spray -> who asked: its data path is */
+	/* docs/protocol/replication.md */
+	META_PASSED = 22, /* dispatcher -> the flow's keeper: a client's packet, as it came */
+	META_RECORDS = 23, /* dispatcher's daemon -> another's: what has changed */
 };
 
 /* Why an owner does not give a flow up. */
@@ -123,6 +126,7 @@ enum refusal {
 #define CARE_OUTLIVE 64 /* a server's closing is not the client's, while nothing is owed */
 
 #define GENEVE_PORT 6081
+#define PEERS_PORT 6082 /* the same, between dispatchers' daemons */
 #define GENEVE_VNI 0x54505au /* "TPZ" */
 #define GENEVE_OPTION_CLASS 0xff54 /* experimental range */
 #define GENEVE_OPTION_TYPE 0x81 /* critical */
@@ -167,6 +171,7 @@ enum expected {
 #define MARK_PIPELINES 8 /* this client asks before it is answered: the daemon cuts */
 #define MARK_SHORT 16 /* its owner has it by the short way: the one before may still refuse */
 #define MARK_SHORT_BEFORE 32 /* so had the one before */
+#define MARK_RELEASING 64 /* its owner has been asked to give it up, and may have */
 
 /* Epochs of a flow that moves often run ahead of the clock by no more than this. */
 #define EPOCH_LEAD_MAX (1 << 15)
@@ -211,6 +216,12 @@ struct flow {
 	__u32 server_isn_before;
 	__u32 requests_before;
 	__u32 window; /* the field of the packet that last_ack is from, or of a later one */
+	/* docs/protocol/replication.md */
+	__u32 version; /* of the record, within its epoch; 0: no other dispatcher has had it */
+	__be32 maker; /* the dispatcher that made this version */
+	__u32 told; /* the state that others know it in */
+	__u32 spare;
+	__u64 refreshed_ns; /* CLOCK_MONOTONIC, when others last told us that it lives, or we them */
 };
 
 /* A request of a flow is finished; sent to the daemon by the ring `reports`. */
@@ -320,7 +331,8 @@ struct node {
 	__be32 address; /* its own, where its daemon listens */
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
-	__u16 behind; /* 1: clients' packets come by way of a spray or a router's choice, answers do not go back there */
+	__u8 behind; /* 1: clients' packets come by way of a spray or a router's choice, answers do not go back there */
+	__u8 among; /* 1: there are other dispatchers */
 	__u64 since_ns; /* of the cluster's clock, when its data path came up: it knows nothing of before; 0: always there */
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
@@ -580,6 +592,8 @@ enum drop_reason {
 	X(SPRAYED, "sprayed", "packets sent on to dispatchers") \
 	X(ENCAPSULATED, "encapsulated", "of these, to dispatchers behind a router") \
 	X(UNPACKED, "unpacked", "packets that a spray has encapsulated") \
+	X(PASSED, "passed", "packets passed to the dispatcher that keeps their flow") \
+	X(ACCEPTED, "accepted", "packets that other dispatchers have passed here") \
 	X(BEAT, "beat-answered", "heartbeats answered") \
 	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
 

@@ -77,12 +77,17 @@ struct encapsulated {
 	struct iphdr ip;
 };
 
-static __always_inline bool is_ours(const struct encapsulation *outer)
+static __always_inline bool is_ours_at(const struct encapsulation *outer, __u16 port)
 {
-	return outer->ip.ihl == 5 && outer->udp.dest == bpf_htons(GENEVE_PORT) &&
+	return outer->ip.ihl == 5 && outer->udp.dest == bpf_htons(port) &&
 	       outer->geneve.vni == bpf_htonl(GENEVE_VNI << 8) &&
 	       outer->geneve.option_class == bpf_htons(GENEVE_OPTION_CLASS) &&
 	       outer->geneve.option_type == GENEVE_OPTION_TYPE;
+}
+
+static __always_inline bool is_ours(const struct encapsulation *outer)
+{
+	return is_ours_at(outer, GENEVE_PORT);
 }
 
 /* `length` is that of the whole frame. */

@@ -51,6 +51,29 @@ static __always_inline bool is_later(const struct flow *flow, __u32 client_isn)
 	return client_isn == flow->syn_isn || (__s32)(client_isn - flow->client_isn) > 0;
 }
 
+/* How far packets of a flow may lie from those before them, to be believed. */
+#define PLAUSIBLE_SEQ (1 << 20)
+#define PLAUSIBLE_ACK (1 << 24)
+/* Where most of them may go by way of other dispatchers. */
+#define PLAUSIBLE_UNSEEN (1 << 30)
+
+static __always_inline bool is_near(__u32 number, __u32 known, __u32 distance)
+{
+	return number - known + distance < 2 * distance;
+}
+
+static __always_inline bool has_seen_syn(const struct flow *flow)
+{
+	return flow->syn_seen_ns && bpf_ktime_get_coarse_ns() - flow->syn_seen_ns <= SYN_SEEN_LIFETIME_NS;
+}
+
+/* Of a flow that other dispatchers know: its SYN may have gone by there. */
+static __always_inline bool is_doubtful(const struct flow *flow, const struct segment *segment)
+{
+	return flow->version && (flow->state != FLOW_ESTABLISHED ||
+				 !is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ));
+}
+
 /*
  * A SYN has come by on this record's 4-tuple, which proves nothing: anyone can
  * send one. A packet that shows a valid cookie under other, later ISNs proves
@@ -63,7 +86,7 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 	struct cookie_terms terms;
 	struct proof *proof;
 
-	if (!flow->syn_seen_ns || bpf_ktime_get_coarse_ns() - flow->syn_seen_ns > SYN_SEEN_LIFETIME_NS)
+	if (!has_seen_syn(flow) && !is_doubtful(flow, segment))
 		return false;
 	proof = bpf_map_lookup_elem(&proofs, &segment->key);
 	if (proof && proof->mss && proof->server_isn != flow->cookie && segment->ack == proof->server_isn + 1 &&
@@ -141,15 +164,6 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 		finish_request(flow);
 }
 
-/* How far packets of a flow may lie from those before them, to be believed. */
-#define PLAUSIBLE_SEQ (1 << 20)
-#define PLAUSIBLE_ACK (1 << 24)
-
-static __always_inline bool is_near(__u32 number, __u32 known, __u32 distance)
-{
-	return number - known + distance < 2 * distance;
-}
-
 /*
  * What anyone could have sent is forwarded, and left to the server's TCP to
  * judge; it only may not end the record. A reset must lie exactly at the end of
@@ -158,6 +172,8 @@ static __always_inline bool is_near(__u32 number, __u32 known, __u32 distance)
 static __always_inline void age_flow(struct flow *flow, const struct segment *segment, __u64 now)
 {
 	__u32 end = segment->seq + segment->payload;
+	__u32 far_seq = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_SEQ;
+	__u32 far_ack = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_ACK;
 
 	flow->last_seen_ns = now;
 	flow->packets++;
@@ -167,7 +183,7 @@ static __always_inline void age_flow(struct flow *flow, const struct segment *se
 			end_flow(flow, FLOW_RESET);
 		return;
 	}
-	if (!is_near(end, flow->last_seq, PLAUSIBLE_SEQ) || !is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK))
+	if (!is_near(end, flow->last_seq, far_seq) || !is_near(segment->ack, flow->last_ack, far_ack))
 		return;
 	if ((__s32)(end - flow->last_seq) > 0)
 		flow->last_seq = end;

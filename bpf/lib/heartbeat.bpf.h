@@ -80,6 +80,9 @@ static __noinline int answer_beat(context_t *ctx, const struct encapsulated *bea
 	meta->value = bpf_htonl(bpf_ktime_get_coarse_ns() < presence_of_us->until_ns ?
 					presence_of_us->says :
 					presence_of_us->afterwards);
+	/* Dispatchers' daemons ask from another port. */
+	if (beat->outer.udp.source == bpf_htons(PEERS_PORT))
+		head.encapsulation.udp.dest = bpf_htons(PEERS_PORT);
 	set_tag(meta, meta_tag(key, meta, beat->ip.saddr, beat->ip.saddr, beat->ip.daddr, 0, 0));
 	if (context_store(ctx, 0, &head.ethernet, sizeof(struct ethhdr) + sizeof(struct encapsulation))) {
 		count_drop(DROP_REWRITE);

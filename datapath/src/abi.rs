@@ -116,6 +116,11 @@ pod!(
         server_isn_before: u32,
         requests_before: u32,
         window: u32,
+        version: u32,
+        maker: [u8; 4],
+        told: u32,
+        spare: u32,
+        refreshed_ns: u64,
     }
 );
 pod!(
@@ -164,7 +169,8 @@ pod!(
         address: [u8; 4],
         signing_key: u32,
         mac: [u8; 6],
-        behind: u16,
+        behind: u8,
+        among: u8,
         since_ns: u64,
         clock_offset_ns: u64,
     }
@@ -340,6 +346,8 @@ pub enum Front {
     Direct,
     /// By way of a spray, or a router that chooses a dispatcher: answers go by routes.
     Chosen,
+    /// The same, and there are dispatchers to choose from: each has some of a flow's packets.
+    Among,
 }
 
 /// `enum flow_state`.
@@ -393,9 +401,11 @@ pub const SETUP_OLDER: u32 = 6;
 pub const ENCAP_LEN: usize = 72;
 /// UDP port of the encapsulation (RFC 8926).
 pub const GENEVE_PORT: u16 = 6081;
+/// UDP port on which dispatchers' daemons hear each other, in the same encapsulation.
+pub const PEERS_PORT: u16 = 6082;
 /// Slots for backends in a dispatcher's data path.
 pub const BACKENDS_MAX: usize = 1024;
-/// Slots for dispatchers in a spray's data path.
+/// Slots for dispatchers in a data path that knows several.
 pub const DISPATCHERS_MAX: usize = 256;
 /// Lots of a spray.
 pub const LOTS: usize = trapeze_core::membership::lots::LOTS;
@@ -427,6 +437,8 @@ pub const MARK_PIPELINES: u32 = 8;
 pub const MARK_SHORT: u32 = 16;
 /// A mark of a flow whose owner before had it so, too.
 pub const MARK_SHORT_BEFORE: u32 = 32;
+/// A mark of a flow whose owner has been asked to give it up, and may have.
+pub const MARK_RELEASING: u32 = 64;
 /// Seconds of a cookie's time period.
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.
@@ -497,7 +509,8 @@ impl Node {
             address: address.octets(),
             signing_key: signing_key.into(),
             mac: crate::raw::mac_address(interface)?,
-            behind: (front == Front::Chosen).into(),
+            behind: (front != Front::Direct).into(),
+            among: (front == Front::Among).into(),
             since_ns,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
         })

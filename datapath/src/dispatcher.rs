@@ -9,7 +9,7 @@ use trapeze_core::config::Attach;
 
 use crate::abi::{
     self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowKey, Node, Peer,
-    Presence, Server, Service, ServiceKey, SiphashKey, Standing, Turn, Turns,
+    Presence, Proof, Server, Service, ServiceKey, SiphashKey, Spraying, Standing, Turn, Turns,
 };
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu, share};
@@ -23,6 +23,8 @@ static DISPATCH_XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch_
 pub struct DispatcherMaps {
     /// Flow records.
     pub flows: Map<FlowKey, Flow>,
+    /// Connections that have shown their cookie.
+    pub proofs: Map<FlowKey, Proof>,
     /// Service addresses.
     pub services: Map<ServiceKey, Service>,
     /// Backends by slot.
@@ -45,6 +47,13 @@ pub struct DispatcherMaps {
     pub presence: Map<u32, Presence>,
     /// Who has asked whether it is there, by address.
     pub peers: Map<Server, Peer>,
+    /// How flows draw lots.
+    pub spraying: Map<u32, Spraying>,
+    /// Which dispatcher keeps the flows of each lot; [`crate::spray::SharedLots`] is the
+    /// quicker way.
+    pub lots: Map<u32, abi::Lots>,
+    /// Other dispatchers by slot.
+    pub dispatchers: Map<u32, abi::Dispatcher>,
     /// Drops by reason.
     pub drops: PerCpu,
     /// Events by name.
@@ -99,6 +108,7 @@ impl DispatcherMaps {
     pub fn open(pins: &Path) -> io::Result<Self> {
         Ok(Self {
             flows: Map::from_pin(&pins.join("flows"))?,
+            proofs: Map::from_pin(&pins.join("proofs"))?,
             services: Map::from_pin(&pins.join("services"))?,
             backends: Map::from_pin(&pins.join("backends"))?,
             loads: Map::from_pin(&pins.join("loads"))?,
@@ -110,6 +120,9 @@ impl DispatcherMaps {
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
             presence: Map::from_pin(&pins.join("presence"))?,
             peers: Map::from_pin(&pins.join("peers"))?,
+            spraying: Map::from_pin(&pins.join("spraying"))?,
+            lots: Map::from_pin(&pins.join("lots"))?,
+            dispatchers: Map::from_pin(&pins.join("dispatchers"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })

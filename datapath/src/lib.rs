@@ -9,6 +9,7 @@ pub mod clock;
 pub mod control;
 pub mod diag;
 pub mod dispatcher;
+pub mod dispatchers;
 pub mod file;
 pub mod host;
 pub mod kill;

@@ -220,6 +220,7 @@ fn constants_are_the_same() {
     assert_eq!(constant("ENCAP_LEN"), 20 + 8 + geneve::HEADER_LEN as u64);
     assert_eq!(constant("GENEVE_PORT"), u64::from(abi::GENEVE_PORT));
     assert_eq!(constant("GENEVE_PORT"), u64::from(geneve::PORT));
+    assert_eq!(constant("PEERS_PORT"), u64::from(abi::PEERS_PORT));
     assert_eq!(constant("COOKIE_PERIOD_S"), abi::COOKIE_PERIOD_S);
     assert_eq!(
         constant("COOKIE_ROTATION_SHIFT"),
@@ -274,6 +275,7 @@ fn constants_are_the_same() {
         ("MARK_PIPELINES", abi::MARK_PIPELINES),
         ("MARK_SHORT", abi::MARK_SHORT),
         ("MARK_SHORT_BEFORE", abi::MARK_SHORT_BEFORE),
+        ("MARK_RELEASING", abi::MARK_RELEASING),
     ] {
         assert_eq!(constant(name), u64::from(mark), "{name}");
     }
@@ -413,6 +415,8 @@ fn the_option_is_the_same() {
         ),
         ("META_DONE", Kind::Done, 0, 0),
         ("META_SPRAYED", Kind::Sprayed, 0, 0),
+        ("META_PASSED", Kind::Passed, 0, 0),
+        ("META_RECORDS", Kind::Records, 0, 0),
         (
             "META_BEAT",
             Kind::Beat(Presence::Spray(SprayState::Active)),

@@ -75,7 +75,6 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
     let (maps, loaded) = load_spray(&node.pins(), hook)?;
     let plan = Plan::new(config, own.clone(), &maps)?;
-    plan.warn();
     let host = Host::open(&node.run_dir().join("host"))?;
     let shared = Arc::new(Shared {
         config_path,
@@ -176,7 +175,6 @@ impl Shared {
             );
         }
         let plan = Plan::new(config, own, &self.maps)?;
-        plan.warn();
         *self.plan.write().expect("no thread panics with it") = Arc::new(plan);
         self.publish()?;
         self.generation.fetch_add(1, Ordering::Release);

@@ -149,12 +149,11 @@ fn each_mode_spreads_packets_as_it_says() {
     }
 
     // In batches: rows of 40, so that each has as many, but for begun rows (one a CPU).
-    let said = cluster.reload(
+    cluster.reload(
         "s1",
         Process::Spray,
         &with_spraying(&cluster, "mode = \"batch\""),
     );
-    assert!(said.contains("will break"), "{said}");
     until("it is in use", || {
         (cluster.spray_status("s1").mode == "batch").then_some(())
     });
@@ -274,7 +273,7 @@ fn a_sprays_power_cut_stops_traffic_only_until_the_standby_has_the_address() {
 }
 
 #[test]
-fn a_dispatchers_death_moves_only_its_own_flows() {
+fn a_dispatchers_death_moves_only_its_own_flows_and_ends_none() {
     let cluster = sprayed("moves", 1, 4, |_| {});
     let wanted = cluster.document("1k");
     let stop = AtomicBool::new(false);
@@ -302,18 +301,19 @@ fn a_dispatchers_death_moves_only_its_own_flows() {
                 same(&Connection::open().ask("/1k").body, &wanted);
             }
         });
-        std::thread::sleep(Duration::from_millis(500));
+        std::thread::sleep(Duration::from_millis(1500));
         stop.store(true, Ordering::Relaxed);
         let mut of_d2 = 0;
         for (owner, client) in clients {
-            if owner == "d2" {
-                // Until records are replicated these are lost.
-                of_d2 += 1;
-                continue;
-            }
             let (longest, result) = client.join().unwrap();
             assert!(result.unwrap() > 50, "{owner}");
-            assert!(longest < Duration::from_millis(400), "{owner}: {longest:?}");
+            if owner == "d2" {
+                // Found in at most 625 ms, the client's TCP tries again after 200, 600, 1400 ms.
+                of_d2 += 1;
+                assert!(longest < Duration::from_millis(1700), "{longest:?}");
+            } else {
+                assert!(longest < Duration::from_millis(400), "{owner}: {longest:?}");
+            }
         }
         assert!((3..25).contains(&of_d2), "{of_d2} of 40");
     });
@@ -552,7 +552,7 @@ fn forged_heartbeats_and_garbage_change_nothing() {
         known
     };
     let (known, before) = (peers(), (cluster.spray("s1"), cluster.dispatcher()));
-    assert_eq!(known.len(), 2, "both sprays ask");
+    assert_eq!(known.len(), 3, "both sprays ask, and d2 has");
     let idle = Presence::Dispatcher {
         workload: Some(Workload::IDLE),
     };

@@ -269,6 +269,7 @@ pub fn node(address: Ipv4Addr, mac: [u8; 6], clock_offset_ns: u64) -> Node {
         signing_key: KEY_IDS[0].into(),
         mac,
         behind: 0,
+        among: 0,
         since_ns: 0,
         clock_offset_ns,
     }

@@ -175,7 +175,7 @@ fn what_else_is_sent_to_its_port_is_not_its_business() {
             "another node's, forged",
             with(to(BACKEND), &[(INNER_AT - 1, 9)]),
         ),
-        ("another UDP port", change(ETHERNET + 23, 0xc2)),
+        ("another UDP port", change(ETHERNET + 23, 0xc3)),
         ("another protocol", change(ETHERNET + 9, 132)),
         ("outer IP options", change(ETHERNET, 0x46)),
         ("another network", change(GENEVE_AT + 6, 0)),

@@ -17,6 +17,7 @@
 //! | closing | servers that close while they owe nothing
 //! | halfpipe | several owners of one stream
 //! | spray | packets for service addresses at a spray, and heartbeats |
+//! | keeper | several dispatchers: what goes to the backend, and what to another of them |
 //! | sprayed | what sprays send, at a dispatcher |
 //! | seats | several connections of one flow on one backend
 //! | tags | Rust and BPF agree on the keyed hash |
@@ -39,14 +40,15 @@ mod halfpipe;
 mod handoff;
 mod handshake;
 mod icmp;
+mod keeper;
 mod kernel;
 mod lengths;
 mod noise;
 mod outcome;
 mod packet;
 mod rebuild;
+mod seats;
 mod spray;
 mod sprayed;
-mod seats;
 mod standing;
 mod tags;

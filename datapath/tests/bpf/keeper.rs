@@ -1,0 +1,301 @@
+//! Several dispatchers: at one that does not keep a flow, what its record explains goes to
+//! the backend, all else to the keeper; and what was passed is decided where it arrives.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use trapeze_core::config::SprayMode;
+use trapeze_core::flow::{Handshake, addr_bytes};
+use trapeze_core::membership::lots::{LOTS, NOBODY};
+use trapeze_core::membership::{Presence, Workload};
+use trapeze_core::seq::ClientSeq;
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_datapath::abi::{self, Backend, Dispatcher, Flow, FlowState, Node, Pod, Spraying};
+use trapeze_datapath::clock;
+use trapeze_datapath::map::Update;
+
+use crate::backend::sealed_for;
+use crate::bench::*;
+use crate::outcome::{Outcome, Verdict};
+use crate::packet::*;
+
+const NEXT: u32 = CLIENT_ISN.wrapping_add(1);
+const KEEPER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+const KEEPERS_SLOT: u16 = 9;
+
+/// Whether its own daemon is there, and keeps flows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Daemon {
+    Fit,
+    Away,
+}
+
+/// A dispatcher among others; the lots are dealt as `slot_of` says.
+fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
+    let maps = &bench.maps;
+    let node = maps.node.get(&0).unwrap().unwrap();
+    let node = Node {
+        behind: 1,
+        among: 1,
+        ..node
+    };
+    maps.node.put(&0, &node, Update::Any).unwrap();
+    let by_flow = Spraying::new(SprayMode::FlowHash, "test");
+    maps.spraying.put(&0, &by_flow, Update::Any).unwrap();
+    let mut lots: Box<abi::Lots> = Box::new(Pod::zeroed());
+    for lot in 0..LOTS {
+        lots.slots[lot] = slot_of(lot);
+    }
+    maps.lots.put(&0, &lots, Update::Any).unwrap();
+    let says = Presence::Dispatcher {
+        workload: Some(Workload::IDLE),
+    };
+    let afterwards = Presence::Dispatcher { workload: None };
+    let lease = match daemon {
+        Daemon::Fit => Duration::from_secs(60),
+        Daemon::Away => Duration::ZERO,
+    };
+    let now = clock::monotonic().saturating_sub(Duration::from_secs(1));
+    let presence = abi::Presence::new(says, afterwards, now, lease);
+    maps.presence.put(&0, &presence, Update::Any).unwrap();
+    let mut name = [0; 32];
+    name[..2].copy_from_slice(b"d2");
+    let keeper = Dispatcher {
+        addr: addr_bytes(KEEPER.into()),
+        name,
+        source: NODE.octets(),
+        live: 1,
+        resolved_ns: clock::monotonic().as_nanos() as u64 - 20_000_000,
+        ifindex: ELSEWHERE,
+        destination_mac: BACKEND_MAC,
+        source_mac: EGRESS_MAC,
+        ..Pod::zeroed()
+    };
+    let slot = u32::from(KEEPERS_SLOT);
+    maps.dispatchers.put(&slot, &keeper, Update::Any).unwrap();
+}
+
+fn meta() -> Meta {
+    Meta {
+        kind: Kind::Passed,
+        epoch: 0,
+        start: ClientSeq::new(0),
+        handshake: Handshake::default(),
+        server_port: 0,
+        requests: 0,
+        care: Care::default(),
+    }
+}
+
+/// On its way to the keeper.
+fn passed(frame: &[u8]) -> Outcome {
+    let inner = &frame[ETHERNET..];
+    let binding = Binding::of_packet(KEEPER.into(), inner).unwrap();
+    let mut payload = Vec::new();
+    geneve::write(&meta().seal(&keys(), &binding), inner, &mut payload);
+    let source = SocketAddrV4::new(NODE, CLIENT.port() | 0xc000);
+    let outer = udp(source, SocketAddrV4::new(KEEPER, geneve::PORT), &payload);
+    let packet = ethernet(EGRESS_MAC, BACKEND_MAC, 0x0800, &outer);
+    Outcome::new(Verdict::Redirect, packet, &["passed"])
+}
+
+fn forwarded(frame: &[u8]) -> Outcome {
+    let packet = to_backend(&option(Kind::Forward), CLIENT.port() | 0xc000, frame);
+    Outcome::new(Verdict::Redirect, packet, &["forwarded"])
+}
+
+/// Another dispatcher's record of a flow that is read up to its boundary, 100 bytes on.
+fn told() -> Flow {
+    Flow {
+        marks: 0,
+        next: NEXT.wrapping_add(100),
+        version: 3,
+        told: FlowState::Established as u32,
+        packets: 0,
+        ..established()
+    }
+}
+
+#[test]
+fn what_the_record_explains_is_forwarded_and_all_else_is_the_keepers() {
+    let tcp = |flags, at: u32, payload: &[u8]| {
+        segment(flags, NEXT.wrapping_add(at), SERVER_ISN + 1, payload).frame()
+    };
+    let acking = |ack: u32| segment(ACK, NEXT, (SERVER_ISN + 1).wrapping_add(ack), b"").frame();
+    let explained = [
+        ("a bare ACK", tcp(ACK, 0, b"")),
+        ("payload before the boundary", tcp(ACK, 0, &[7; 100])),
+        ("an ACK far on", acking((1 << 24) - 1)),
+    ];
+    let keepers = [
+        (
+            "payload up to behind the boundary",
+            tcp(ACK | PSH, 0, &[7; 101]),
+        ),
+        ("the next request", tcp(ACK | PSH, 100, REQUEST)),
+        ("FIN", tcp(ACK | FIN, 0, b"")),
+        ("RST", tcp(RST, 0, b"")),
+        ("a SYN", tcp(SYN, 0, b"")),
+        ("no ACK", tcp(0, 0, b"")),
+        ("far ahead", tcp(ACK, 1 << 20, b"")),
+        ("an ACK too far on", acking(1 << 24)),
+        (
+            "an ACK too far back",
+            acking((1u32 << 24).wrapping_neg() - 1),
+        ),
+    ];
+    for bench in Bench::both() {
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        for (what, frame) in &explained {
+            bench.put_flow(&told());
+            bench.expect(what, frame, &forwarded(frame));
+            assert_eq!(bench.flow().packets, 1, "{what}: it ages the record");
+        }
+        for (what, frame) in &keepers {
+            bench.put_flow(&told());
+            bench.expect(what, frame, &passed(frame));
+            assert_eq!(bench.flow(), told(), "{what}: it changes nothing here");
+        }
+        // Without boundaries all payload is explained.
+        let request = tcp(ACK | PSH, 100, REQUEST);
+        let tunnel = Flow {
+            marks: abi::MARK_TUNNEL,
+            ..told()
+        };
+        bench.put_flow(&tunnel);
+        bench.expect("of a tunnel", &request, &forwarded(&request));
+        let ack = tcp(ACK, 0, b"");
+        for state in [
+            FlowState::Reading,
+            FlowState::ClientFin,
+            FlowState::Reset,
+            FlowState::Vacant,
+        ] {
+            let flow = Flow {
+                state: state as u32,
+                ..told()
+            };
+            bench.put_flow(&flow);
+            bench.expect("not established", &ack, &passed(&ack));
+        }
+    }
+}
+
+#[test]
+fn of_unknown_flows_only_syns_are_answered_here() {
+    for bench in Bench::both() {
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        let payload = segment(ACK | PSH, NEXT, SERVER_ISN + 1, REQUEST).frame();
+        bench.expect("payload", &payload, &passed(&payload));
+        let ack = segment(ACK, NEXT, SERVER_ISN + 1, b"").frame();
+        bench.expect("an ACK", &ack, &passed(&ack));
+        let syn = segment(SYN, NEXT, 0, b"").frame();
+        assert_eq!(bench.run(&syn).counted, ["syn-answered"]);
+        assert_eq!(bench.state().flows, []);
+        assert_eq!(bench.state().proofs, []);
+    }
+}
+
+#[test]
+fn a_silent_backends_flows_are_the_keepers() {
+    for bench in Bench::both() {
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        bench.put_flow(&told());
+        bench.resolve_next_hop(ELSEWHERE, 20_000_000);
+        let backend = bench.maps.backends.get(&SLOT).unwrap().unwrap();
+        let silent = Backend {
+            silent: 1,
+            ..backend
+        };
+        bench
+            .maps
+            .backends
+            .put(&SLOT, &silent, Update::Any)
+            .unwrap();
+        let ack = segment(ACK, NEXT, SERVER_ISN + 1, b"").frame();
+        let outcome = bench.run_as_resolved(&ack);
+        assert_eq!(outcome.difference(&passed(&ack)), None);
+    }
+}
+
+#[test]
+fn what_it_keeps_itself_is_as_without_others() {
+    let frames = [
+        (
+            "payload of a flow",
+            segment(ACK, NEXT, SERVER_ISN + 1, b"x").frame(),
+        ),
+        ("FIN", segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame()),
+        (
+            "a stranger's ACK",
+            Tcp {
+                source: SocketAddrV4::new(*CLIENT.ip(), 9),
+                ..segment(ACK, 7, 8, b"")
+            }
+            .frame(),
+        ),
+    ];
+    for bench in Bench::both() {
+        for (what, frame) in &frames {
+            bench.reset();
+            bench.put_flow(&established());
+            let alone = bench.run(frame);
+            among(&bench, |_| NOBODY, Daemon::Fit);
+            bench.reset();
+            bench.put_flow(&established());
+            bench.expect(what, frame, &alone);
+        }
+    }
+}
+
+#[test]
+fn without_its_daemon_it_keeps_nothing_while_there_is_another() {
+    let frame = segment(ACK | PSH, NEXT.wrapping_add(100), SERVER_ISN + 1, REQUEST).frame();
+    for bench in Bench::both() {
+        // Every eighth lot is another's.
+        let lots = |lot: usize| {
+            if lot.is_multiple_of(8) {
+                KEEPERS_SLOT
+            } else {
+                NOBODY
+            }
+        };
+        among(&bench, lots, Daemon::Away);
+        bench.put_flow(&told());
+        bench.expect("a request", &frame, &passed(&frame));
+        among(&bench, |_| NOBODY, Daemon::Away);
+        assert!(
+            !bench.run(&frame).counted.contains(&"passed"),
+            "there is nobody"
+        );
+    }
+}
+
+#[test]
+fn what_was_passed_is_decided_here_whoever_keeps_it() {
+    for bench in Bench::both() {
+        let frame = segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame();
+        let inner = &frame[ETHERNET..];
+        let arriving = sealed_for(NODE, &meta(), inner);
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        bench.put_flow(&told());
+        let outcome = bench.run(&arriving);
+        let mut expected = forwarded(&frame);
+        expected.counted.insert(0, "accepted");
+        expected.counted.sort();
+        let mut counted = outcome.counted.clone();
+        counted.sort();
+        assert_eq!(
+            (outcome.packet, counted),
+            (expected.packet, expected.counted)
+        );
+        assert_eq!(bench.flow().state, FlowState::ClientFin as u32);
+        // Forged, it changes nothing.
+        bench.put_flow(&told());
+        let at = crate::agent::META_AT + 30;
+        let forged = with(arriving.clone(), &[(at, arriving[at] ^ 1)]);
+        bench.expect("forged", &forged, &Outcome::drop("bad-tag"));
+        assert_eq!(bench.flow(), told());
+    }
+}
