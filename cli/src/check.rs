@@ -132,7 +132,6 @@ fn remarks(config: &Config) -> Vec<String> {
         });
     (backends.chain(pools).chain(deserted))
         .chain(shared_ports(config))
-        .chain(config.scatter_warning())
         .chain(nobody_announces(config))
         .collect()
 }
@@ -263,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn dispatchers_that_do_not_know_each_other_are_remarked() {
+    fn dispatchers_that_nobody_stands_before_are_remarked() {
         let second =
             "[[dispatcher]]\nname = \"d2\"\naddress = \"10.77.0.12\"\ninterface = \"eth0\"\n";
         let text = format!("{FILE}{second}");
@@ -272,9 +271,6 @@ mod tests {
         let text = format!("{text}{spray}");
         assert!(report(&text).remarks.is_empty());
         assert!(report(&text).to_string().contains("1 spray, 2 dispatchers"));
-        let text = format!("{text}[spraying]\nmode = \"batch\"\n");
-        let remarks = report(&text).remarks;
-        assert!(remarks[0].contains("mode = \"flow-hash\""), "{remarks:?}");
     }
 
     #[test]

@@ -20,6 +20,8 @@ use trapeze_spray::{Explained, MemberStatus, Question, Request, Status};
 use crate::table::{Cell, Column, Table, Tone};
 use crate::{explain, file, status};
 
+/// The number of a dispatcher's role, as heartbeats tell it.
+const DISPATCHER: u32 = 2;
 /// After so long without a question a spray is not shown any more.
 const FORGOTTEN: Duration = Duration::from_secs(60);
 
@@ -182,14 +184,15 @@ fn pinned_dispatchers(maps: &SprayMaps) -> anyhow::Result<Vec<MemberStatus>> {
     Ok(members)
 }
 
-/// The nodes that have asked this one lately.
+/// The sprays that have asked this node lately.
 pub fn heard(node: &Node, peers: &Map<Server, Peer>) -> anyhow::Result<Vec<Heard>> {
     let config = file::read(&node.config).ok();
     let now = clock::monotonic();
     let mut heard = Vec::new();
     for (asker, peer) in peers.all()? {
         let ago = now.saturating_sub(Duration::from_nanos(peer.heard_ns));
-        if ago > FORGOTTEN {
+        // Other dispatchers' daemons tell more of each other than that they ask.
+        if ago > FORGOTTEN || peer.role == DISPATCHER {
             continue;
         }
         let address = addr_from_bytes(asker.addr);

@@ -270,6 +270,11 @@ impl Part {
                     table.row(["sprays".into(), sprays.join(", ").into()]);
                 }
                 if let Some(daemon) = daemon {
+                    if !daemon.peers.is_empty() {
+                        let all_well = daemon.caught_up && daemon.peers.iter().all(|p| p.fit);
+                        let tone = if all_well { Tone::Good } else { Tone::Warning };
+                        table.row(["peers".into(), tone.cell(peers(daemon))]);
+                    }
                     let held = amount::bytes(daemon.reading_bytes as u64);
                     let heads = format!(
                         "{} being read, {held} held; {} being answered by the dispatcher",
@@ -307,6 +312,24 @@ impl Part {
             }
         }
     }
+}
+
+/// The other dispatchers, and how many of 65,536 lots each keeps the flows of.
+fn peers(daemon: &trapeze_dispatcher::Status) -> String {
+    let peer = |peer: &trapeze_dispatcher::PeerStatus| {
+        let state = match (&*peer.state, peer.fit) {
+            ("alive", false) => "not fit",
+            (state, _) => state,
+        };
+        format!("{} ({state}, {} lots)", peer.name, peer.lots)
+    };
+    let all: Vec<String> = daemon.peers.iter().map(peer).collect();
+    let own = if daemon.caught_up {
+        ""
+    } else {
+        "catching up; "
+    };
+    format!("{own}{}", all.join(", "))
 }
 
 fn with_total<'a>(total: usize, parts: impl IntoIterator<Item = (&'a str, usize)>) -> String {

@@ -136,21 +136,6 @@ impl Config {
         !self.sprays.is_empty() || self.dispatchers.len() > 1
     }
 
-    /// What is wrong, today, with modes that let a flow's packets come to several
-    /// dispatchers: each knows only the flows that it has placed itself.
-    pub fn scatter_warning(&self) -> Option<String> {
-        let by_flow = matches!(self.spraying.mode, SprayMode::FlowHash);
-        if self.sprays.is_empty() || self.dispatchers.len() < 2 || by_flow {
-            return None;
-        }
-        Some(format!(
-            "mode = \"{}\" spreads a connection's packets over {} dispatchers, which do not yet \
-             know each other's connections: they will break. Write mode = \"flow-hash\"",
-            self.spraying.mode.name(),
-            self.dispatchers.len()
-        ))
-    }
-
     /// The service at exactly that address and port.
     pub fn service_at(&self, address: SocketAddr) -> Option<&Service> {
         self.services.iter().find(|s| s.address == address)

@@ -47,6 +47,15 @@ pub struct Status {
     pub counters: std::collections::BTreeMap<String, u64>,
     /// Service addresses.
     pub services: Vec<String>,
+    /// The other dispatchers.
+    #[serde(default)]
+    pub peers: Vec<crate::PeerStatus>,
+    /// What they have been told.
+    #[serde(default)]
+    pub told: crate::Told,
+    /// All their records are here.
+    #[serde(default)]
+    pub caught_up: bool,
 }
 
 /// A backend, as the dispatcher sees it.
@@ -137,6 +146,9 @@ fn status(shared: &Shared) -> Status {
         reading_bytes: figures.iter().map(|f| f.held_bytes).sum(),
         answering_flows: figures.iter().map(|f| f.answering_flows).sum(),
         counters,
+        peers: shared.peers.status(),
+        told: shared.peers.herald.told(),
+        caught_up: shared.peers.has_caught_up(),
         services: shared
             .cluster()
             .config

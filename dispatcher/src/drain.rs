@@ -147,8 +147,9 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
         shared.maps.flows.for_each(|key, flow| {
             if let Some(left) = left.get_mut(&flow.backend)
                 && count(left, &flow, now)
+                && let key = FlowKey::from(key)
+                && shared.peers.keeps(&key)
             {
-                let key = FlowKey::from(key);
                 let worker = usize::from(key.client.port()) % shared.drains.idle.len();
                 let idle = shared.drains.idle[worker].lock();
                 idle.expect("no thread panics with it").push(key);

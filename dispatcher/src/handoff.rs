@@ -83,6 +83,13 @@ impl Waitings {
         self.0.insert(key, waiting);
     }
 
+    /// Its owner is not asked before then.
+    pub fn defer(&mut self, key: &FlowKey, until: Duration) {
+        if let Some(waiting) = self.0.get_mut(key) {
+            waiting.retry_at = until;
+        }
+    }
+
     /// The request of that flow, if one waits.
     pub fn get(&self, key: &FlowKey) -> Option<&Waiting> {
         self.0.get(key)

@@ -7,7 +7,8 @@
 //!  standing what was decided, for the data path to repeat
 //!  sweep    records age ─► deleted          pulse    heartbeats ─► who is alive
 //!  control  the command line asks           lib      signals: reload, stop
-//!  workload what sprays are told
+//!  workload what sprays and other dispatchers are told
+//!  peers    the other dispatchers: who keeps what, records to and from them
 //! ```
 
 mod cluster;
@@ -21,6 +22,7 @@ mod inquiry;
 mod keys;
 mod look;
 mod memory;
+mod peers;
 mod pulse;
 mod records;
 mod registry;
@@ -32,6 +34,7 @@ mod workload;
 pub use control::{BackendStatus, FeedbackStatus, Request, Status};
 pub use drain::Left;
 pub use explain::{Explained, Question, explain_offline};
+pub use peers::{PeerStatus, Told};
 pub use trapeze_datapath::control::ask;
 
 use std::net::IpAddr;
@@ -60,6 +63,7 @@ use drain::Drains;
 use farewell::Farewell;
 use health::Health;
 use inquiry::Inquiry;
+use peers::Peers;
 use records::Records;
 use registry::Registry;
 use standing::Standing;
@@ -83,6 +87,7 @@ pub(crate) struct Shared {
     /// Raised by every reload.
     generation: AtomicU64,
     records: Records,
+    peers: Arc<Peers>,
     standing: Standing,
     health: Health,
     drains: Drains,
@@ -119,12 +124,16 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let mut registry = Registry::read(&maps)?;
     let standing = Standing::open(maps.clone())?;
     standing.suspend()?;
+    let peers = Arc::new(Peers::new(&config, &own, maps.clone())?);
     let cluster = Cluster::new(config, &own, &mut registry, &loads, standing.turns(), None)?;
+    let records = Records::new(maps.clone(), loads.clone(), peers.clone());
+    records.know_slots(registry.all());
     let shared = Arc::new(Shared {
         config_path,
         interface: own.interface.clone(),
         generation: AtomicU64::new(0),
-        records: Records::new(maps.clone(), loads.clone()),
+        records,
+        peers,
         standing,
         health: Health::new(loads, cluster.config.limits.heartbeat),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
@@ -137,6 +146,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         maps,
         node,
     });
+    // Before the data path knows that there are others: it has to know who keeps what.
+    let vigil = peers::Vigil::open(shared.clone(), &own)?;
     shared.publish(&own)?;
     shared.prepare_host()?;
     drain::tell_health(&shared);
@@ -155,6 +166,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     threads.push(spawn("pulse", move || pulse.run())?);
     let for_workload = shared.clone();
     threads.push(spawn("workload", move || workload::run(&for_workload))?);
+    threads.push(spawn("peers", move || vigil.run())?);
     threads.push(spawn("drain", move || drain::run(&for_drain))?);
     threads.push(spawn("sweep", move || {
         sweep::run(&for_sweep, farewell, inquiry)
@@ -229,8 +241,11 @@ impl Shared {
             let mut registry = self.registry.lock().expect("no thread panics with it");
             let turns = self.standing.turns();
             let loads = self.health.loads();
-            Cluster::new(config, &own, &mut registry, loads, turns, Some(&old))?
+            let cluster = Cluster::new(config, &own, &mut registry, loads, turns, Some(&old))?;
+            self.records.know_slots(registry.all());
+            cluster
         };
+        self.peers.configure(&cluster.config)?;
         self.standing.suspend()?;
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
         self.publish(&own)?;
@@ -253,6 +268,7 @@ impl Shared {
         let cluster = self.cluster();
         let (address, key) = (v4(cluster.own.address)?, cluster.config.keys[0].id);
         let front = match cluster.config.dispatchers_are_behind() {
+            true if self.peers.are_there() => Front::Among,
             true => Front::Chosen,
             false => Front::Direct,
         };

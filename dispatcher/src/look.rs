@@ -76,7 +76,11 @@ impl Look<'_> {
             Looked::Bad(answer) => return Looked::Bad(answer),
             Looked::Done(decision) | Looked::Cut(decision, _) => decision,
         };
-        if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision) {
+        // A data path could not tell other dispatchers what it decides.
+        let is_alone = !self.shared.peers.are_there();
+        if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision)
+            && is_alone
+        {
             let standing = &self.shared.standing;
             let told = standing.remember(self.decisions, self.cluster, vip, head, bytes, choice);
             self.not_remembered |= told.is_err();

@@ -1,9 +1,12 @@
-//! Flow records: written here, followed and aged by the data path.
+//! Flow records: written here, followed and aged by the data path. What other dispatchers
+//! know of them is in records/replica.rs.
+
+mod replica;
 
 use std::io;
-use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::head::Expected;
@@ -12,8 +15,8 @@ use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{self, Binding, Care, Keys, Kind, Meta};
 use trapeze_datapath::abi::{
-    self, Finished, Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT,
-    MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
+    self, Finished, Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_RELEASING,
+    MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{DispatcherMaps, Loads};
@@ -23,11 +26,17 @@ use crate::cluster::Choice;
 use crate::inquiry;
 use crate::look::Extent;
 use crate::memory::{Placed, request_of};
+use crate::peers::Peers;
+use replica::Slots;
 
 /// The flow table.
 pub struct Records {
     maps: Arc<DispatcherMaps>,
     loads: Arc<Loads>,
+    peers: Arc<Peers>,
+    slots: Slots,
+    /// Held by who reads a record, changes it, and writes it.
+    changing: Mutex<()>,
     highest_epoch: AtomicU64,
 }
 
@@ -84,6 +93,8 @@ pub struct Record {
     /// The slot of the owner before, and how many requests that had been given.
     pub previous: u32,
     pub requests_before: u32,
+    /// The dispatcher that made it; unspecified: this one, alone.
+    pub maker: Ipv4Addr,
 }
 
 /// How an owner is told to give up, or has been told: docs/protocol/handoff.md §3.
@@ -96,12 +107,24 @@ pub enum TakenBack {
 }
 
 impl Records {
-    pub fn new(maps: Arc<DispatcherMaps>, loads: Arc<Loads>) -> Self {
+    pub fn new(maps: Arc<DispatcherMaps>, loads: Arc<Loads>, peers: Arc<Peers>) -> Self {
         Self {
             maps,
             loads,
+            peers,
+            slots: Slots::default(),
+            changing: Mutex::new(()),
             highest_epoch: AtomicU64::new(0),
         }
+    }
+
+    /// Backends have these slots.
+    pub fn know_slots(&self, all: impl Iterator<Item = (u32, IpAddr)>) {
+        self.slots.set(all);
+    }
+
+    fn changing(&self) -> MutexGuard<'_, ()> {
+        self.changing.lock().expect("no thread panics with it")
     }
 
     pub fn get(&self, key: &FlowKey) -> io::Result<Option<Record>> {
@@ -121,11 +144,12 @@ impl Records {
             None => later(self.epoch_now(), to.older),
         };
         let mut flow = to.flow(epoch);
-        match self.maps.flows.put(&key, &flow, Update::Create) {
+        let _changing = self.changing();
+        match self.put(&key, &mut flow, None, Update::Create) {
             Ok(()) => {}
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                let old = self.maps.flows.get(&key)?;
-                if let Some((raw, old)) = old.and_then(|raw| Some((raw, Record::read(&raw)?))) {
+                let there = self.maps.flows.get(&key)?;
+                if let Some((raw, old)) = there.and_then(|raw| Some((raw, Record::read(&raw)?))) {
                     let has_backend = ![FlowState::Reading, FlowState::Vacant].contains(&old.state);
                     let same = old.isns == to.isns;
                     if same && has_backend && to.after != Some(old.epoch) {
@@ -145,7 +169,7 @@ impl Records {
                         repeat(&mut flow, &raw);
                     }
                 }
-                self.maps.flows.put(&key, &flow, Update::Any)?;
+                self.put(&key, &mut flow, there.as_ref(), Update::Any)?;
             }
             Err(e) => return Err(e),
         }
@@ -173,7 +197,9 @@ impl Records {
     pub fn read_on(&self, key: &FlowKey, isns: Isns, handshake: Handshake) -> io::Result<()> {
         let map_key = abi::FlowKey::from(*key);
         let mut flow = new_flow(isns, handshake);
-        if let Some(raw) = self.maps.flows.get(&map_key)?
+        let _changing = self.changing();
+        let there = self.maps.flows.get(&map_key)?;
+        if let Some(raw) = there
             && let Some(old) = Record::read(&raw)
         {
             if old.state == FlowState::Established {
@@ -186,7 +212,7 @@ impl Records {
             // Backends that had the 4-tuple take nothing earlier.
             flow.meta[4..8].copy_from_slice(&raw.meta[4..8]);
         }
-        self.maps.flows.put(&map_key, &flow, Update::Any)
+        self.put(&map_key, &mut flow, there.as_ref(), Update::Any)
     }
 
     /// Its owner has been given what starts at the boundary: the boundary is behind it.
@@ -200,7 +226,7 @@ impl Records {
     ) -> io::Result<()> {
         let mut charge_us = 0;
         let flow = self.change(key, |flow| {
-            flow.marks &= !MARK_HELD;
+            flow.marks &= !(MARK_HELD | MARK_RELEASING);
             match extent.next {
                 Some((at, expected)) => {
                     flow.next = flow.next.wrapping_add(at as u32);
@@ -235,6 +261,7 @@ impl Records {
     /// under that epoch.
     pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Record>> {
         let key = abi::FlowKey::from(to.key);
+        let _changing = self.changing();
         let Some(old) = self.maps.flows.get(&key)? else {
             return Ok(None);
         };
@@ -248,7 +275,7 @@ impl Records {
             .raw();
         flow.state = old.state;
         flow.marks |= old.marks & MARK_PIPELINES;
-        self.maps.flows.put(&key, &flow, Update::Replace)?;
+        self.put(&key, &mut flow, Some(&old), Update::Replace)?;
         if old.state == FlowState::Established as u32 {
             self.loads.closed(old.backend);
             self.loads
@@ -272,9 +299,11 @@ impl Records {
         restored: impl FnOnce(&Record) -> Option<meta::Raw>,
     ) -> io::Result<TakenBack> {
         let map_key = abi::FlowKey::from(*key);
+        let _changing = self.changing();
         let Some(mut flow) = self.maps.flows.get(&map_key)? else {
             return Ok(TakenBack::No);
         };
+        let there = flow;
         let of = |raw: &meta::Raw| {
             let word =
                 |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
@@ -313,7 +342,7 @@ impl Records {
         flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
         flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
         flow.before = [0; 32];
-        self.maps.flows.put(&map_key, &flow, Update::Replace)?;
+        self.put(&map_key, &mut flow, Some(&there), Update::Replace)?;
         if flow.state == FlowState::Established as u32 && had != has {
             self.loads.closed(had);
             self.loads.opened(has, 0);
@@ -435,6 +464,22 @@ impl Records {
         Ok(held)
     }
 
+    /// The owner is about to be asked to give the flow up: it may have done so, whoever
+    /// keeps the flow by then.
+    pub fn releasing(&self, key: &FlowKey) -> io::Result<()> {
+        if !self.peers.are_there() {
+            return Ok(());
+        }
+        self.change(key, |flow| flow.marks |= MARK_RELEASING)
+            .map(drop)
+    }
+
+    /// The owner has been asked to give the flow up, and has it still.
+    pub fn kept(&self, key: &FlowKey) -> io::Result<()> {
+        self.change(key, |flow| flow.marks &= !(MARK_HELD | MARK_RELEASING))
+            .map(drop)
+    }
+
     /// The flow has no boundaries any more: all that comes is its owner's.
     pub fn stay(&self, key: &FlowKey) -> io::Result<()> {
         let change = |flow: &mut Flow| {
@@ -452,6 +497,7 @@ impl Records {
     /// Changes a record, if there is one of a flow that has a backend.
     fn change(&self, key: &FlowKey, change: impl FnOnce(&mut Flow)) -> io::Result<Option<Flow>> {
         let map_key = abi::FlowKey::from(*key);
+        let _changing = self.changing();
         let Some(mut flow) = self.maps.flows.get(&map_key)? else {
             return Ok(None);
         };
@@ -461,7 +507,7 @@ impl Records {
         let before = flow;
         change(&mut flow);
         if flow != before {
-            self.maps.flows.put(&map_key, &flow, Update::Replace)?;
+            self.put(&map_key, &mut flow, Some(&before), Update::Replace)?;
         }
         Ok(Some(flow))
     }
@@ -469,13 +515,15 @@ impl Records {
     /// The client's FIN has come this way, unseen by the data path.
     pub fn client_closed(&self, key: &FlowKey) -> io::Result<()> {
         let map_key = abi::FlowKey::from(*key);
+        let _changing = self.changing();
         let Some(mut flow) = self.maps.flows.get(&map_key)? else {
             return Ok(());
         };
+        let before = flow;
         if flow.state == FlowState::Established as u32 {
             flow.state = FlowState::ClientFin as u32;
             flow.last_seq = flow.last_seq.wrapping_add(1);
-            self.maps.flows.put(&map_key, &flow, Update::Replace)?;
+            self.put(&map_key, &mut flow, Some(&before), Update::Replace)?;
             self.loads.closed(flow.backend);
         }
         Ok(())
@@ -486,6 +534,7 @@ impl Records {
     /// connection, or the client has spoken since.
     pub fn lost(&self, key: &FlowKey, epoch: u32, asked_at: u32) -> io::Result<Option<Flow>> {
         let map_key = abi::FlowKey::from(*key);
+        let _changing = self.changing();
         let Some(flow) = self.maps.flows.get(&map_key)? else {
             return Ok(None);
         };
@@ -497,12 +546,12 @@ impl Records {
         if !is_meant {
             return Ok(None);
         }
-        let ended = Flow {
+        let mut ended = Flow {
             state: FlowState::Reset as u32,
             last_seen_ns: clock::monotonic().as_nanos() as u64,
             ..flow
         };
-        self.maps.flows.put(&map_key, &ended, Update::Replace)?;
+        self.put(&map_key, &mut ended, Some(&flow), Update::Replace)?;
         self.loads.closed(flow.backend);
         Ok(Some(flow))
     }
@@ -576,6 +625,11 @@ impl Record {
         }
     }
 
+    /// Has its owner been asked to give it up?
+    pub fn is_releasing(&self) -> bool {
+        self.marks & MARK_RELEASING != 0
+    }
+
     /// Has it no boundaries?
     pub fn is_tunnel(&self) -> bool {
         self.marks & MARK_TUNNEL != 0
@@ -603,6 +657,7 @@ impl Record {
             window: flow.window as u16,
             previous: flow.previous,
             requests_before: flow.requests_before,
+            maker: flow.maker.into(),
         })
     }
 }

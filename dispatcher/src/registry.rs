@@ -82,6 +82,12 @@ impl Registry {
         Ok(assigned)
     }
 
+    /// Who has which slot.
+    pub fn all(&self) -> impl Iterator<Item = (u32, IpAddr)> + '_ {
+        let taken = self.slots.iter().enumerate();
+        taken.filter_map(|(slot, who)| Some((slot as u32, who.as_ref()?.1)))
+    }
+
     /// Writes new slots to the data path. Returns them.
     pub fn publish(
         &mut self,

@@ -68,15 +68,19 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                     seen += found.len();
                     budget = budget.saturating_sub(found.len().max(1));
                     for (key, flow) in &found {
+                        // What others are to be told, and what they do themselves.
+                        shared.records.tell_what_has_been_seen(key, flow)?;
+                        let is_kept_here = flow.version == 0 || shared.peers.keeps(&(*key).into());
                         if lifetimes.are_over(flow, now) {
                             let open = [FlowState::Established, FlowState::Vacant];
-                            if open.map(|state| state as u32).contains(&flow.state) {
+                            let is_open = open.map(|state| state as u32).contains(&flow.state);
+                            if is_open && is_kept_here {
                                 farewell.say(&shared.maps, key, flow)?;
                             }
                             if let Some(told) = shared.records.expire(key, flow)? {
                                 cluster.finished(&shared.health, &told);
                             }
-                        } else if inquiry::is_due(flow, last_round, this_round) {
+                        } else if is_kept_here && inquiry::is_due(flow, last_round, this_round) {
                             inquiry.ask(&shared.maps, &cluster.keys, key, flow)?;
                         }
                     }

@@ -3,6 +3,8 @@
 //! worker's. What becomes of a flow that has an owner is in worker/later.rs.
 
 mod later;
+mod relay;
+mod takeover;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -79,13 +81,15 @@ impl Worker {
         let socket = UdpSocket::bind(address, index, own.workers)
             .map_err(|e| anyhow::anyhow!("cannot bind UDP {address}: {e}"))?;
         let cluster = shared.cluster();
+        let mut intake = Intake::new(Bounds::per_worker(&cluster.config.limits, own.workers));
+        intake.have_copied(shared.peers.are_there());
         Ok(Self {
             index,
             socket,
             state: State {
                 own_address: own.address,
                 inner_max: host::mtu(&own.interface)? as usize - ENCAP_LEN,
-                intake: Intake::new(Bounds::per_worker(&cluster.config.limits, own.workers)),
+                intake,
                 waiting: Waitings::default(),
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
@@ -122,6 +126,9 @@ impl Worker {
             self.state.intake.on_timeout(now);
             let idle = self.state.shared.drains.take_idle(self.index);
             self.state.take_from_owners(now, &idle);
+            for key in self.state.shared.peers.take_orphans(self.index) {
+                self.state.read_on(now, &key);
+            }
             self.state.on_waiting_due(now);
             self.state.act();
             self.send();
@@ -140,6 +147,8 @@ impl Worker {
 
     /// Sends what there is to send.
     fn send(&mut self) {
+        // The other dispatchers know first what follows from a record.
+        (self.state.shared.peers.herald).send(&self.socket, &self.state.cluster.keys);
         if !self.state.to_backends.is_empty() {
             let lost = self.socket.send(&self.state.to_backends);
             self.state.count_many("not-sent-to-backend", lost);
@@ -201,6 +210,7 @@ impl State {
             let workers = self.cluster.own.workers;
             self.intake
                 .set_bounds(Bounds::per_worker(&self.cluster.config.limits, workers));
+            self.intake.have_copied(self.shared.peers.are_there());
         }
     }
 
@@ -210,6 +220,9 @@ impl State {
             Ok(packet) => packet,
             Err(_) => return self.count("rejected"),
         };
+        if self.relay(&packet, from) {
+            return;
+        }
         match packet.meta.kind {
             Kind::Request { .. } => self.on_request(now, &packet.meta, packet.inner),
             Kind::Unheard { .. } => self.on_unheard(now, &packet.meta, packet.inner),
@@ -245,6 +258,7 @@ impl State {
         let Ok(mut arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        self.read_on(now, &arrived.key);
         if let Some(record) = self.record_of(&arrived) {
             arrived.cookie = record.cookie;
             // It may have been on its way here while its flow was decided.
@@ -638,6 +652,7 @@ impl State {
                         self.intake.forget(&key);
                     }
                 }
+                Action::Keep(kept) => self.share(kept),
                 Action::Stay { key } => {
                     self.waiting.end(&key);
                     if self.shared.records.stay(&key).is_err() {

@@ -63,6 +63,8 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// Has the data path say so from now on.
 pub fn publish(shared: &Shared, workload: Option<Workload>) -> std::io::Result<()> {
+    // Who has not caught up keeps no flows.
+    let workload = workload.filter(|_| shared.peers.has_caught_up());
     let says = Presence::Dispatcher { workload };
     let afterwards = Presence::Dispatcher { workload: None };
     let presence = abi::Presence::new(says, afterwards, clock::monotonic(), LEASE);

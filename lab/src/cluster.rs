@@ -30,8 +30,6 @@ pub struct Cluster {
     pub service: SocketAddr,
     /// Where servers must listen.
     pub ports: Ports,
-    /// What works, and not as somebody may think.
-    pub warning: Option<String>,
 }
 
 /// The configuration that `options` ask for.
@@ -110,7 +108,6 @@ fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
         backends: config.backends.len() as u8,
         service: config.services[0].address,
         ports: ports(&config),
-        warning: config.scatter_warning(),
     })
 }
 

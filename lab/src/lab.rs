@@ -50,9 +50,6 @@ impl Lab {
         let cluster = cluster::configure(options)?;
         let root = root(options)?;
         let (_, lock) = RunDir::create(&options.name)?;
-        if let Some(warning) = &cluster.warning {
-            eprintln!("{warning}");
-        }
         let mut state = plan(options, &cluster, root);
         match build(&mut state, &cluster) {
             Ok(()) => Ok(Lab {

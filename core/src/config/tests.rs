@@ -612,22 +612,3 @@ fn a_spray_is_a_node_like_others() {
         assert!(error.contains(what), "{to}: {error}");
     }
 }
-
-#[test]
-fn flows_that_would_come_to_several_dispatchers_are_warned_of() {
-    let second = "[[dispatcher]]\nname = \"d2\"\naddress = \"10.77.0.12\"\ninterface = \"eth0\"\n";
-    let warning = |text: &str| {
-        parse(&format!("{EXAMPLE}{text}"))
-            .unwrap()
-            .scatter_warning()
-    };
-    let batch = "[spraying]\nmode = \"batch\"\n";
-    assert_eq!(warning(&format!("{SPRAYS}{second}")), None);
-    assert_eq!(
-        warning(&format!("{SPRAYS}{batch}")),
-        None,
-        "one dispatcher has all"
-    );
-    let said = warning(&format!("{SPRAYS}{second}{batch}")).expect("a warning");
-    assert!(said.contains("flow-hash"), "{said}");
-}

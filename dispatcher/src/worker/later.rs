@@ -24,12 +24,17 @@ use crate::look::{Extent, Found, Look};
 use crate::memory::Placed;
 use crate::records::{Assignment, Record, TakenBack};
 
+/// Another dispatcher that has asked an owner to give a flow up, and keeps the flow no
+/// more, is to be done with it by then.
+const ANOTHERS_TURN: Duration = Duration::from_millis(500);
+
 impl State {
     /// Something reaches beyond the boundary of a flow that has an owner.
     pub(super) fn on_next(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        self.read_on(now, &arrived.key);
         let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
             return;
         };
@@ -123,7 +128,7 @@ impl State {
     }
 
     /// What starts at the boundary is known.
-    fn on_found(&mut self, now: Duration, key: &FlowKey, found: Found) {
+    pub(super) fn on_found(&mut self, now: Duration, key: &FlowKey, found: Found) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return self.intake.forget(key);
         };
@@ -135,6 +140,7 @@ impl State {
             // An owner knows of a HEAD, and of a last request, only where it is a setup's first.
             Decision::To(choice)
                 if (choice.slot, choice.server_port) == (record.slot, record.server_port)
+                    && !record.is_releasing()
                     && !extent.is_head
                     && !extent.is_last =>
             {
@@ -194,6 +200,20 @@ impl State {
         let move_to = (epoch, record.next);
         self.waiting
             .begin(now, *key, move_to, target, extent, patience);
+        self.ask_when_nobody_else_does(now, key, record);
+    }
+
+    /// Asks the owner, once all dispatchers can know that it is asked. One of them may have
+    /// asked before this one kept the flow: if it is there, it is to end what it began.
+    fn ask_when_nobody_else_does(&mut self, now: Duration, key: &FlowKey, record: &Record) {
+        let maker = record.maker;
+        let peers = &self.shared.peers;
+        if record.is_releasing() && maker != peers.own && peers.has_living(maker) {
+            return self.waiting.defer(key, now + ANOTHERS_TURN);
+        }
+        if self.shared.records.releasing(key).is_err() {
+            self.count("record-failures");
+        }
         self.ask(key);
     }
 
@@ -214,6 +234,11 @@ impl State {
             self.waiting.end(key);
             return;
         };
+        // Another dispatcher, that kept the flow before, has moved it.
+        if self.is_elsewhere(&record, waiting.epoch) {
+            self.waiting.end(key);
+            return self.intake.forget(key);
+        }
         // Nobody can be its own older owner.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
             && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot);
@@ -241,6 +266,11 @@ impl State {
             .push(to, |out| geneve::write(&option, &packet, out));
     }
 
+    /// Is a move to that epoch too late, because another dispatcher has moved the flow?
+    fn is_elsewhere(&self, record: &Record, epoch: u32) -> bool {
+        self.shared.peers.are_there() && record.epoch.wrapping_add(1) != epoch
+    }
+
     /// Takes idle connections from owners that are to have none.
     pub(super) fn take_from_owners(&mut self, now: Duration, keys: &[FlowKey]) {
         for key in keys {
@@ -260,7 +290,7 @@ impl State {
                 Extent::default(),
                 Duration::ZERO,
             );
-            self.ask(key);
+            self.ask_when_nobody_else_does(now, key, &record);
         }
     }
 
@@ -283,7 +313,7 @@ impl State {
         self.count("kept");
         match (self.shared.records.get(key), waiting.target) {
             (Ok(Some(record)), Target::To(_)) => self.keep(now, key, &record, waiting.extent),
-            (_, Target::Nobody) => drop(self.shared.records.let_go(key)),
+            (_, Target::Nobody) => drop(self.shared.records.kept(key)),
             _ => self.intake.forget(key),
         }
     }
@@ -412,6 +442,11 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return self.intake.forget(&key);
         };
+        // Another dispatcher, that kept the flow before, has moved it.
+        if self.is_elsewhere(&record, waiting.epoch) {
+            self.count("late-releases");
+            return self.intake.forget(&key);
+        }
         let Ok(agreed) = Meta::decode(&record.option) else {
             return;
         };

@@ -1,0 +1,202 @@
+//! The other dispatchers: who of them keeps a flow, and what they are to know
+//! (docs/protocol/replication.md). Without any, all of this does nothing.
+//!
+//! ```text
+//!  records ──► herald ──► news to all peers      worker: sends them before what follows
+//!  vigil   ──► beats, lots: who keeps what       records ◄── news of the others
+//!          ──► catching up
+//! ```
+
+mod caught_up;
+mod copies;
+mod herald;
+mod proofs;
+mod vigil;
+
+pub use copies::Copies;
+pub use herald::{Herald, Told};
+pub use vigil::{PeerStatus, Vigil};
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+
+use anyhow::bail;
+use trapeze_core::config::{Config, Dispatcher, SprayMode};
+use trapeze_core::flow::FlowKey;
+use trapeze_core::membership::lots::{self, NOBODY};
+use trapeze_datapath::abi::{DISPATCHERS_MAX, Spraying};
+use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::dispatchers;
+use trapeze_datapath::map::Update;
+use trapeze_datapath::spray::SharedLots;
+
+use crate::v4;
+
+/// In the lots: this dispatcher itself. As the data path has it.
+const SELF: u16 = NOBODY;
+
+/// Another dispatcher.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Peer {
+    pub name: String,
+    pub address: Ipv4Addr,
+    /// In the data path.
+    pub slot: u16,
+}
+
+/// What all threads know of other dispatchers.
+pub struct Peers {
+    pub own: Ipv4Addr,
+    maps: Arc<DispatcherMaps>,
+    lots_key: [u8; 16],
+    lots: SharedLots,
+    peers: RwLock<Arc<Vec<Peer>>>,
+    /// Those of them that are taken for dead.
+    silent: RwLock<Vec<Ipv4Addr>>,
+    are_there: AtomicBool,
+    /// All records are here: it can keep flows.
+    caught_up: AtomicBool,
+    pub herald: Herald,
+    /// Heads that others are reading.
+    pub copies: Copies,
+    /// By worker: flows whose heads a dead dispatcher was reading, and that are kept here.
+    orphans: Vec<Mutex<Vec<FlowKey>>>,
+    status: Mutex<Vec<PeerStatus>>,
+}
+
+impl Peers {
+    pub fn new(
+        config: &Config,
+        own: &Dispatcher,
+        maps: Arc<DispatcherMaps>,
+    ) -> anyhow::Result<Self> {
+        let workers = own.workers;
+        let own = v4(own.address)?;
+        let peers = Self {
+            copies: Copies::default(),
+            orphans: (0..workers).map(|_| Mutex::default()).collect(),
+            own,
+            lots_key: lots::key(&config.name),
+            lots: SharedLots::map(&maps.lots)?,
+            peers: RwLock::default(),
+            silent: RwLock::default(),
+            are_there: AtomicBool::new(false),
+            caught_up: AtomicBool::new(false),
+            herald: Herald::new(own),
+            status: Mutex::default(),
+            maps,
+        };
+        peers.configure(config)?;
+        Ok(peers)
+    }
+
+    /// These are configured from now on.
+    pub fn configure(&self, config: &Config) -> anyhow::Result<()> {
+        let wanted = (config.dispatchers.iter())
+            .map(|dispatcher| Ok((dispatcher.name.clone(), v4(dispatcher.address)?)))
+            .filter(|other| !matches!(other, Ok((_, address)) if *address == self.own))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let Some(slots) = dispatchers::slots(&self.maps.dispatchers, &wanted)? else {
+            bail!("more than {DISPATCHERS_MAX} dispatchers: split the cluster");
+        };
+        let peers: Vec<Peer> = (wanted.into_iter().zip(slots))
+            .map(|((name, address), slot)| Peer {
+                name,
+                address,
+                slot,
+            })
+            .collect();
+        for peer in &peers {
+            let is = (&*peer.name, peer.address);
+            dispatchers::publish(&self.maps.dispatchers, peer.slot, is, self.own)?;
+        }
+        let by_flow = Spraying::new(SprayMode::FlowHash, &config.name);
+        self.maps.spraying.put(&0, &by_flow, Update::Any)?;
+        self.herald.address(&peers);
+        self.are_there.store(!peers.is_empty(), Ordering::Release);
+        *self.peers.write().expect("no thread panics with it") = Arc::new(peers);
+        Ok(())
+    }
+
+    /// Are any configured?
+    pub fn are_there(&self) -> bool {
+        self.are_there.load(Ordering::Acquire)
+    }
+
+    /// Those that are configured.
+    pub fn all(&self) -> Arc<Vec<Peer>> {
+        self.peers.read().expect("no thread panics with it").clone()
+    }
+
+    /// Is it one of them?
+    pub fn has(&self, address: Ipv4Addr) -> bool {
+        self.all().iter().any(|peer| peer.address == address)
+    }
+
+    /// Is it one of them, and not taken for dead?
+    pub fn has_living(&self, address: Ipv4Addr) -> bool {
+        let silent = self.silent.read().expect("no thread panics with it");
+        self.has(address) && !silent.contains(&address)
+    }
+
+    /// The dispatcher that keeps a flow; none: this one does.
+    pub fn keeper_of(&self, key: &FlowKey) -> Option<Ipv4Addr> {
+        if !self.are_there() {
+            return None;
+        }
+        let lot = lots::lot_of(&self.lots_key, key)?;
+        let slot = self.lots.get(lot).filter(|&slot| slot != SELF)?;
+        let peers = self.all();
+        let peer = peers.iter().find(|peer| peer.slot == slot)?;
+        Some(peer.address)
+    }
+
+    /// Does this dispatcher keep the flow?
+    pub fn keeps(&self, key: &FlowKey) -> bool {
+        self.keeper_of(key).is_none()
+    }
+
+    /// What a dispatcher was reading that is dead, and this one keeps now, is a worker's.
+    fn inherit(&self, from: Ipv4Addr) {
+        for key in self
+            .copies
+            .of(from)
+            .into_iter()
+            .filter(|key| self.keeps(key))
+        {
+            let worker = usize::from(key.client.port()) % self.orphans.len();
+            let orphans = self.orphans[worker].lock();
+            orphans.expect("no thread panics with it").push(key);
+        }
+    }
+
+    /// Flows whose heads this worker is to read on.
+    pub fn take_orphans(&self, worker: usize) -> Vec<FlowKey> {
+        let mut orphans = self.orphans[worker]
+            .lock()
+            .expect("no thread panics with it");
+        std::mem::take(&mut *orphans)
+    }
+
+    /// Are all records here?
+    pub fn has_caught_up(&self) -> bool {
+        !self.are_there() || self.caught_up.load(Ordering::Acquire)
+    }
+
+    /// How the others are, as of the latest heartbeat.
+    pub fn status(&self) -> Vec<PeerStatus> {
+        self.status
+            .lock()
+            .expect("no thread panics with it")
+            .clone()
+    }
+}
+
+/// As all of ours are, so far.
+pub fn is_v4(key: &FlowKey) -> bool {
+    matches!(
+        (key.client.ip(), key.vip.ip()),
+        (IpAddr::V4(_), IpAddr::V4(_))
+    )
+}

@@ -1,0 +1,166 @@
+//! Heads that other dispatchers are reading, as far as they have told their clients that
+//! they have them: whoever keeps such a flow next reads on from here.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::intake::Kept;
+
+/// A head has been read by then, and a backend has its bytes.
+const LIFETIME: Duration = Duration::from_secs(30);
+
+/// All of them; bounded.
+#[derive(Debug, Default)]
+pub struct Copies {
+    count: AtomicUsize,
+    held: Mutex<Held>,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    copies: HashMap<FlowKey, Copy>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct Copy {
+    kept: Kept,
+    maker: Ipv4Addr,
+    until: Duration,
+}
+
+impl Copies {
+    /// A dispatcher has told a client that it has these bytes. At most `limit` bytes are
+    /// held in all.
+    pub fn add(&self, now: Duration, maker: Ipv4Addr, kept: Kept, limit: usize) {
+        let mut held = self.held.lock().expect("no thread panics with it");
+        if held.bytes + kept.bytes.len() > limit {
+            held.copies.retain(|_, copy| copy.until > now);
+            held.bytes = held.copies.values().map(|copy| copy.kept.bytes.len()).sum();
+        }
+        if held.bytes + kept.bytes.len() <= limit {
+            held.add(now, maker, kept);
+        }
+        self.count.store(held.copies.len(), Ordering::Release);
+    }
+
+    /// What there is of a flow; it is the taker's from then on.
+    pub fn take(&self, key: &FlowKey) -> Option<Kept> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut held = self.held.lock().expect("no thread panics with it");
+        let copy = held.copies.remove(key)?;
+        held.bytes -= copy.kept.bytes.len();
+        self.count.store(held.copies.len(), Ordering::Release);
+        Some(copy.kept)
+    }
+
+    /// The flows that a dispatcher was reading.
+    pub fn of(&self, maker: Ipv4Addr) -> Vec<FlowKey> {
+        let held = self.held.lock().expect("no thread panics with it");
+        let its = held.copies.iter().filter(|(_, copy)| copy.maker == maker);
+        its.map(|(key, _)| *key).collect()
+    }
+}
+
+impl Held {
+    fn add(&mut self, now: Duration, maker: Ipv4Addr, kept: Kept) {
+        let until = now + LIFETIME;
+        let offset = kept.offset as usize;
+        if let Some(copy) = self.copies.get_mut(&kept.key) {
+            let known = &mut copy.kept;
+            let is_same = (known.isns, known.later) == (kept.isns, kept.later);
+            if is_same && offset > 0 {
+                // Anything else is a piece whose predecessor is missing: the head is lost.
+                if offset <= known.bytes.len() {
+                    self.bytes -= known.bytes.len();
+                    known.bytes.truncate(offset);
+                    known.bytes.extend_from_slice(&kept.bytes);
+                    self.bytes += known.bytes.len();
+                    (known.heard, known.window) = (kept.heard, kept.window);
+                    known.timestamps = kept.timestamps;
+                    (copy.maker, copy.until) = (maker, until);
+                }
+                return;
+            }
+            self.bytes -= known.bytes.len();
+        }
+        if offset > 0 {
+            self.copies.remove(&kept.key);
+            return;
+        }
+        self.bytes += kept.bytes.len();
+        let copy = Copy { kept, maker, until };
+        self.copies.insert(copy.kept.key, copy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trapeze_core::flow::Handshake;
+    use trapeze_core::intake::Isns;
+    use trapeze_core::seq::{ClientSeq, ServerSeq};
+
+    const D1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const NOW: Duration = Duration::from_secs(100);
+
+    fn kept(port: u16, isn: u32, offset: u32, bytes: &[u8]) -> Kept {
+        Kept {
+            key: FlowKey {
+                client: ([192, 0, 2, 1], port).into(),
+                vip: ([10, 77, 0, 100], 80).into(),
+            },
+            isns: Isns {
+                client: ClientSeq::new(isn),
+                server: ServerSeq::new(7),
+            },
+            cookie: ServerSeq::new(7),
+            later: false,
+            handshake: Handshake::default(),
+            offset,
+            heard: ServerSeq::new(8),
+            window: 1,
+            timestamps: None,
+            bytes: bytes.to_vec(),
+        }
+    }
+
+    #[test]
+    fn pieces_come_together() {
+        let copies = Copies::default();
+        let key = kept(1, 0, 0, b"").key;
+        copies.add(NOW, D1, kept(1, 5, 0, b"GET "), 100);
+        copies.add(NOW, D1, kept(1, 5, 4, b"/ HT"), 100);
+        assert_eq!(copies.of(D1), [key]);
+        assert_eq!(copies.of(Ipv4Addr::LOCALHOST), []);
+        // Again, and one behind a gap.
+        copies.add(NOW, D1, kept(1, 5, 4, b"/ HTTP"), 100);
+        copies.add(NOW, D1, kept(1, 5, 20, b"late"), 100);
+        assert_eq!(copies.take(&key).expect("it is there").bytes, b"GET / HTTP");
+        assert_eq!(copies.take(&key), None);
+        // Another connection takes the place, and one whose beginning is missing does not stay.
+        copies.add(NOW, D1, kept(1, 5, 0, b"POST"), 100);
+        copies.add(NOW, D1, kept(1, 6, 0, b"PUT "), 100);
+        assert_eq!(copies.take(&key).expect("it is there").bytes, b"PUT ");
+        copies.add(NOW, D1, kept(1, 5, 4, b"POST"), 100);
+        assert_eq!(copies.take(&key), None);
+    }
+
+    #[test]
+    fn they_are_bounded_and_forgotten() {
+        let copies = Copies::default();
+        for port in 0..20 {
+            copies.add(NOW, D1, kept(port, 5, 0, &[b'x'; 10]), 100);
+        }
+        assert_eq!(copies.of(D1).len(), 10);
+        let later = NOW + LIFETIME;
+        copies.add(later, D1, kept(99, 5, 0, &[b'x'; 10]), 100);
+        assert_eq!(copies.of(D1), [kept(99, 5, 0, b"").key]);
+    }
+}

@@ -1,0 +1,496 @@
+//! The thread that is busy with the other dispatchers: heartbeats go out, answers come in,
+//! and from who is there follows who keeps which flows; news come in and are applied; who
+//! begins catches up. The rules are core's (core/src/membership, core/src/replica); here
+//! are the socket, the clock and the maps.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use trapeze_core::config::{Dispatcher, SprayMode};
+use trapeze_core::membership::lots::{Holder, Lots};
+use trapeze_core::membership::watch::{State, Watch, Watched};
+use trapeze_core::membership::{Presence, Workload};
+use trapeze_core::replica::part::Step;
+use trapeze_core::replica::stream::Heard;
+use trapeze_core::replica::{self, Entry, Head, Message, What};
+use trapeze_core::wire::meta::{Keys, Kind};
+use trapeze_core::wire::{geneve, ipv4};
+use trapeze_datapath::abi::PEERS_PORT;
+use trapeze_datapath::clock;
+use trapeze_datapath::dispatchers;
+use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
+
+use super::caught_up::{Lesson, Pupil};
+use super::herald::{NO_PROTOCOL, enclose, option};
+use super::proofs::{self, Silent};
+use super::{Peer, SELF};
+use crate::{Shared, v4, workload};
+
+const PADDING: [u8; 20] = [0; 20];
+/// The end of the news is told at least this often.
+const TAIL_INTERVAL: Duration = Duration::from_secs(1);
+/// What is lacking is not asked for again so soon.
+const LACKING_INTERVAL: Duration = Duration::from_millis(20);
+/// What other threads have to tell waits no longer.
+const LONGEST_SILENCE: Duration = Duration::from_millis(50);
+
+/// What commands are told is no older than this and a heartbeat.
+const SHOW_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How another dispatcher is, as this one sees it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PeerStatus {
+    /// Its name.
+    pub name: String,
+    /// Its own address.
+    pub address: String,
+    /// `unknown`, `alive` or `silent`.
+    pub state: String,
+    /// It has caught up, and does not leave.
+    pub fit: bool,
+    /// Of 65,536: it keeps the flows of so many lots.
+    pub lots: usize,
+    /// Messages of its that did not come, and are asked for.
+    pub lacking: usize,
+}
+
+pub struct Vigil {
+    shared: Arc<Shared>,
+    socket: UdpSocket,
+    peers: Arc<Vec<Peer>>,
+    watch: Watch,
+    lots: Lots,
+    holders: Vec<Holder>,
+    /// By peer.
+    heard: HashMap<Ipv4Addr, Heard>,
+    lacking_asked: HashMap<Ipv4Addr, Duration>,
+    lessons: HashMap<Ipv4Addr, Lesson>,
+    pupil: Option<Pupil>,
+    /// They did not answer an asking.
+    useless: Vec<Ipv4Addr>,
+    tail_told: (u32, Duration),
+    silent: Silent,
+    outbox: Outbox,
+    show_at: Duration,
+    generation: u64,
+}
+
+impl Vigil {
+    pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
+        let address = SocketAddrV4::new(v4(own.address)?, PEERS_PORT);
+        let socket = UdpSocket::bind(address, 0, 1)
+            .map_err(|e| anyhow::anyhow!("cannot bind UDP {address}: {e}"))?;
+        let now = clock::monotonic();
+        // Numbers go on where the daemon before stopped: it used fewer than one in 10 ms.
+        let number = clock::cluster().as_millis() as u32;
+        let interval = shared.cluster().config.spraying.heartbeat;
+        let peers = shared.peers.all();
+        let mut watch = Watch::new(interval, now, number);
+        peers.iter().for_each(|_| watch.add(State::Unknown));
+        let mut vigil = Self {
+            generation: 0,
+            lots: Lots::default(),
+            holders: Vec::new(),
+            heard: HashMap::new(),
+            lacking_asked: HashMap::new(),
+            lessons: HashMap::new(),
+            pupil: None,
+            useless: Vec::new(),
+            tail_told: (0, Duration::ZERO),
+            silent: Silent::default(),
+            outbox: Outbox::default(),
+            show_at: Duration::ZERO,
+            watch,
+            socket,
+            peers,
+            shared,
+        };
+        vigil.deal(true)?;
+        Ok(vigil)
+    }
+
+    /// Watches until the daemon stops.
+    pub fn run(mut self) -> anyhow::Result<()> {
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            let count = self.socket.receive(self.wait(clock::monotonic()))?;
+            let now = clock::monotonic();
+            let cluster = self.shared.cluster();
+            for index in 0..count {
+                self.hear(now, index, &cluster.keys)?;
+            }
+            let reloaded = self.follow_reload(now)?;
+            let changes = self.watch.judge(now);
+            for change in &changes {
+                let peer = &self.peers[change.member];
+                println!("{} is {}", peer.name, change.state.name());
+            }
+            self.catch_up(now, &cluster.keys)?;
+            self.deal(reloaded)?;
+            for change in changes
+                .iter()
+                .filter(|change| change.state == State::Silent)
+            {
+                self.shared.peers.inherit(self.peers[change.member].address);
+            }
+            if let Some(number) = self.watch.beat(now) {
+                self.ask_all(number, &cluster.keys);
+                self.tell_the_tail(now, &cluster.keys);
+                if now >= self.show_at {
+                    self.show_at = now + SHOW_INTERVAL;
+                    self.show();
+                }
+            }
+            self.ask_for_what_is_lacking(now, &cluster.keys);
+            self.silent.tell(now, &self.shared.peers)?;
+            self.socket.send(&self.outbox);
+            self.outbox.clear();
+            self.shared.peers.herald.send(&self.socket, &cluster.keys);
+        }
+        Ok(())
+    }
+
+    fn wait(&self, now: Duration) -> Duration {
+        if self.peers.is_empty() {
+            return LONGEST_WAIT;
+        }
+        let due = [Some(self.watch.due()), self.pupil.as_ref().map(Pupil::due)];
+        let due = due.into_iter().flatten().min().unwrap_or(now);
+        due.saturating_sub(now).min(LONGEST_SILENCE)
+    }
+
+    fn hear(&mut self, now: Duration, index: usize, keys: &Keys) -> anyhow::Result<()> {
+        let own = self.shared.peers.own;
+        let (datagram, _) = self.socket.datagram(index);
+        // The data path has checked the tag, if it was there.
+        let Ok(packet) = geneve::open(datagram, own.into(), keys) else {
+            return Ok(());
+        };
+        let Ok(inner) = ipv4::Packet::parse(packet.inner) else {
+            return Ok(());
+        };
+        match packet.meta.kind {
+            Kind::BeatReply(said) => {
+                // Whom we have asked stands in the packet that they give back.
+                let asked = inner.destination();
+                let place = self.peers.iter().position(|peer| peer.address == asked);
+                let is_dispatcher = !matches!(said, Presence::Spray(_));
+                if let Some(place) = place.filter(|_| is_dispatcher) {
+                    self.watch.hear(now, place, packet.meta.epoch, said);
+                }
+                Ok(())
+            }
+            Kind::Records => {
+                let sender = inner.source();
+                let message = inner.payload().to_vec();
+                match replica::open(&message, sender, keys) {
+                    Some(message) if self.shared.peers.has(sender) => {
+                        self.listen(sender, &message, keys)
+                    }
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A peer has said something.
+    fn listen(
+        &mut self,
+        sender: Ipv4Addr,
+        message: &Message<'_>,
+        keys: &Keys,
+    ) -> anyhow::Result<()> {
+        let Head {
+            stream,
+            number,
+            what,
+        } = message.head;
+        let own = self.shared.peers.own;
+        match what {
+            What::News => {
+                let heard = self.heard.entry(sender).or_default();
+                if heard.news(stream, number) {
+                    self.learn(sender, message)?;
+                }
+            }
+            What::Tail => self.heard.entry(sender).or_default().tail(stream, number),
+            What::Lacking => {
+                let (ours, _) = self.shared.peers.herald.tail();
+                let mut gone = Vec::new();
+                for entry in message.entries() {
+                    let Entry::Number(number) = entry else {
+                        continue;
+                    };
+                    let herald = &self.shared.peers.herald;
+                    if stream != ours || !herald.again(number, sender, keys, &mut self.outbox) {
+                        entry.write(&mut gone);
+                    }
+                }
+                if !gone.is_empty() {
+                    let head = Head {
+                        what: What::Gone,
+                        ..message.head
+                    };
+                    let message = head.seal(own, keys, &gone);
+                    enclose(&mut self.outbox, own, sender, keys, 0, &message);
+                }
+            }
+            What::Gone => {
+                let heard = self.heard.entry(sender).or_default();
+                let mut is_gap = false;
+                for entry in message.entries() {
+                    if let Entry::Number(number) = entry {
+                        is_gap |= heard.gone(number);
+                    }
+                }
+                if is_gap && self.pupil.is_none() {
+                    self.pupil = Some(Pupil::new(sender, asking_name()));
+                }
+            }
+            What::Ask => {
+                let lesson = self.lessons.entry(sender).or_default();
+                let asked = (stream, number);
+                if lesson.answer(asked, &self.shared.maps, &self.shared.records)? {
+                    lesson.say(own, sender, keys, &mut self.outbox);
+                    self.socket.send(&self.outbox);
+                    self.outbox.clear();
+                }
+            }
+            What::Part { .. } => {
+                let Some(pupil) = self.pupil.as_mut().filter(|p| p.teacher == sender) else {
+                    return Ok(());
+                };
+                let step = pupil.take(&message.head);
+                if step == Step::Late {
+                    return Ok(());
+                }
+                self.learn(sender, message)?;
+                if step == Step::Done {
+                    self.pupil = None;
+                    self.begin_to_keep()?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn learn(&self, sender: Ipv4Addr, message: &Message<'_>) -> anyhow::Result<()> {
+        let records = &self.shared.records;
+        let limit = self.shared.cluster().config.limits.reading_bytes;
+        for entry in message.entries() {
+            match entry {
+                Entry::Record(record) => records.apply(&record)?,
+                Entry::Seen(seen) => records.refresh(&seen)?,
+                Entry::Bytes(kept) => {
+                    let copies = &self.shared.peers.copies;
+                    copies.add(clock::monotonic(), sender, kept, limit);
+                }
+                Entry::Proved(proved) => proofs::learn(&self.shared.peers, &proved)?,
+                Entry::Number(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Who begins asks somebody for all there is.
+    fn catch_up(&mut self, now: Duration, keys: &Keys) -> anyhow::Result<()> {
+        let own = self.shared.peers.own;
+        if self.peers.is_empty() {
+            return Ok(());
+        }
+        if self.pupil.is_none() && !self.shared.peers.has_caught_up() {
+            let members = || self.peers.iter().zip(self.watch.members());
+            let alive = |(_, watched): &(&Peer, &Watched)| watched.state == State::Alive;
+            let useful = |(peer, _): &(&Peer, &Watched)| !self.useless.contains(&peer.address);
+            let knows = |(_, watched): &(&Peer, &Watched)| is_fit(watched);
+            let teacher = (members().filter(alive).filter(useful).find(knows))
+                .or_else(|| members().filter(alive).find(useful));
+            match teacher {
+                Some((peer, _)) => {
+                    println!("catching up from {}", peer.name);
+                    self.pupil = Some(Pupil::new(peer.address, asking_name()));
+                }
+                None if self.watch.has_judged() => self.begin_to_keep()?,
+                None => {}
+            }
+        }
+        if let Some(pupil) = &mut self.pupil
+            && !pupil.ask(now, own, keys, &mut self.outbox)
+        {
+            self.useless.push(pupil.teacher);
+            self.pupil = None;
+        }
+        Ok(())
+    }
+
+    fn begin_to_keep(&mut self) -> anyhow::Result<()> {
+        if !self.shared.peers.has_caught_up() {
+            self.shared.peers.caught_up.store(true, Ordering::Release);
+            self.useless.clear();
+            println!("has caught up");
+            workload::publish(&self.shared, Some(Workload::IDLE))?;
+        }
+        Ok(())
+    }
+
+    fn follow_reload(&mut self, now: Duration) -> anyhow::Result<bool> {
+        let generation = self.shared.generation.load(Ordering::Acquire);
+        if generation == self.generation {
+            return Ok(false);
+        }
+        self.generation = generation;
+        let old = std::mem::replace(&mut self.peers, self.shared.peers.all());
+        let from: Vec<Option<usize>> = (self.peers.iter())
+            .map(|peer| old.iter().position(|was| was == peer))
+            .collect();
+        self.watch.rearrange(&from);
+        let interval = self.shared.cluster().config.spraying.heartbeat;
+        self.watch.set_interval(now, interval);
+        let known = |address: &Ipv4Addr| self.peers.iter().any(|peer| peer.address == *address);
+        self.heard.retain(|address, _| known(address));
+        self.lessons.retain(|address, _| known(address));
+        Ok(true)
+    }
+
+    /// Deals the lots, to those that are fit, if that comes out otherwise than before.
+    fn deal(&mut self, reloaded: bool) -> anyhow::Result<()> {
+        let holders = self.keepers();
+        if holders == self.holders && !reloaded {
+            return Ok(());
+        }
+        self.lots.fill(SprayMode::FlowHash, &holders);
+        self.shared.peers.lots.set(self.lots.slots());
+        self.holders = holders;
+        let is_used = |slot| self.peers.iter().any(|peer| peer.slot == slot);
+        dispatchers::retire(&self.shared.maps.dispatchers, is_used)?;
+        let members = self.peers.iter().zip(self.watch.members());
+        let silent = members
+            .filter(|(_, watched)| watched.state == State::Silent)
+            .map(|(peer, _)| peer.address);
+        *(self.shared.peers.silent.write()).expect("no thread panics with it") = silent.collect();
+        Ok(())
+    }
+
+    /// Those that keep flows: docs/protocol/replication.md 1.1. Not us before we have heard
+    /// who is there.
+    fn keepers(&self) -> Vec<Holder> {
+        let holder = |peer: &Peer| Holder::new(peer.slot, &peer.name, Workload::IDLE);
+        let own = Holder::new(SELF, &self.shared.node.name, Workload::IDLE);
+        let members = || self.peers.iter().zip(self.watch.members());
+        let leaving = self.shared.leaving.load(Ordering::Relaxed);
+        let mut fit: Vec<Holder> = members()
+            .filter(|(_, watched)| watched.state == State::Alive && is_fit(watched))
+            .map(|(peer, _)| holder(peer))
+            .collect();
+        if self.shared.peers.has_caught_up() && !leaving {
+            fit.push(own);
+        }
+        if !fit.is_empty() {
+            return fit;
+        }
+        let perhaps = |state| match state {
+            State::Alive => true,
+            State::Unknown => !self.watch.has_judged(),
+            State::Silent => false,
+        };
+        let there: Vec<Holder> = members()
+            .filter(|(_, watched)| perhaps(watched.state))
+            .map(|(peer, _)| holder(peer))
+            .collect();
+        match there.is_empty() {
+            true => vec![own],
+            false => there,
+        }
+    }
+
+    /// A beat that is lost is a beat missed.
+    fn ask_all(&mut self, number: u32, keys: &Keys) {
+        let own = self.shared.peers.own;
+        for peer in self.peers.iter() {
+            let mut inner = Vec::new();
+            ipv4::write_header(own, peer.address, NO_PROTOCOL, PADDING.len(), &mut inner);
+            inner.extend_from_slice(&PADDING);
+            let kind = Kind::Beat(Presence::Dispatcher { workload: None });
+            let option = option(kind, number, peer.address, &inner, keys);
+            // To the data path, which answers to the port that this comes from.
+            let to = SocketAddrV4::new(peer.address, PEERS_PORT);
+            (self.outbox).push(to, |out| geneve::write(&option, &inner, out));
+        }
+    }
+
+    fn tell_the_tail(&mut self, now: Duration, keys: &Keys) {
+        let (stream, last) = self.shared.peers.herald.tail();
+        let (told, at) = self.tail_told;
+        if told == last && now < at + TAIL_INTERVAL {
+            return;
+        }
+        self.tail_told = (last, now);
+        let own = self.shared.peers.own;
+        let head = Head {
+            stream,
+            number: last,
+            what: What::Tail,
+        };
+        let message = head.seal(own, keys, &[]);
+        for peer in self.peers.iter() {
+            enclose(&mut self.outbox, own, peer.address, keys, last, &message);
+        }
+    }
+
+    fn ask_for_what_is_lacking(&mut self, now: Duration, keys: &Keys) {
+        let own = self.shared.peers.own;
+        for (&peer, heard) in &self.heard {
+            let Some((stream, numbers)) = heard.lacking() else {
+                continue;
+            };
+            let asked = self.lacking_asked.entry(peer).or_default();
+            if now < *asked + LACKING_INTERVAL {
+                continue;
+            }
+            *asked = now;
+            let mut body = Vec::new();
+            for number in numbers {
+                Entry::Number(number).write(&mut body);
+            }
+            let head = Head {
+                stream,
+                number: 0,
+                what: What::Lacking,
+            };
+            let message = head.seal(own, keys, &body);
+            enclose(&mut self.outbox, own, peer, keys, 0, &message);
+        }
+    }
+
+    fn show(&self) {
+        let members = self.peers.iter().zip(self.watch.members());
+        let status = members.map(|(peer, watched)| PeerStatus {
+            name: peer.name.clone(),
+            address: peer.address.to_string(),
+            state: watched.state.name().into(),
+            fit: is_fit(watched),
+            lots: self.lots.share(peer.slot),
+            lacking: (self.heard.get(&peer.address))
+                .and_then(Heard::lacking)
+                .map_or(0, |(_, numbers)| numbers.len()),
+        });
+        *(self.shared.peers.status.lock()).expect("no thread panics with it") = status.collect();
+    }
+}
+
+/// It says a workload factor: it has caught up, and its daemon is there.
+fn is_fit(watched: &Watched) -> bool {
+    matches!(
+        watched.said,
+        Some(Presence::Dispatcher { workload: Some(_) })
+    )
+}
+
+/// Not that of an asking before.
+fn asking_name() -> u32 {
+    clock::cluster().as_millis() as u32
+}

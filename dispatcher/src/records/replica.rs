@@ -1,0 +1,341 @@
+//! Records as the other dispatchers have them: what of a change they are told, and what
+//! becomes here of what they tell (docs/protocol/replication.md §4). Slots and clocks are
+//! this host's own; backends travel as addresses, times as how long ago.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::RwLock;
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::head::Expected;
+use trapeze_core::replica::record::{Numbers, Place};
+use trapeze_core::replica::{self, Entry, Seen};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta::Meta;
+use trapeze_datapath::abi::{
+    self, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_RELEASING, MARK_TUNNEL, Pod,
+};
+use trapeze_datapath::clock;
+use trapeze_datapath::map::Update;
+
+use super::Records;
+use crate::peers;
+
+/// Of the marks those that hold at every dispatcher.
+const MARKS: u32 = MARK_TUNNEL | MARK_PIPELINES | MARK_RELEASING;
+/// Who has seen packets of a flow says so, once in so long.
+const REFRESH: Duration = Duration::from_secs(15);
+
+/// Which slot each backend's address has here, and the other way round.
+#[derive(Debug, Default)]
+pub struct Slots(RwLock<(HashMap<Ipv4Addr, u32>, HashMap<u32, Ipv4Addr>)>);
+
+impl Slots {
+    /// These are known from now on.
+    pub fn set(&self, all: impl Iterator<Item = (u32, IpAddr)>) {
+        let (mut slots, mut addresses) = (HashMap::new(), HashMap::new());
+        for (slot, address) in all {
+            if let IpAddr::V4(address) = address {
+                slots.insert(address, slot);
+                addresses.insert(slot, address);
+            }
+        }
+        *self.0.write().expect("no thread panics with it") = (slots, addresses);
+    }
+
+    fn slot(&self, address: Ipv4Addr) -> Option<u32> {
+        let known = self.0.read().expect("no thread panics with it");
+        known.0.get(&address).copied()
+    }
+
+    fn address(&self, slot: u32) -> Option<Ipv4Addr> {
+        let known = self.0.read().expect("no thread panics with it");
+        known.1.get(&slot).copied()
+    }
+}
+
+impl Records {
+    /// Writes a record that has changed, and has the others told. Every change of a record
+    /// goes this way. `old` is what was there.
+    pub(super) fn put(
+        &self,
+        key: &abi::FlowKey,
+        flow: &mut Flow,
+        old: Option<&Flow>,
+        update: Update,
+    ) -> io::Result<()> {
+        let known = old.map_or(0, |old| old.version);
+        flow.version = known;
+        let is_private = flow.state == FlowState::Reading as u32 && known == 0;
+        let is_known = |old: &Flow| known != 0 && what_others_know(old) == what_others_know(flow);
+        if !self.peers.are_there() || is_private || old.is_some_and(is_known) {
+            return self.maps.flows.put(key, flow, update);
+        }
+        self.raise_version(flow);
+        self.maps.flows.put(key, flow, update)?;
+        self.tell(key, flow);
+        Ok(())
+    }
+
+    fn raise_version(&self, flow: &mut Flow) {
+        flow.version = flow.version.wrapping_add(1).max(1);
+        flow.maker = self.peers.own.octets();
+        flow.told = flow.state;
+        flow.refreshed_ns = clock::monotonic().as_nanos() as u64;
+    }
+
+    fn tell(&self, key: &abi::FlowKey, flow: &Flow) {
+        if let Some(record) = self.record_of(key, flow) {
+            self.peers.herald.tell(&Entry::Record(record));
+        }
+    }
+
+    fn record_of(&self, key: &abi::FlowKey, flow: &Flow) -> Option<replica::Record> {
+        let key = FlowKey::from(*key);
+        let has_backend =
+            ![FlowState::Reading, FlowState::Vacant].contains(&FlowState::from_raw(flow.state)?);
+        let backend = match self.slots.address(flow.backend) {
+            Some(address) => address,
+            None if has_backend => return None,
+            None => Ipv4Addr::UNSPECIFIED,
+        };
+        let now = clock::monotonic().as_nanos() as u64;
+        let ago_ms = |then: u64| (now.saturating_sub(then) / 1_000_000).min(u32::MAX.into()) as u32;
+        peers::is_v4(&key).then(|| replica::Record {
+            key,
+            version: flow.version,
+            maker: flow.maker.into(),
+            option: flow.meta,
+            client_isn: ClientSeq::new(flow.client_isn),
+            server_isn: ServerSeq::new(flow.server_isn),
+            cookie: ServerSeq::new(flow.cookie),
+            backend,
+            state: flow.state as u8,
+            expect: flow.expect as u8,
+            marks: (flow.marks & MARKS) as u8,
+            class: flow.class,
+            pool: flow.pool as u16,
+            kind: flow.kind,
+            next: ClientSeq::new(flow.next),
+            requests: flow.requests,
+            numbers: numbers(flow),
+            asked_ack: ServerSeq::new(flow.asked_ack),
+            object: flow.object,
+            idle_ms: ago_ms(flow.last_seen_ns),
+            age_ms: ago_ms(flow.created_ns),
+        })
+    }
+
+    /// A record for somebody who catches up; none of what is nobody else's affair. One that
+    /// was made before there were others is theirs too from now on.
+    pub fn to_be_told(
+        &self,
+        key: &abi::FlowKey,
+        flow: &Flow,
+    ) -> io::Result<Option<replica::Record>> {
+        let is_private = flow.state == FlowState::Reading as u32 && flow.version == 0;
+        if is_private || flow.marks & MARK_MOVING != 0 {
+            return Ok(None);
+        }
+        if flow.version != 0 {
+            return Ok(self.record_of(key, flow));
+        }
+        let _changing = self.changing();
+        let Some(mut flow) = self.maps.flows.get(key)? else {
+            return Ok(None);
+        };
+        if flow.version == 0 {
+            self.raise_version(&mut flow);
+            self.maps.flows.put(key, &flow, Update::Replace)?;
+        }
+        Ok(self.record_of(key, &flow))
+    }
+
+    /// Another dispatcher has told a record. What is here stays, if that is later.
+    pub fn apply(&self, record: &replica::Record) -> io::Result<()> {
+        let Some(state) = FlowState::from_raw(record.state.into()) else {
+            return Ok(());
+        };
+        let can_be = Meta::decode(&record.option).is_ok()
+            && Expected::from_number(record.expect.into()).is_some();
+        let has_backend = ![FlowState::Reading, FlowState::Vacant].contains(&state);
+        let slot = match self.slots.slot(record.backend) {
+            Some(slot) => slot,
+            // Its configuration is another one: its packets go to the flow's keeper.
+            None if has_backend => return Ok(()),
+            None => 0,
+        };
+        if !can_be {
+            return Ok(());
+        }
+        let key = abi::FlowKey::from(record.key);
+        let _changing = self.changing();
+        let old = self.maps.flows.get(&key)?;
+        if old.is_some_and(|old| !is_newer(record, &old)) {
+            return Ok(());
+        }
+        let mut flow = flow_of(record, slot);
+        if let Some(old) = &old {
+            flow.syn_isn = old.syn_isn;
+            flow.syn_seen_ns = old.syn_seen_ns;
+            if old.cookie == flow.cookie {
+                meet(&mut flow, &numbers(old), old.last_seen_ns);
+                flow.created_ns = old.created_ns;
+                flow.packets = old.packets;
+                flow.bytes = old.bytes;
+            }
+        }
+        match self.maps.flows.put(&key, &flow, Update::Any) {
+            // The table is full: its packets go to the flow's keeper.
+            Err(e) if e.raw_os_error() == Some(libc::E2BIG) => return Ok(()),
+            done => done?,
+        }
+        if old.is_none() {
+            // What its proof was for is done: encapsulation.md 8.4.
+            let proof = self.maps.proofs.get(&key)?;
+            if proof.is_some_and(|proof| proof.server_isn == flow.cookie) {
+                self.maps.proofs.delete(&key)?;
+            }
+        }
+        if let Some(old) = &old {
+            if old.state == FlowState::Established as u32 {
+                self.loads.closed(old.backend);
+            }
+            self.loads.finished(old.backend, old.charge_us);
+        }
+        if flow.state == FlowState::Established as u32 {
+            self.loads.opened(flow.backend, 0);
+        }
+        Ok(())
+    }
+
+    /// Another dispatcher has seen packets of a flow.
+    pub fn refresh(&self, seen: &Seen) -> io::Result<()> {
+        let key = abi::FlowKey::from(seen.key);
+        let _changing = self.changing();
+        let Some(mut flow) = self.maps.flows.get(&key)? else {
+            return Ok(());
+        };
+        if flow.cookie != seen.cookie.raw() {
+            return Ok(());
+        }
+        let now = clock::monotonic().as_nanos() as u64;
+        let then = now.saturating_sub(u64::from(seen.idle_ms) * 1_000_000);
+        meet(&mut flow, &seen.numbers, then);
+        flow.refreshed_ns = now;
+        self.maps.flows.put(&key, &flow, Update::Replace)
+    }
+
+    /// What the others are to know of a flow that the data path alone has changed: its end,
+    /// if this dispatcher keeps it, and now and then that it lives.
+    pub fn tell_what_has_been_seen(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<()> {
+        if flow.version == 0 || !self.peers.are_there() {
+            return Ok(());
+        }
+        let name = FlowKey::from(*key);
+        let has_ended = flow.state != flow.told && self.peers.keeps(&name);
+        let refreshed = Duration::from_nanos(flow.refreshed_ns);
+        let now = clock::monotonic();
+        let lives = flow.last_seen_ns > flow.refreshed_ns && now >= refreshed + REFRESH;
+        if !has_ended && !lives {
+            return Ok(());
+        }
+        let _changing = self.changing();
+        let Some(mut flow) = self.maps.flows.get(key)? else {
+            return Ok(());
+        };
+        if has_ended {
+            self.raise_version(&mut flow);
+            self.maps.flows.put(key, &flow, Update::Replace)?;
+            self.tell(key, &flow);
+            return Ok(());
+        }
+        flow.refreshed_ns = now.as_nanos() as u64;
+        self.maps.flows.put(key, &flow, Update::Replace)?;
+        let idle = flow.refreshed_ns.saturating_sub(flow.last_seen_ns) / 1_000_000;
+        self.peers.herald.tell(&Entry::Seen(Seen {
+            key: name,
+            cookie: ServerSeq::new(flow.cookie),
+            numbers: numbers(&flow),
+            idle_ms: idle as u32,
+        }));
+        Ok(())
+    }
+}
+
+fn numbers(flow: &Flow) -> Numbers {
+    Numbers {
+        end: ClientSeq::new(flow.last_seq),
+        heard: ServerSeq::new(flow.last_ack),
+        window: flow.window as u16,
+    }
+}
+
+/// What somebody else has seen of the client counts here, too.
+fn meet(flow: &mut Flow, theirs: &Numbers, seen_ns: u64) {
+    let ours = numbers(flow);
+    if ours.heard.at_or_before(theirs.heard) {
+        flow.window = theirs.window.into();
+    }
+    flow.last_seq = ours.end.later_of(theirs.end).raw();
+    flow.last_ack = ours.heard.later_of(theirs.heard).raw();
+    flow.last_seen_ns = flow.last_seen_ns.max(seen_ns);
+}
+
+/// All of a record that is not counted or aged by each dispatcher for itself.
+fn what_others_know(flow: &Flow) -> impl PartialEq + use<> {
+    (
+        (flow.meta, flow.client_isn, flow.server_isn, flow.cookie),
+        (flow.backend, flow.state, flow.next, flow.expect),
+        (flow.requests, flow.asked_ack, flow.marks & MARKS),
+    )
+}
+
+/// Does it come after what is here (4.2)?
+fn is_newer(record: &replica::Record, here: &Flow) -> bool {
+    if here.version == 0 && here.state == FlowState::Reading as u32 {
+        // A head that is being read here is another connection's, or has been decided.
+        return here.cookie == record.cookie.raw();
+    }
+    let [.., a, b, c, d] = *here.meta.first_chunk::<8>().expect("it is longer");
+    record.place().is_after(&Place {
+        epoch: u32::from_be_bytes([a, b, c, d]),
+        version: here.version,
+        maker: here.maker.into(),
+    })
+}
+
+fn flow_of(record: &replica::Record, slot: u32) -> Flow {
+    let now = clock::monotonic().as_nanos() as u64;
+    let then = |ago_ms: u32| now.saturating_sub(u64::from(ago_ms) * 1_000_000);
+    Flow {
+        meta: record.option,
+        client_isn: record.client_isn.raw(),
+        server_isn: record.server_isn.raw(),
+        backend: slot,
+        state: record.state.into(),
+        last_seq: record.numbers.end.raw(),
+        last_ack: record.numbers.heard.raw(),
+        window: record.numbers.window.into(),
+        pool: record.pool.into(),
+        created_ns: then(record.age_ms),
+        last_seen_ns: then(record.idle_ms),
+        asked_ns: now,
+        object: record.object,
+        kind: record.kind,
+        class: record.class,
+        marks: u32::from(record.marks) & MARKS,
+        next: record.next.raw(),
+        expect: record.expect.into(),
+        asked_ack: record.asked_ack.raw(),
+        requests: record.requests,
+        cookie: record.cookie.raw(),
+        version: record.version.max(1),
+        maker: record.maker.octets(),
+        told: record.state.into(),
+        refreshed_ns: now,
+        ..Flow::zeroed()
+    }
+}

@@ -1,0 +1,45 @@
+//! What backends say about a flow comes to the dispatcher that they heard last: it goes on
+//! to the one that keeps the flow (docs/protocol/replication.md 2.5).
+
+use std::net::SocketAddrV4;
+
+use trapeze_core::intake::Arrived;
+use trapeze_core::wire::geneve::{self, Encapsulated};
+use trapeze_core::wire::meta::{Binding, Kind};
+use trapeze_datapath::abi::GENEVE_PORT;
+
+use super::State;
+
+impl State {
+    /// Sends a backend's word on, if it is another dispatcher's to hear. What comes from a
+    /// dispatcher has been sent on already.
+    pub(super) fn relay(&mut self, packet: &Encapsulated<'_>, from: SocketAddrV4) -> bool {
+        let is_a_backends_word = matches!(
+            packet.meta.kind,
+            Kind::Refused(_)
+                | Kind::Held(_)
+                | Kind::Released { .. }
+                | Kind::Done
+                | Kind::Vacated { .. }
+        );
+        let peers = &self.shared.peers;
+        if !is_a_backends_word || !peers.are_there() || peers.has(*from.ip()) {
+            return false;
+        }
+        let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) else {
+            return false;
+        };
+        let Some(keeper) = peers.keeper_of(&arrived.key) else {
+            return false;
+        };
+        let Some(binding) = Binding::of_packet(keeper.into(), packet.inner) else {
+            return false;
+        };
+        let option = packet.meta.seal(&self.cluster.keys, &binding);
+        let to = SocketAddrV4::new(keeper, GENEVE_PORT);
+        self.to_backends
+            .push(to, |out| geneve::write(&option, packet.inner, out));
+        self.count("relayed");
+        true
+    }
+}
