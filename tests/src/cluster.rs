@@ -245,6 +245,11 @@ impl Cluster {
         trapeze_dispatcher::ask(&self.control(), &Request::Status).expect("the daemon answers")
     }
 
+    /// What a dispatcher's daemon says of itself, if it is there to answer; up to 200 ms old.
+    pub fn dispatch_status(&self, name: &str) -> Option<Status> {
+        trapeze_dispatcher::ask(&self.control_of(name), &Request::Status).ok()
+    }
+
     /// What d1's daemon says of a backend.
     pub fn backend(&self, name: &str) -> BackendStatus {
         let all: Vec<BackendStatus> =

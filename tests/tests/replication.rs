@@ -1,0 +1,410 @@
+//! Several dispatchers as one: every packet through another one than the packet before, and
+//! one after another dies (docs/protocol/replication.md).
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use trapeze_core::config::SprayMode;
+use trapeze_core::flow::FlowKey;
+use trapeze_core::membership::Workload;
+use trapeze_core::membership::lots::{self, Holder, Lots};
+use trapeze_datapath::abi::FlowState;
+use trapeze_lab::{Options, Process};
+use trapeze_tests::{Cluster, Connection, VIP, same, until};
+
+const DISPATCHERS: [&str; 4] = ["d1", "d2", "d3", "d4"];
+
+/// Two sprays that deal packets in turn, one each, to four dispatchers.
+fn scattered(test: &str, change: impl FnOnce(&mut Options)) -> Cluster {
+    let cluster = Cluster::with(test, |options| {
+        options.sprays = Some(2);
+        options.dispatchers = Some(4);
+        options.backends = Some(2);
+        change(options);
+    });
+    let config = cluster.config();
+    let mode = "[spraying]\nmode = \"batch\"\nbatch = 1\n";
+    let config = match config.contains("[spraying]\n") {
+        true => config.replace("[spraying]\n", mode),
+        false => format!("{config}\n{mode}"),
+    };
+    for spray in ["s1", "s2"] {
+        cluster.reload(spray, Process::Spray, &config);
+    }
+    for dispatcher in DISPATCHERS {
+        ready(&cluster, dispatcher);
+    }
+    cluster
+}
+
+/// Waits until a dispatcher has all records, and the others know that.
+fn ready(cluster: &Cluster, dispatcher: &str) {
+    until("it keeps its share of flows", || {
+        let caught_up = cluster.dispatch_status(dispatcher)?.caught_up;
+        let others = DISPATCHERS.iter().filter(|name| **name != dispatcher);
+        let mut views = others.filter_map(|name| cluster.dispatch_status(name));
+        let is_known = views.all(|view| {
+            let seen = view.peers.iter().find(|peer| peer.name == dispatcher);
+            seen.is_some_and(|peer| peer.fit && peer.state == "alive" && peer.lots > 0)
+        });
+        (caught_up && is_known).then_some(())
+    });
+}
+
+fn sum(cluster: &Cluster, what: &str) -> u64 {
+    let of = |name: &&str| cluster.dispatcher_named(name).of(what);
+    DISPATCHERS.iter().map(of).sum()
+}
+
+/// Raised at the end, also of a test that fails: others wait for it.
+struct Raised<'a>(&'a AtomicBool);
+
+impl Drop for Raised<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn every_packet_through_another_dispatcher_changes_no_byte() {
+    let cluster = scattered("scatter", |_| {});
+    let documents = ["1k", "100k", "1m"].map(|name| (name, cluster.document(name)));
+    cluster.on("c1", || {
+        // Connections of their own, and kept alive, moving between the backends.
+        for (name, document) in &documents {
+            for _ in 0..10 {
+                same(&Connection::open().ask(&format!("/{name}")).body, document);
+            }
+            let mut client = Connection::open();
+            for _ in 0..20 {
+                same(&client.ask(&format!("/{name}")).body, document);
+            }
+        }
+        // Heads in pieces, each of which comes to another dispatcher.
+        for size in [1, 7, 20] {
+            let mut client = Connection::open();
+            let head = "GET /1k HTTP/1.1\r\nHost: site.example\r\nX-A: bcdefgh\r\n\r\n";
+            client.send_pieces(head, size, Duration::from_millis(2));
+            same(&client.response().body, &documents[0].1);
+        }
+        // Pipelined.
+        let mut client = Connection::open();
+        client.send("GET /100k HTTP/1.1\r\nHost: a\r\n\r\n".repeat(6));
+        for _ in 0..6 {
+            same(&client.response().body, &documents[1].1);
+        }
+        // Bodies, with a length and in chunks.
+        for round in 0..6 {
+            let body: Vec<u8> = (0..400_000u32).map(|at| ((at * 7) >> 3) as u8).collect();
+            let mut client = Connection::open();
+            for part in 0..3 {
+                let name = format!("r{round}p{part}");
+                let head = format!("PUT /upload/{name} HTTP/1.1\r\nHost: a\r\n");
+                if part == 1 {
+                    client.send(head + "Transfer-Encoding: chunked\r\n\r\n");
+                    for chunk in body.chunks(30_000) {
+                        client
+                            .send(format!("{:x}\r\n", chunk.len()))
+                            .send(chunk)
+                            .send("\r\n");
+                    }
+                    client.send("0\r\n\r\n");
+                } else {
+                    client.send(head + &format!("Content-Length: {}\r\n\r\n", body.len()));
+                    client.send(&body);
+                }
+                let response = client.response();
+                assert!(response.status < 300, "{}", response.head);
+                let at = cluster.uploads(response.backend()).join(name);
+                same(&std::fs::read(at).expect("it is stored"), &body);
+            }
+        }
+    });
+    for name in DISPATCHERS {
+        let counts = cluster.dispatcher_named(name);
+        assert!(
+            counts.of("forwarded") > 100 && counts.of("passed") > 10,
+            "{name}: {counts:?}"
+        );
+        assert!(counts.of("accepted") > 10, "{name}: {counts:?}");
+    }
+    // All know all, and know that all is over.
+    until("all records are alike, and of closed flows", || {
+        let closed = |name: &&str| {
+            let flows = cluster.dispatcher_maps_of(name).flows.all().unwrap();
+            let open = flows
+                .iter()
+                .filter(|(_, flow)| flow.state == FlowState::Established as u32);
+            (flows.len(), open.count())
+        };
+        let all: Vec<_> = DISPATCHERS.iter().map(closed).collect();
+        all.iter().all(|&one| one == (all[0].0, 0)).then_some(())
+    });
+}
+
+/// What the clients of a test have had to bear.
+#[derive(Default)]
+struct Tally {
+    done: AtomicU32,
+    longest_us: AtomicU32,
+}
+
+impl Tally {
+    fn note(&self, started: Instant) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        let took = started.elapsed().as_micros() as u32;
+        self.longest_us.fetch_max(took, Ordering::Relaxed);
+    }
+
+    fn longest(&self) -> Duration {
+        Duration::from_micros(self.longest_us.load(Ordering::Relaxed).into())
+    }
+
+    fn count(&self) -> u32 {
+        self.done.load(Ordering::Relaxed)
+    }
+}
+
+/// Power cuts, one dispatcher after another, while clients work in each way.
+fn survive(cluster: &Cluster, rounds: usize) -> [(Duration, u32); 4] {
+    let stop = AtomicBool::new(false);
+    let tallies: [Tally; 4] = Default::default();
+    let (small, large) = (cluster.document("1k"), cluster.document("1m"));
+    let body = vec![b'z'; 700_000];
+    let going = || !stop.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
+        let [kept, fresh, downloads, uploads] = &tallies;
+        let (small, large, body, going) = (&small, &large, &body, &going);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    let mut client = Connection::open();
+                    while going() {
+                        let started = Instant::now();
+                        same(&client.ask("/1k").body, small);
+                        kept.note(started);
+                        std::thread::sleep(Duration::from_millis(3));
+                    }
+                });
+            }));
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    while going() {
+                        let started = Instant::now();
+                        same(&Connection::open().ask("/1k").body, small);
+                        fresh.note(started);
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            }));
+        }
+        for number in 0..2 {
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    while going() {
+                        let started = Instant::now();
+                        same(&Connection::open().ask("/1m").body, large);
+                        downloads.note(started);
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            }));
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    let name = format!("u{number}");
+                    while going() {
+                        let started = Instant::now();
+                        let mut client = Connection::open();
+                        let length = body.len();
+                        client.send(format!(
+                            "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+                        ));
+                        let response = client.send(body).response();
+                        assert!(response.status < 300, "{}", response.head);
+                        uploads.note(started);
+                        let at = cluster.uploads(response.backend()).join(&name);
+                        same(&std::fs::read(at).expect("it is stored"), body);
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                });
+            }));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        for round in 0..rounds {
+            let victim = DISPATCHERS[round % 4];
+            cluster.kill(victim, None).unwrap();
+            std::thread::sleep(Duration::from_millis(1500));
+            cluster.start(victim, None).unwrap();
+            ready(cluster, victim);
+            std::thread::sleep(Duration::from_millis(500));
+            let died = clients.iter().any(|client| client.is_finished());
+            assert!(!died, "a transfer failed in round {round}, {victim}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("all transfers are right");
+        }
+    });
+    for (name, tally) in ["kept alive", "fresh", "down", "up"].iter().zip(&tallies) {
+        println!(
+            "{name}: {} done, the longest took {:?}",
+            tally.count(),
+            tally.longest()
+        );
+    }
+    tallies.map(|tally| (tally.longest(), tally.count()))
+}
+
+#[test]
+fn power_cuts_of_one_dispatcher_after_another_fail_no_transfer() {
+    let cluster = scattered("cuts", |_| {});
+    let results = survive(&cluster, 8);
+    for (longest, count) in results {
+        assert!(count > 50, "{count}");
+        assert!(longest < Duration::from_secs(4), "{longest:?}");
+    }
+    assert!(sum(&cluster, "passed") > 100);
+}
+
+#[test]
+fn with_ten_milliseconds_between_heartbeats_a_power_cut_is_hardly_noticed() {
+    let cluster = scattered("cuts10", |options| {
+        options.spray_heartbeat = Some(Duration::from_millis(10));
+    });
+    let results = survive(&cluster, 4);
+    for (longest, count) in results {
+        assert!(count > 50, "{count}");
+        assert!(longest < Duration::from_secs(2), "{longest:?}");
+    }
+}
+
+/// Heads of which a part has been acknowledged, by dispatchers that then die: the next one
+/// goes on from there, since no client sends that part again.
+#[test]
+fn a_half_read_request_outlives_the_dispatcher_that_reads_it() {
+    let cluster = scattered("halfread", |_| {});
+    let wanted = cluster.document("1k");
+    let c1 = Ipv4Addr::new(10, 77, 0, 1);
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..12).map(|_| Connection::open()).collect();
+        // One has had a request before, and moves.
+        for client in clients.iter_mut().skip(6) {
+            same(&client.ask("/1k").body, &wanted);
+        }
+        for client in &mut clients {
+            client.send("GET /1k HTTP/1.1\r\nHost: site");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        for client in &mut clients {
+            client.send(".example\r\nX-Long: ");
+        }
+        std::thread::sleep(Duration::from_millis(300));
+        let of = |client: &Connection| {
+            keeper(&cluster, &DISPATCHERS, SocketAddrV4::new(c1, client.port()))
+        };
+        let its = |name: &str| clients.iter().filter(|client| of(client) == name).count();
+        let victim = DISPATCHERS
+            .into_iter()
+            .max_by_key(|name| its(name))
+            .unwrap();
+        assert!(its(victim) >= 3, "of 12 connections");
+        cluster.kill(victim, None).unwrap();
+        for client in &mut clients {
+            client.send("x\r\n\r\n");
+            same(&client.response().body, &wanted);
+        }
+        let read_on: u64 = DISPATCHERS
+            .iter()
+            .filter(|name| **name != victim)
+            .filter_map(|name| {
+                let counters = cluster.dispatch_status(name).expect("it runs").counters;
+                counters.get("read-on").copied()
+            })
+            .sum();
+        assert!(read_on >= 3, "{read_on}");
+    });
+}
+
+/// Browsers open connections ahead: older than a cookie, they are told by proofs.
+#[test]
+fn a_silent_connection_outlives_its_cookie_and_its_dispatcher() {
+    let cluster = scattered("silence", |_| {});
+    let wanted = cluster.document("1k");
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..12).map(|_| Connection::open()).collect();
+        std::thread::sleep(Duration::from_secs(52));
+        // Two of four, one after the other: nobody is left who had all proofs at first.
+        for victim in ["d1", "d2"] {
+            cluster.kill(victim, None).unwrap();
+            std::thread::sleep(Duration::from_secs(1));
+        }
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &wanted);
+        }
+    });
+}
+
+/// The dispatcher that keeps a connection, by the rule.
+fn keeper(cluster: &Cluster, live: &[&str], client: SocketAddrV4) -> String {
+    let holders: Vec<Holder> = (live.iter().enumerate())
+        .map(|(slot, name)| Holder::new(slot as u16, name, Workload::IDLE))
+        .collect();
+    let mut table = Lots::default();
+    table.fill(SprayMode::FlowHash, &holders);
+    let flow = FlowKey {
+        client: client.into(),
+        vip: VIP.into(),
+    };
+    let key = lots::key(&format!("lab-{}", cluster.name()));
+    let lot = lots::lot_of(&key, &flow).expect("IPv4");
+    live[usize::from(table.slots()[lot])].to_owned()
+}
+
+#[test]
+fn who_joins_catches_up_and_keeps_its_share() {
+    let cluster = scattered("joins", |_| {});
+    let wanted = cluster.document("1k");
+    cluster.kill("d3", None).unwrap();
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..40).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &wanted);
+        }
+        cluster.start("d3", None).unwrap();
+        ready(&cluster, "d3");
+        let flows = cluster.dispatcher_maps_of("d3").flows.all().unwrap();
+        for client in &clients {
+            let port = client.port();
+            let found = flows
+                .iter()
+                .find(|(key, _)| FlowKey::from(*key).client.port() == port);
+            let (key, flow) = found.expect("it has the record");
+            assert!(flow.version > 0, "{key:?}: {flow:?}");
+        }
+        // What it keeps by the rule comes to it, from all.
+        let before = cluster.dispatcher_named("d3");
+        let fresh: Vec<u16> = (0..40)
+            .map(|_| {
+                let mut client = Connection::open();
+                same(&client.ask("/1k").body, &wanted);
+                client.port()
+            })
+            .collect();
+        let kept = fresh.iter().filter(|&&port| {
+            let client = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), port);
+            keeper(&cluster, &DISPATCHERS, client) == "d3"
+        });
+        let decided = (cluster.dispatcher_named("d3") - before).of("to-daemon");
+        assert!(decided >= kept.count() as u64 && decided < 40, "{decided}");
+        // All others die, and it goes on alone.
+        for name in ["d1", "d2", "d4"] {
+            cluster.kill(name, None).unwrap();
+        }
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &wanted);
+        }
+    });
+}
