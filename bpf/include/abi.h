@@ -198,21 +198,34 @@ struct decision_key {
 
 #define SLOT_BY_TURNS 0xffffffffu
 
+/* Whom a request goes to. */
+struct turn {
+	__u32 slot;
+	__be16 server_port; /* where the server listens; 0: the VIP's port */
+	__u16 pad;
+};
+
+/* Backends that are as good as `slot`, at most. */
+#define OTHERS_MAX 3
+
 struct decision {
 	__u32 generation;
 	__u32 pool;
 	__u32 slot; /* or SLOT_BY_TURNS */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__u16 pad;
+	/* Of a policy that looks at loads; all 0 with others. */
+	__u64 since_ns; /* CLOCK_MONOTONIC: `placed` counts from then */
+	__u64 until_ns; /* the same: then the daemon is asked again; 0: never */
+	__s64 most_us; /* so is it where everybody has more work than that (backend_load's cost_us) */
+	__u32 charge_us; /* what a request adds to that */
+	__u32 placed; /* requests so far */
+	__u32 others_count;
+	__u32 pad2;
+	struct turn others[OTHERS_MAX];
 };
 
 /* A pool's backends in the order in which they are chosen, over and over. */
-struct turn {
-	__u32 slot;
-	__be16 server_port;
-	__u16 pad;
-};
-
 struct turns {
 	__u64 next; /* counts on; daemon and data path both take turns */
 	__u64 count; /* 0: this pool's policy wants to be asked each time */

@@ -169,7 +169,7 @@ static __always_inline void age_flow(struct flow *flow, const struct segment *se
 			flow->acked_ns = bpf_ktime_get_ns();
 	}
 	/* Who asks again has had the first answer. */
-	if (flow->report && segment->payload && flow->last_ack != flow->server_isn + 1)
+	if ((flow->report || flow->charge_us) && segment->payload && flow->last_ack != flow->server_isn + 1)
 		finish_request(flow);
 	if (segment->flags & TCP_FIN) {
 		if (flow->last_seq == end)

@@ -41,6 +41,7 @@ mod request;
 mod round_robin;
 mod scale;
 mod server_sets;
+mod settled;
 mod stick;
 mod two_choices;
 mod xlard_r;
@@ -65,6 +66,7 @@ pub use lard_r::LardRParameters;
 pub use maglev::MaglevParameters;
 pub use rent::RentParameters;
 pub use request::{Bound, Class, Kind, Request, Subject};
+pub use settled::{SETTLED_MAX, Settled};
 pub use stick::{binding, bound};
 pub use xlard_r::XlardRParameters;
 
@@ -118,6 +120,23 @@ pub trait Policy: Send + Debug {
         Stands::Not
     }
 
+    /// With [`Stands::WhileSettled`]: where requests like this one, which has just been
+    /// placed at `chosen`, may go without asking. They count in the loads that
+    /// `backends` has, and nothing else is heard of them but [`Policy::settled_took`].
+    fn settled(
+        &self,
+        _now: Duration,
+        _request: &Request,
+        _backends: &Backends,
+        _chosen: BackendId,
+    ) -> Option<Settled> {
+        None
+    }
+
+    /// So many requests for the object were placed by what [`Policy::settled`] allowed,
+    /// in the time before the latest that was asked for.
+    fn settled_took(&mut self, _request: &Request, _count: u32, _time: Duration) {}
+
     /// How many unfinished requests the pool should have at once; the rest wait.
     /// None: as many as come. Only LARD's have a limit, and only who can make
     /// requests wait heeds it.
@@ -141,6 +160,8 @@ pub enum Stands {
     ByTurns,
     /// The backend of a URL.
     ByUrl,
+    /// What [`Policy::settled`] allows.
+    WhileSettled,
 }
 
 /// What a policy remembers.

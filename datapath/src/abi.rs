@@ -188,6 +188,14 @@ pod!(
         slot: u32,
         server_port: [u8; 2],
         pad: u16,
+        since_ns: u64,
+        until_ns: u64,
+        most_us: i64,
+        charge_us: u32,
+        placed: u32,
+        others_count: u32,
+        pad2: u32,
+        others: [Turn; OTHERS_MAX],
     }
 );
 pod!(
@@ -276,6 +284,8 @@ pub const BACKENDS_MAX: usize = 1024;
 pub const POOLS_MAX: usize = 256;
 /// Turns of a pool.
 pub const TURNS_MAX: usize = 512;
+/// As in abi.h.
+pub const OTHERS_MAX: usize = 3;
 /// A decision's slot when its pool takes turns.
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trapeze_core::config;
 use trapeze_core::policy::{
-    self, BackendId, Backends, Class, CostModel, Finished, Kind, Policy, Request, Stands,
+    self, BackendId, Backends, Class, CostModel, Finished, Kind, Policy, Request, Settled, Stands,
 };
 use trapeze_datapath::abi;
 
@@ -69,7 +69,7 @@ impl Memory {
         backends: &Backends,
     ) -> Option<(BackendId, Placed)> {
         let Inner { policy, costs } = &mut *self.lock();
-        let report = policy.stands() == Stands::Not;
+        let report = !matches!(policy.stands(), Stands::ByUrl | Stands::ByTurns);
         if report {
             request.cost_us = costs.estimate(&request);
         }
@@ -86,6 +86,22 @@ impl Memory {
             report,
         };
         Some((chosen, placed))
+    }
+
+    /// Where requests like this one, which has just been placed, may go without asking.
+    pub fn settled(
+        &self,
+        now: Duration,
+        request: &Request,
+        backends: &Backends,
+        chosen: BackendId,
+    ) -> Option<Settled> {
+        self.lock().policy.settled(now, request, backends, chosen)
+    }
+
+    /// So many were placed so in that time.
+    pub fn settled_took(&self, request: &Request, count: u32, time: Duration) {
+        self.lock().policy.settled_took(request, count, time);
     }
 
     /// As [`Self::place`], and nothing is remembered.

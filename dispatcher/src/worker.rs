@@ -238,8 +238,16 @@ impl State {
                 (&inspection, &looked)
             {
                 let (standing, generation) = (&shared.standing, self.decisions);
-                not_remembered =
-                    (standing.remember(generation, &cluster, vip, head, bytes, choice)).is_err();
+                not_remembered = (standing.remember(
+                    generation,
+                    &cluster,
+                    &shared.health,
+                    vip,
+                    head,
+                    bytes,
+                    choice,
+                ))
+                .is_err();
             }
             looked
         });

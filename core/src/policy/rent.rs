@@ -20,7 +20,9 @@ mod server;
 use std::time::Duration;
 
 use super::objects::Objects;
-use super::{BackendId, Backends, Candidate, Finished, Memory, Policy, Request, hrw};
+use super::{
+    BackendId, Backends, Candidate, Finished, Memory, Policy, Request, Settled, Stands, hrw,
+};
 use crate::config::PolicyKind;
 use ages::Age;
 use costs::Costs;
@@ -290,6 +292,8 @@ impl Policy for Rent {
             // What was never reported.
             history.forget_unfinished(server);
         }
+        let before_us = server.processor_us(c);
+        server.charged_us += f64::from(request.cost_us);
         if request.class.is_dynamic() {
             server.programs_us += f64::from(request.cost_us);
             return;
@@ -314,7 +318,7 @@ impl Policy for Rent {
                 known.before[at] != Age::ABSENT && server.chance(known.before[at].kib()) > 0.5
             }
             false => {
-                let (cpu_us, queue_us) = (server.processor_us(c), server.reading_us);
+                let (cpu_us, queue_us) = (before_us, server.reading_us);
                 let ordered_us = (1.0 - chance) * read_us;
                 known.begin(at, age, cpu_us + hit_us, queue_us + read_us, ordered_us);
                 server.begin_read(micros(now), known.ordered_us(at));
@@ -332,6 +336,7 @@ impl Policy for Rent {
         self.grow(id);
         let server = &mut self.servers[id.index()];
         let history = &mut self.histories[id.index()];
+        server.uncharge(finished.request.cost_us);
         let began = now.saturating_sub(finished.elapsed);
         history.overtaken(server, began);
         let since = |last: Duration| micros(now.saturating_sub(last.max(began)));
@@ -407,6 +412,7 @@ impl Policy for Rent {
     fn lost(&mut self, _now: Duration, request: &Request, backend: BackendId) {
         self.grow(backend);
         let server = &mut self.servers[backend.index()];
+        server.uncharge(request.cost_us);
         if request.class.is_dynamic() {
             server.programs_us = (server.programs_us - f64::from(request.cost_us)).max(0.0);
             return;
@@ -423,6 +429,57 @@ impl Policy for Rent {
             if known.is_nowhere() {
                 self.objects.remove(request.object);
             }
+        }
+    }
+
+    fn stands(&self) -> Stands {
+        Stands::WhileSettled
+    }
+
+    /// What is in memory beyond doubt and will be asked for long before it leaves, goes
+    /// where it is: to any of its copies, as long as that one's processor has less before
+    /// it than the mean twice, and a read.
+    fn settled(
+        &self,
+        now: Duration,
+        request: &Request,
+        backends: &Backends,
+        chosen: BackendId,
+    ) -> Option<Settled> {
+        let known = self.objects.get(request.object)?;
+        if request.class.is_dynamic() || known.bytes == 0 {
+            return None;
+        }
+        let lifetimes = known.gap_us(now)? * self.disks.turnover;
+        let is_there = |id: BackendId| {
+            let server = self.server(id);
+            let age_kib = known.settled_age_kib(known.position(id)?, server)?;
+            (server.chance(age_kib) > SURE && backends.get_open(id).is_some()).then_some(())
+        };
+        is_there(chosen)?;
+        if lifetimes > OFTEN {
+            return None;
+        }
+        let lasts_us = (OFTEN / self.disks.turnover.max(1e-12)).min(micros(LASTS));
+        let count = backends.open().len().max(1) as u64;
+        let mean_us = backends.open().iter().map(|c| c.cost_us).sum::<u64>() / count;
+        let mut settled = Settled::on(
+            chosen,
+            Duration::from_micros(lasts_us as u64),
+            2 * mean_us + self.disks.read_us as u64,
+            self.costs.hit_us(known.bytes.into()) as u32,
+        );
+        for &id in known.ids() {
+            if is_there(BackendId(id)).is_some() {
+                settled.or_on(BackendId(id));
+            }
+        }
+        Some(settled)
+    }
+
+    fn settled_took(&mut self, request: &Request, count: u32, time: Duration) {
+        if let Some(known) = self.objects.get_mut(request.object) {
+            known.asked_meanwhile(count, time);
         }
     }
 
@@ -493,5 +550,11 @@ const HEAD_BYTES: u32 = 512;
 /// Another copy is paid for by the requests of a lifetime: each pays this many shares, at
 /// most the whole, since not all of them will go to it.
 const LATER: f64 = 16.0;
+/// Of a copy that need not be asked after: the probability that it is in memory,
+const SURE: f64 = 0.9;
+/// and the most lifetimes between requests for it, and between questions.
+const OFTEN: f64 = 1.0 / 8.0;
+/// Nor is it longer than this: what becomes popular has to get copies.
+const LASTS: Duration = Duration::from_secs(2);
 /// For what has been asked for once.
 const NEVER_US: f64 = 1e18;

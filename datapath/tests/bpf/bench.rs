@@ -49,7 +49,7 @@ pub const EGRESS_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x44];
 pub const SLOT: u32 = 2;
 pub const EMPTY_SLOT: u32 = 3;
 /// No interface of the bench has this number.
-const ELSEWHERE: u32 = 77;
+pub const ELSEWHERE: u32 = 77;
 
 /// Which ids have keys, the signing one first.
 pub const KEY_IDS: [u8; 2] = [3, 4];

@@ -62,6 +62,15 @@ impl Known {
         }
     }
 
+    /// The same without the request that it is asked for now; none if there was none.
+    pub(super) fn settled_age_kib(&self, at: usize, server: &Server) -> Option<f64> {
+        match (self.is_reading(at), self.before[at]) {
+            (true, Age::ABSENT) => None,
+            (true, before) => Some(before.kib()),
+            (false, _) => Some(self.age_kib(at, server).into()),
+        }
+    }
+
     /// The time between requests for it, the next one now; none if this is the first.
     pub(super) fn gap_us(&self, now: Duration) -> Option<f64> {
         if self.asked_ms == 0 {
@@ -79,6 +88,13 @@ impl Known {
     pub(super) fn asked(&mut self, now: Duration) {
         self.gap_us = self.gap_us(now).unwrap_or(0.0) as f32;
         self.asked_ms = millis(now);
+    }
+
+    /// It was asked for so many times more in the time before the latest.
+    pub(super) fn asked_meanwhile(&mut self, count: u32, time: Duration) {
+        if count > 0 {
+            self.gap_us = (time.as_secs_f64() * 1e6 / f64::from(count)) as f32;
+        }
     }
 
     /// A place for another copy: if there is none, the oldest one's.

@@ -9,7 +9,7 @@ use super::costs::Mean;
 use super::known::Known;
 use crate::policy::{BackendId, Candidate};
 
-/// What a decision reads of every backend: one cache line.
+/// What a decision reads of every backend.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Server {
     /// The mean weight over its own.
@@ -18,6 +18,9 @@ pub(super) struct Server {
     pub(super) hits_us: f64,
     /// and of programs.
     pub(super) programs_us: f64,
+    /// All charges for what it was asked for and has not answered. What its load has
+    /// beyond that comes from elsewhere: other pools, or decisions that stand.
+    pub(super) charged_us: f64,
     /// Disk work that was ordered,
     pub(super) reading_us: f64,
     /// its reads,
@@ -38,6 +41,7 @@ pub(super) const NEW: Server = Server {
     scale: 1.0,
     hits_us: 0.0,
     programs_us: 0.0,
+    charged_us: 0.0,
     reading_us: 0.0,
     reads: 0,
     read_ended_us: 0.0,
@@ -80,8 +84,16 @@ impl Server {
     pub(super) fn processor_us(&self, c: &Candidate) -> f64 {
         match c.outstanding {
             0 => 0.0,
-            _ => self.hits_us + self.programs_us,
+            _ => {
+                let elsewhere_us = (c.cost_us as f64 - self.charged_us).max(0.0);
+                self.hits_us + self.programs_us + elsewhere_us
+            }
         }
+    }
+
+    /// What was charged so much is not its affair any more.
+    pub(super) fn uncharge(&mut self, us: u32) {
+        self.charged_us = (self.charged_us - f64::from(us)).max(0.0);
     }
 
     /// Work that its disk has before it; reads of mean size take `read_us`.
@@ -118,7 +130,7 @@ impl History {
     /// Nothing is unfinished.
     pub(super) fn forget_unfinished(&mut self, server: &mut Server) {
         self.awaited.clear();
-        (server.hits_us, server.programs_us) = (0.0, 0.0);
+        (server.hits_us, server.programs_us, server.charged_us) = (0.0, 0.0, 0.0);
         (server.reads, server.reading_us) = (0, 0.0);
     }
 
