@@ -147,6 +147,30 @@ proptest! {
     }
 }
 
+/// Neither hears of the other. What one has had read, the other finds at home.
+#[test]
+fn two_dispatchers_with_rent_meet_at_objects_homes() {
+    let workload = Zipf::like_ibm(1);
+    let hardware = Hardware {
+        dispatchers: 2,
+        ..Hardware::lard98()
+    };
+    let [rent, hrw, lard_r] = [PolicyKind::Rent, PolicyKind::Hrw, PolicyKind::LardR].map(|kind| {
+        let entrant = &Entrant::of(kind);
+        let span = Span::requests(200_000);
+        let run = Run {
+            hardware: &hardware,
+            workload: &workload,
+            entrant,
+            span,
+            seed: 1,
+        };
+        run.go().requests_per_second
+    });
+    assert!(rent > 0.85 * hrw, "{rent} {hrw}");
+    assert!(rent > 1.1 * lard_r, "{rent} {lard_r}");
+}
+
 /// Eight users; the first that has nothing to ask ends it, if enough has been counted.
 #[test]
 fn what_is_asked_when_users_have_gone_does_not_count() {

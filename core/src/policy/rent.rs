@@ -25,7 +25,7 @@ use super::{
 };
 use crate::config::PolicyKind;
 use ages::Age;
-use costs::Costs;
+use costs::{Costs, Mean};
 use known::Known;
 use server::{History, Pool, Server, sixth};
 
@@ -55,6 +55,9 @@ pub(super) struct Rent {
     pool: Pool,
     costs: Costs,
     disks: Disks,
+    /// How often an object without a known copy was in the memory of its home all the
+    /// same: other dispatchers have it there.
+    homes: Mean,
     /// So many placements later `disks` is worked out again.
     refresh_in: usize,
     /// The backends whose weights `servers` have.
@@ -112,6 +115,7 @@ impl Rent {
                 turnover: 0.0,
             },
             costs,
+            homes: Mean::default(),
             refresh_in: 0,
             weighed: 0,
         }
@@ -190,6 +194,20 @@ impl Rent {
         self.price(terms, c, chance)
     }
 
+    /// Where other dispatchers look for an object first, and how probably they have
+    /// brought it into memory there, if they have been met at all.
+    fn home<'b>(
+        &self,
+        request: &Request,
+        terms: &Terms<'_>,
+        backends: &'b Backends,
+    ) -> Option<(&'b Candidate, f64)> {
+        let chance = self.homes.get().filter(|&chance| chance > MET)?;
+        let home = hrw::winner(request.object, backends.open().iter())?;
+        let known = terms.known.position(home.id).is_some();
+        (!known).then_some((home, chance))
+    }
+
     fn server(&self, id: BackendId) -> &Server {
         self.servers.get(id.index()).unwrap_or(&server::NEW)
     }
@@ -256,7 +274,7 @@ impl Policy for Rent {
         let nothing = Known::default();
         let terms = self.terms(now, request, known.unwrap_or(&nothing), backends);
         let mut least = Least::default();
-        match terms.known.spread {
+        match terms.known.is_spread() {
             true => (backends.open().iter())
                 .for_each(|c| least.offer(self.price_with_copies(&terms, c), c.id)),
             false => {
@@ -270,6 +288,11 @@ impl Policy for Rent {
                     }
                 }
             }
+        }
+        if file && let Some((home, chance)) = self.home(request, &terms, backends) {
+            // A copy elsewhere would be another one.
+            let spared = chance * terms.share * (1.0 + QUEUE);
+            least.offer(self.price(&terms, home, chance) - spared, home.id);
         }
         let holder = least.holder?;
         if least.equals == 1 {
@@ -320,6 +343,10 @@ impl Policy for Rent {
             false => {
                 let (cpu_us, queue_us) = (before_us, server.reading_us);
                 let ordered_us = (1.0 - chance) * read_us;
+                if age == Age::ABSENT {
+                    let home = hrw::winner(request.object, backends.open().iter());
+                    known.set_home(at, home.is_some_and(|home| home.id == chosen));
+                }
                 known.begin(at, age, cpu_us + hit_us, queue_us + read_us, ordered_us);
                 server.begin_read(micros(now), known.ordered_us(at));
                 chance > 0.5
@@ -401,7 +428,11 @@ impl Policy for Rent {
                 self.pool.late_us += read_us;
             }
         }
-        if age != Age::ABSENT {
+        if age == Age::ABSENT {
+            if known.is_home(at) {
+                self.homes.add(f64::from(u8::from(!slow)));
+            }
+        } else {
             self.pool.ages.add(age, slow);
             history.ages.add(age, slow);
         }
@@ -533,7 +564,7 @@ impl Least {
 fn chance(known: &Known, id: BackendId, server: &Server, turn_us: f64) -> f64 {
     match known.position(id) {
         Some(at) => server.chance(known.age_kib(at, server).into()),
-        None if known.spread => server.chance_by_turns(turn_us),
+        None if known.is_spread() => server.chance_by_turns(turn_us),
         None => 0.0,
     }
 }
@@ -556,5 +587,7 @@ const SURE: f64 = 0.9;
 const OFTEN: f64 = 1.0 / 8.0;
 /// Nor is it longer than this: what becomes popular has to get copies.
 const LASTS: Duration = Duration::from_secs(2);
+/// Homes count when so many of their objects have been met there.
+const MET: f64 = 0.02;
 /// For what has been asked for once.
 const NEVER_US: f64 = 1e18;

@@ -20,8 +20,8 @@ pub(super) struct Known {
     reading: u8,
     /// A bit for each copy: asked for again meanwhile.
     joined: u8,
-    /// More backends than these have it.
-    pub(super) spread: bool,
+    /// A bit for each copy: it is where the object is at home. And [`SPREAD`].
+    home: u8,
     ids: [u16; WIDTH],
     /// The backend's clock when it was asked last, in KiB.
     pub(super) used: [u32; WIDTH],
@@ -36,6 +36,7 @@ pub(super) struct Known {
 }
 
 const WIDTH: usize = 4;
+const SPREAD: u8 = 0x80;
 
 impl Known {
     pub(super) fn position(&self, id: BackendId) -> Option<usize> {
@@ -101,7 +102,7 @@ impl Known {
     pub(super) fn push(&mut self, id: BackendId) -> usize {
         if usize::from(self.len) == WIDTH {
             self.remove(0);
-            self.spread = true;
+            self.home |= SPREAD;
         }
         let at = usize::from(self.len);
         self.ids[at] = id.0;
@@ -133,6 +134,19 @@ impl Known {
             0 => 0.0,
             eighths => of_eighths(eighths),
         }
+    }
+
+    pub(super) fn set_home(&mut self, at: usize, is: bool) {
+        self.home = self.home & !(1 << at) | u8::from(is) << at;
+    }
+
+    /// Whether more backends than these have it.
+    pub(super) fn is_spread(&self) -> bool {
+        self.home & SPREAD != 0
+    }
+
+    pub(super) fn is_home(&self, at: usize) -> bool {
+        self.home & 1 << at != 0
     }
 
     /// It is asked for again while it is read.
@@ -181,9 +195,12 @@ impl Known {
         self.expected_read.copy_within(at + 1..end, at);
         self.ordered.copy_within(at + 1..end, at);
         let below = (1u8 << at) - 1;
-        for bits in [&mut self.reading, &mut self.joined] {
+        let spread = self.home & SPREAD;
+        self.home &= !SPREAD;
+        for bits in [&mut self.reading, &mut self.joined, &mut self.home] {
             *bits = *bits & below | (*bits >> 1) & !below;
         }
+        self.home |= spread;
         self.len -= 1;
     }
 }
@@ -216,7 +233,7 @@ mod tests {
                 known.end(at);
             }
         }
-        assert!(known.spread);
+        assert!(known.is_spread());
         assert_eq!(known.ids(), [1, 2, 3, 4]);
         let reading: Vec<bool> = (0..4).map(|at| known.is_reading(at)).collect();
         assert_eq!(reading, [true, false, true, false]);
