@@ -169,7 +169,7 @@ impl Rent {
     /// as on a backend of mean weight.
     fn price(&self, terms: &Terms<'_>, c: &Candidate, chance: f64) -> f64 {
         let server = self.server(c.id);
-        let scale = server.scale;
+        let scale = f64::from(server.scale);
         let mut us = scale * server.processor_us(c);
         if terms.current.is_some_and(|current| current != c.id) {
             us += terms.handoff_us;
@@ -179,11 +179,11 @@ impl Rent {
         }
         let queue_us = scale * server.disk_us(c, terms.now_us, terms.mean_us);
         // Lifetimes until it is asked for again.
-        let idle = terms.gap_us * server.turnover;
+        let idle = terms.gap_us * f64::from(server.turnover);
         let gone_by_then = sixth(idle).min(1.0);
         // Reads that a disk with nothing to do makes later cost nobody anything.
         let busy = (terms.busy * (queue_us + terms.mean_us)).min(1.0);
-        let rent = terms.kib * server.rent_us * idle.min(1.0);
+        let rent = terms.kib * f64::from(server.rent_us) * idle.min(1.0);
         us + (1.0 - chance) * terms.share * (1.0 + terms.queue * queue_us)
             + busy * (rent + gone_by_then * terms.read)
     }
@@ -194,18 +194,24 @@ impl Rent {
         self.price(terms, c, chance)
     }
 
-    /// Where other dispatchers look for an object first, and how probably they have
-    /// brought it into memory there, if they have been met at all.
-    fn home<'b>(
+    /// Where other dispatchers look for an object first: at the price that follows from
+    /// how often they have been met there, if they have been at all.
+    fn offer_home(
         &self,
+        least: &mut Least,
         request: &Request,
         terms: &Terms<'_>,
-        backends: &'b Backends,
-    ) -> Option<(&'b Candidate, f64)> {
-        let chance = self.homes.get().filter(|&chance| chance > MET)?;
-        let home = hrw::winner(request.object, backends.open().iter())?;
-        let known = terms.known.position(home.id).is_some();
-        (!known).then_some((home, chance))
+        backends: &Backends,
+    ) {
+        let Some(chance) = self.homes.get().filter(|&chance| chance > MET) else {
+            return;
+        };
+        let home = hrw::winner(request.object, backends.open().iter());
+        if let Some(home) = home.filter(|home| terms.known.position(home.id).is_none()) {
+            // A copy elsewhere would be another one.
+            let spared = chance * terms.share * (1.0 + QUEUE);
+            least.offer(self.price(terms, home, chance) - spared, home.id);
+        }
     }
 
     fn server(&self, id: BackendId) -> &Server {
@@ -228,7 +234,7 @@ impl Rent {
             let mean = backends.weight_total() as f64 / backends.open().len().max(1) as f64;
             for c in backends.open() {
                 self.grow(c.id);
-                self.servers[c.id.index()].scale = mean / f64::from(c.weight);
+                self.servers[c.id.index()].scale = (mean / f64::from(c.weight)) as f32;
             }
         }
         if self.refresh_in > 0 {
@@ -242,7 +248,7 @@ impl Rent {
             let server = self.server(c.id);
             queues_us += server.disk_us(c, micros(now), read_us);
             if server.turnover > 0.0 {
-                turnovers += server.turnover;
+                turnovers += f64::from(server.turnover);
                 turning += 1.0;
             }
         }
@@ -274,25 +280,28 @@ impl Policy for Rent {
         let nothing = Known::default();
         let terms = self.terms(now, request, known.unwrap_or(&nothing), backends);
         let mut least = Least::default();
-        match terms.known.is_spread() {
-            true => (backends.open().iter())
-                .for_each(|c| least.offer(self.price_with_copies(&terms, c), c.id)),
-            false => {
-                // A copy makes it cheaper only.
+        if terms.known.is_spread() {
+            for c in backends.open() {
+                least.offer(self.price_with_copies(&terms, c), c.id);
+            }
+        } else {
+            let mut surest = 0.0f64;
+            for &id in terms.known.ids() {
+                if let Some(c) = backends.get_open(BackendId(id)) {
+                    let chance = chance(terms.known, c.id, self.server(c.id), terms.turn_us);
+                    least.offer(self.price(&terms, c, chance), c.id);
+                    surest = surest.max(chance);
+                }
+            }
+            // Where there is no copy its share of a read is paid at least.
+            if surest < SURE || least.price >= terms.share {
                 for c in backends.open() {
                     least.offer(self.price(&terms, c, 0.0), c.id);
                 }
-                for &id in terms.known.ids() {
-                    if let Some(c) = backends.get_open(BackendId(id)) {
-                        least.offer(self.price_with_copies(&terms, c), c.id);
-                    }
-                }
             }
-        }
-        if file && let Some((home, chance)) = self.home(request, &terms, backends) {
-            // A copy elsewhere would be another one.
-            let spared = chance * terms.share * (1.0 + QUEUE);
-            least.offer(self.price(&terms, home, chance) - spared, home.id);
+            if file && surest < SURE {
+                self.offer_home(&mut least, request, &terms, backends);
+            }
         }
         let holder = least.holder?;
         if least.equals == 1 {
@@ -355,7 +364,7 @@ impl Policy for Rent {
         if in_memory {
             history.await_hit(server, now, hit_us);
         }
-        known.used[at] = server.clock();
+        known.used[at] = server.clock_kib;
     }
 
     fn finished(&mut self, now: Duration, finished: &Finished) {

@@ -59,7 +59,7 @@ impl Known {
     pub(super) fn age_kib(&self, at: usize, server: &Server) -> u32 {
         match self.is_reading(at) {
             true => 0,
-            false => server.clock().wrapping_sub(self.used[at]),
+            false => server.clock_kib.wrapping_sub(self.used[at]),
         }
     }
 
@@ -168,7 +168,7 @@ impl Known {
         self.end(at);
         match self.before[at] {
             Age::ABSENT => self.remove(at),
-            age => self.used[at] = server.clock().wrapping_sub(age.kib() as u32),
+            age => self.used[at] = server.clock_kib.wrapping_sub(age.kib() as u32),
         }
     }
 
@@ -242,12 +242,12 @@ mod tests {
     #[test]
     fn what_was_not_used_is_as_old_as_before() {
         let mut server = server::NEW;
-        server.clock_kib = 5000.0;
+        server.clock_kib = 5000;
         let mut known = Known::default();
         let at = known.push(BackendId(3));
         known.used[at] = 1000;
         known.begin(at, Age::of_kib(4000), 1000.0, 30_000.0, 0.0);
-        known.used[at] = server.clock();
+        known.used[at] = server.clock_kib;
         known.undo(at, &server);
         assert!((3500..=4000).contains(&known.age_kib(at, &server)));
         known.begin(at, Age::ABSENT, 1000.0, 30_000.0, 30_000.0);

@@ -9,11 +9,10 @@ use super::costs::Mean;
 use super::known::Known;
 use crate::policy::{BackendId, Candidate};
 
-/// What a decision reads of every backend.
+/// What a decision reads of every backend: one cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Server {
-    /// The mean weight over its own.
-    pub(super) scale: f64,
     /// Processor work of answers from memory that were not overtaken,
     pub(super) hits_us: f64,
     /// and of programs.
@@ -23,32 +22,35 @@ pub(super) struct Server {
     pub(super) charged_us: f64,
     /// Disk work that was ordered,
     pub(super) reading_us: f64,
-    /// its reads,
-    reads: u32,
-    /// and when the last one ended, or the first began.
+    /// when the last read ended, or the first began,
     pub(super) read_ended_us: f64,
+    /// and how many there are.
+    reads: u32,
+    /// KiB that it has read; wraps after 4 TiB. Its memory does not age while it reads
+    /// nothing.
+    pub(super) clock_kib: u32,
+    /// The mean weight over its own.
+    pub(super) scale: f32,
     /// What a KiB costs that stays for a lifetime.
-    pub(super) rent_us: f64,
+    pub(super) rent_us: f32,
     /// Lifetimes of memory in a microsecond; 0 while nothing leaves.
-    pub(super) turnover: f64,
+    pub(super) turnover: f32,
     /// How much it reads while it keeps a file; infinite while nothing leaves.
-    lifetime_kib: f64,
-    /// KiB that it has read. Its memory does not age while it reads nothing.
-    pub(super) clock_kib: f64,
+    lifetime_kib: f32,
 }
 
 pub(super) const NEW: Server = Server {
-    scale: 1.0,
     hits_us: 0.0,
     programs_us: 0.0,
     charged_us: 0.0,
     reading_us: 0.0,
-    reads: 0,
     read_ended_us: 0.0,
+    reads: 0,
+    clock_kib: 0,
+    scale: 1.0,
     rent_us: 0.0,
     turnover: 0.0,
-    lifetime_kib: f64::INFINITY,
-    clock_kib: 0.0,
+    lifetime_kib: f32::INFINITY,
 };
 
 /// What it does not read.
@@ -69,6 +71,8 @@ pub(super) struct History {
     kib_us: f64,
     pub(super) late_us: f64,
     kept: Duration,
+    /// All that it has read.
+    clock_kib: f64,
 }
 
 /// The same of all backends.
@@ -85,7 +89,9 @@ impl Server {
         match c.outstanding {
             0 => 0.0,
             _ => {
-                let elsewhere_us = (c.cost_us as f64 - self.charged_us).max(0.0);
+                // Of a signed number it is one instruction.
+                let load_us = c.cost_us.min(i64::MAX as u64) as i64 as f64;
+                let elsewhere_us = (load_us - self.charged_us).max(0.0);
                 self.hits_us + self.programs_us + elsewhere_us
             }
         }
@@ -178,7 +184,8 @@ impl History {
 
     /// So much was read, and is kept.
     pub(super) fn kept(&mut self, server: &mut Server, pool: &mut Pool, now: Duration, kib: f64) {
-        server.clock_kib += kib;
+        self.clock_kib += kib;
+        server.clock_kib = self.clock_kib as u64 as u32;
         let us = now.saturating_sub(self.kept).as_secs_f64() * 1e6;
         self.kept = now;
         self.kib = self.kib * OWN + kib;
@@ -201,46 +208,41 @@ impl History {
         mean_kib: f64,
     ) {
         let Some(lifetime_kib) = self.ages.lifetime_kib(&pool.ages) else {
-            server.lifetime_kib = f64::INFINITY;
+            server.lifetime_kib = f32::INFINITY;
             (server.rent_us, server.turnover) = (0.0, 0.0);
             return;
         };
-        server.lifetime_kib = lifetime_kib;
+        server.lifetime_kib = lifetime_kib as f32;
         let prior_kib = PRIOR * mean_kib;
         let pooled = pool.late_us / pool.kib.max(1.0);
         let late_us = (self.late_us + prior_kib * pooled) / (self.kib + prior_kib);
         // Nothing leaves a memory that is not full yet.
-        let filled = (server.clock_kib / lifetime_kib).powi(4);
+        let filled = (self.clock_kib / lifetime_kib).powi(4);
         let full = filled / (1.0 + filled);
-        server.rent_us = LATE * late_us * full * 2.0 * spread(id);
-        server.turnover = self.kib / self.kib_us.max(1.0) / lifetime_kib;
+        server.rent_us = (LATE * late_us * full * 2.0 * spread(id)) as f32;
+        server.turnover = (self.kib / self.kib_us.max(1.0) / lifetime_kib) as f32;
     }
 }
 
 impl Server {
     /// The probability that a copy of that age is in memory.
     pub(super) fn chance(&self, age_kib: f64) -> f64 {
-        1.0 / (1.0 + sixth(age_kib / self.lifetime_kib))
+        1.0 / (1.0 + sixth(age_kib / f64::from(self.lifetime_kib)))
     }
 
     /// The same for one that is asked for by turns: every `turn_us`.
     pub(super) fn chance_by_turns(&self, turn_us: f64) -> f64 {
-        1.0 / (1.0 + sixth(turn_us * self.turnover))
-    }
-
-    /// The clock, in whole KiB; wraps after 4 TiB.
-    pub(super) fn clock(&self) -> u32 {
-        self.clock_kib as u64 as u32
+        1.0 / (1.0 + sixth(turn_us * f64::from(self.turnover)))
     }
 
     /// Whether it would be gone if memory were half as large.
     pub(super) fn is_late(&self, age: Age) -> bool {
-        age != Age::ABSENT && age.kib() > self.lifetime_kib / 2.0
+        age != Age::ABSENT && age.kib() > f64::from(self.lifetime_kib) / 2.0
     }
 
     /// Whether it is in memory beyond doubt.
     pub(super) fn is_sure(&self, age: Age) -> bool {
-        age != Age::ABSENT && age.kib() < self.lifetime_kib / 8.0
+        age != Age::ABSENT && age.kib() < f64::from(self.lifetime_kib) / 8.0
     }
 }
 
@@ -266,3 +268,13 @@ const PRIOR: f64 = 32.0;
 const LATE: f64 = 4.0;
 /// Answers awaited from one backend.
 const AWAITED_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_decision_reads_of_a_backend_is_a_cache_line() {
+        assert_eq!(size_of::<Server>(), 64);
+    }
+}
