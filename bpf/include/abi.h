@@ -144,6 +144,7 @@ struct finished {
 	__u64 object;
 	__u64 bytes; /* of the answer, as acknowledged; modulo 2^32 */
 	__u64 elapsed_ns; /* from placing to the last byte's acknowledgement */
+	__u64 ended_ns; /* CLOCK_MONOTONIC, when that came; 0: none has */
 	__u32 charge_us;
 	__u32 shared;
 	__u32 pool;
@@ -151,7 +152,7 @@ struct finished {
 	__u16 kind;
 	__u8 class;
 	__u8 lost; /* 1: the client gave up before it had a byte */
-	__u32 pad;
+	__u32 stood; /* its backend's count of these now, modulo 2^32 */
 };
 
 /* Where a backend is; value of the backends map (slot = index). */
@@ -172,6 +173,7 @@ struct backend_load {
 	__s64 active;
 	__u64 total;
 	__s64 cost_us; /* of first requests that are not finished, as estimated */
+	__u64 stood; /* of `total`, those by decisions that a policy has let stand for a while */
 };
 
 /* The longest head that is placed in the data path, in bytes. */

@@ -99,6 +99,7 @@ static __noinline int finish_request(struct flow *flow)
 		.object = flow->object,
 		.bytes = flow->last_ack - flow->server_isn - 1,
 		.elapsed_ns = flow->acked_ns - flow->created_ns,
+		.ended_ns = flow->acked_ns,
 		.charge_us = charge,
 		.shared = flow->shared,
 		.pool = flow->pool,
@@ -106,6 +107,7 @@ static __noinline int finish_request(struct flow *flow)
 		.kind = flow->kind,
 		.class = flow->class,
 		.lost = flow->last_ack == flow->server_isn + 1,
+		.stood = load ? load->stood : 0,
 	};
 	/* Full: the daemon is gone, or learns from the others. */
 	bpf_ringbuf_output(&reports, &bench->finished, sizeof(bench->finished), BPF_RB_NO_WAKEUP);

@@ -310,6 +310,8 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 		__sync_fetch_and_add(&load->active, 1);
 		__sync_fetch_and_add(&load->total, 1);
 		__sync_fetch_and_add(&load->cost_us, decision->charge_us);
+		if (decision->until_ns)
+			__sync_fetch_and_add(&load->stood, 1);
 	}
 	__sync_fetch_and_add(&decision->placed, 1);
 	count_event(EVENT_DECIDED);

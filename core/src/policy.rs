@@ -101,7 +101,8 @@ pub trait Policy: Send + Debug {
     ) {
     }
 
-    /// A request has its whole answer.
+    /// A request has its whole answer. What is told late is told with the time at which
+    /// it ended: `now` may be before that of choices, not of what was finished before.
     fn finished(&mut self, _now: Duration, _finished: &Finished) {}
 
     /// A request that was placed will not be answered: refused, reset, or its
@@ -136,6 +137,9 @@ pub trait Policy: Send + Debug {
     /// So many requests for the object were placed by what [`Policy::settled`] allowed,
     /// in the time before the latest that was asked for.
     fn settled_took(&mut self, _request: &Request, _count: u32, _time: Duration) {}
+
+    /// So many were placed there, since the last that was finished there.
+    fn settled_at(&mut self, _backend: BackendId, _count: u32) {}
 
     /// How many unfinished requests the pool should have at once; the rest wait.
     /// None: as many as come. Only LARD's have a limit, and only who can make

@@ -108,6 +108,7 @@ pod!(
         object: u64,
         bytes: u64,
         elapsed_ns: u64,
+        ended_ns: u64,
         charge_us: u32,
         shared: u32,
         pool: u32,
@@ -115,7 +116,7 @@ pod!(
         kind: u16,
         class: u8,
         lost: u8,
-        pad: u32,
+        stood: u32,
     }
 );
 pod!(
@@ -135,6 +136,7 @@ pod!(
         active: i64,
         total: u64,
         cost_us: i64,
+        stood: u64,
     }
 );
 pod!(

@@ -202,6 +202,7 @@ impl Records {
             object: flow.object,
             bytes: bytes.into(),
             elapsed_ns: flow.acked_ns.saturating_sub(flow.created_ns),
+            ended_ns: flow.acked_ns,
             charge_us: flow.charge_us,
             shared: flow.shared,
             pool: flow.pool,
@@ -209,7 +210,7 @@ impl Records {
             kind: flow.kind,
             class: flow.class,
             lost: (bytes == 0).into(),
-            pad: 0,
+            stood: self.loads.stood(flow.backend) as u32,
         }))
     }
 }

@@ -376,7 +376,11 @@ impl Policy for Rent {
         let began = now.saturating_sub(finished.elapsed);
         history.overtaken(server, began);
         let since = |last: Duration| micros(now.saturating_sub(last.max(began)));
-        let (since_answer_us, since_read_us) = (since(history.answered), since(history.read));
+        let since_read_us = since(history.read);
+        // Answers that nobody has told of lie in between.
+        let answers = 1.0 + f64::from(std::mem::take(&mut history.unheard));
+        let since_answer_us =
+            (micros(now.saturating_sub(history.answered)) / answers).min(micros(finished.elapsed));
         history.answered = now;
         let request = &finished.request;
         if request.class.is_dynamic() {
@@ -521,6 +525,12 @@ impl Policy for Rent {
         if let Some(known) = self.objects.get_mut(request.object) {
             known.asked_meanwhile(count, time);
         }
+    }
+
+    fn settled_at(&mut self, backend: BackendId, count: u32) {
+        self.grow(backend);
+        let unheard = &mut self.histories[backend.index()].unheard;
+        *unheard = unheard.saturating_add(count);
     }
 
     fn memory(&self) -> Memory {

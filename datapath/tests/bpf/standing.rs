@@ -348,6 +348,7 @@ fn of_several_the_one_with_the_least_to_do_has_it_up_to_a_limit_and_for_a_while(
                 active: 3,
                 total: 3,
                 cost_us,
+                stood: 0,
             };
             bench.maps.loads.put(&slot, &load, Update::Any).unwrap();
         }

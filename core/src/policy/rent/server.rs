@@ -61,6 +61,8 @@ pub(super) struct History {
     awaited: VecDeque<(Duration, f64)>,
     /// When the last answer came, and the last that was read.
     pub(super) answered: Duration,
+    /// Requests placed meanwhile of which no answer is told.
+    pub(super) unheard: u32,
     pub(super) read: Duration,
     /// How much longer answers from memory take than expected: logarithm to base 2.
     delay: Mean,
