@@ -42,6 +42,15 @@ pub struct Standing {
     told: Mutex<Vec<Vec<Option<Backends>>>>,
 }
 
+/// A first request.
+#[derive(Clone, Copy, Debug)]
+pub struct First<'a> {
+    pub vip: SocketAddr,
+    pub head: &'a HttpHead<'a>,
+    /// Its head and whatever came with it.
+    pub bytes: &'a [u8],
+}
+
 impl Standing {
     /// Nothing stands until the first [`Self::renew`].
     pub fn open(maps: Arc<DispatcherMaps>) -> anyhow::Result<Self> {
@@ -117,18 +126,16 @@ impl Standing {
         self.maps.standing.put(&0, &rules, Update::Any)
     }
 
-    /// Where requests like this one go from now on, if rules and policy let it
-    /// stand. `bytes` are the request's, its head and whatever came with it.
+    /// Where requests like this one go from now on, if rules and policy let it stand.
     pub fn remember(
         &self,
         generation: u32,
         cluster: &Cluster,
         health: &Health,
-        vip: SocketAddr,
-        head: &HttpHead<'_>,
-        bytes: &[u8],
+        first: &First<'_>,
         choice: &Choice,
     ) -> io::Result<()> {
+        let First { vip, head, bytes } = *first;
         let services = &cluster.config.services;
         let Some(service) = services.iter().position(|s| s.address == vip) else {
             return Ok(());

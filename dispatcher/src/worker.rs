@@ -29,6 +29,7 @@ use crate::cluster::{Choice, Cluster, Decision};
 use crate::farewell;
 use crate::health;
 use crate::records::{Assignment, Record};
+use crate::standing::First;
 use crate::{Shared, v4};
 
 /// IPv4 and TCP headers without options.
@@ -240,16 +241,10 @@ impl State {
                 (&inspection, &looked)
             {
                 let (standing, generation) = (&shared.standing, self.decisions);
-                not_remembered = (standing.remember(
-                    generation,
-                    &cluster,
-                    &shared.health,
-                    vip,
-                    head,
-                    bytes,
-                    choice,
-                ))
-                .is_err();
+                let first = First { vip, head, bytes };
+                let remembered =
+                    standing.remember(generation, &cluster, &shared.health, &first, choice);
+                not_remembered = remembered.is_err();
             }
             looked
         });
