@@ -208,6 +208,7 @@ struct finished {
 	__u64 object;
 	__u64 bytes; /* of the answer, as acknowledged; modulo 2^32 */
 	__u64 elapsed_ns; /* from placing to the last byte's acknowledgement */
+	__u64 ended_ns; /* CLOCK_MONOTONIC, when that came; 0: none has */
 	__u32 charge_us;
 	__u32 shared;
 	__u32 pool;
@@ -215,7 +216,7 @@ struct finished {
 	__u16 kind;
 	__u8 class;
 	__u8 lost; /* 1: the client gave up before it had a byte */
-	__u32 pad;
+	__u32 stood; /* its backend's count of these now, modulo 2^32 */
 };
 
 /* Where a backend is; value of the backends map (slot = index). */
@@ -235,7 +236,8 @@ struct backend {
 struct backend_load {
 	__s64 active;
 	__u64 total;
-	__s64 cost_us; /* of first requests that are not finished, as estimated */
+	__s64 cost_us; /* of requests that are not finished, as estimated */
+	__u64 stood; /* requests placed by decisions that a policy has let stand for a while */
 };
 
 /* The longest head that is placed in the data path, in bytes. */
@@ -262,6 +264,16 @@ struct decision_key {
 
 #define SLOT_BY_TURNS 0xffffffffu
 
+/* Whom a request goes to. */
+struct turn {
+	__u32 slot;
+	__be16 server_port; /* where the server listens; 0: the VIP's port */
+	__u16 pad;
+};
+
+/* Backends that are as good as `slot`, at most. */
+#define OTHERS_MAX 3
+
 struct decision {
 	__u32 generation;
 	__u32 pool;
@@ -269,15 +281,18 @@ struct decision {
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__u8 care; /* CARE_*: of the pool */
 	__u8 pad;
+	/* Of a policy that looks at loads; all 0 with others. */
+	__u64 since_ns; /* CLOCK_MONOTONIC: `placed` counts from then */
+	__u64 until_ns; /* the same: then the daemon is asked again; 0: never */
+	__s64 most_us; /* so is it where everybody has more work than that (backend_load's cost_us) */
+	__u32 charge_us; /* what a request adds to that */
+	__u32 placed; /* requests so far */
+	__u32 others_count;
+	__u32 pad2;
+	struct turn others[OTHERS_MAX];
 };
 
 /* A pool's backends in the order in which they are chosen, over and over. */
-struct turn {
-	__u32 slot;
-	__be16 server_port;
-	__u16 pad;
-};
-
 struct turns {
 	__u64 next; /* counts on; daemon and data path both take turns */
 	__u64 count; /* 0: this pool's policy wants to be asked each time */

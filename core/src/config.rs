@@ -171,7 +171,7 @@ pub struct Backend {
 pub struct Pool {
     /// Unique among pools, spelt like a node's name.
     pub name: String,
-    /// How one of them is chosen (default round-robin).
+    /// How one of them is chosen (default `rent`).
     pub policy: PolicyConfig,
     /// What binds a client to a backend, whatever the policy.
     pub stickiness: Option<Stickiness>,

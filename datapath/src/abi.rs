@@ -120,6 +120,7 @@ pod!(
         object: u64,
         bytes: u64,
         elapsed_ns: u64,
+        ended_ns: u64,
         charge_us: u32,
         shared: u32,
         pool: u32,
@@ -127,7 +128,7 @@ pod!(
         kind: u16,
         class: u8,
         lost: u8,
-        pad: u32,
+        stood: u32,
     }
 );
 pod!(
@@ -147,6 +148,7 @@ pod!(
         active: i64,
         total: u64,
         cost_us: i64,
+        stood: u64,
     }
 );
 pod!(
@@ -201,6 +203,14 @@ pod!(
         server_port: [u8; 2],
         care: u8,
         pad: u8,
+        since_ns: u64,
+        until_ns: u64,
+        most_us: i64,
+        charge_us: u32,
+        placed: u32,
+        others_count: u32,
+        pad2: u32,
+        others: [Turn; OTHERS_MAX],
     }
 );
 pod!(
@@ -341,6 +351,8 @@ pub const BACKENDS_MAX: usize = 1024;
 pub const POOLS_MAX: usize = 256;
 /// Turns of a pool.
 pub const TURNS_MAX: usize = 512;
+/// As in abi.h.
+pub const OTHERS_MAX: usize = 3;
 /// A decision's slot when its pool takes turns.
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.

@@ -122,6 +122,7 @@ struct LoadEntry {
     active: AtomicI64,
     total: AtomicU64,
     cost_us: AtomicI64,
+    stood: AtomicU64,
 }
 
 const _: () = assert!(size_of::<LoadEntry>() == size_of::<BackendLoad>());
@@ -160,6 +161,12 @@ impl Loads {
         self.entry(slot).cost_us.load(Ordering::Relaxed).max(0) as u64
     }
 
+    /// Of these, those that the data path has placed by decisions of a policy that looks
+    /// at loads.
+    pub fn stood(&self, slot: u32) -> u64 {
+        self.entry(slot).stood.load(Ordering::Relaxed)
+    }
+
     /// One more, with a request that is expected to cost so much.
     pub fn opened(&self, slot: u32, charge_us: u32) {
         let entry = self.entry(slot);
@@ -192,6 +199,7 @@ impl Loads {
         self.entry(slot).active.store(0, Ordering::Relaxed);
         self.entry(slot).total.store(0, Ordering::Relaxed);
         self.entry(slot).cost_us.store(0, Ordering::Relaxed);
+        self.entry(slot).stood.store(0, Ordering::Relaxed);
     }
 }
 

@@ -219,6 +219,7 @@ fn constants_are_the_same() {
     assert_eq!(constant("EPOCH_SHIFT"), u64::from(abi::EPOCH_SHIFT));
     assert_eq!(constant("SLOT_BY_TURNS"), u64::from(abi::SLOT_BY_TURNS));
     assert_eq!(constant("TURNS_MAX"), abi::TURNS_MAX as u64);
+    assert_eq!(constant("OTHERS_MAX"), abi::OTHERS_MAX as u64);
     assert_eq!(
         constant("HEAD_MAX"),
         trapeze_core::head::LIKENESS_HEAD_MAX as u64

@@ -3,11 +3,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
-use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Stands};
+use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Settled, Stands};
 use trapeze_core::route::{Asked, route};
 use trapeze_core::wire::meta::{Care, Keys};
 
@@ -206,6 +207,20 @@ impl Cluster {
             Some(_) => Stands::Not,
             None => self.pools[pool].stands(),
         }
+    }
+
+    /// Where requests like the one that this choice was made for may go without asking,
+    /// for a policy whose decisions stand so.
+    pub fn settled(&self, health: &Health, port: u16, choice: &Choice) -> Option<Settled> {
+        let backends = self.backends(health, choice.pool, port)?;
+        let chosen = BackendId(u16::try_from(choice.slot).ok()?);
+        let request = &choice.placed.request;
+        self.pools[choice.pool].settled(clock::monotonic(), request, &backends, chosen)
+    }
+
+    /// So many were placed so in the time before the one that this choice was made for.
+    pub fn settled_took(&self, choice: &Choice, count: u32, time: Duration) {
+        self.pools[choice.pool].settled_took(&choice.placed.request, count, time);
     }
 
     /// The backend whose turn it is, in a pool that takes turns with the data path:

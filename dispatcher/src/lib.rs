@@ -31,6 +31,7 @@ pub use control::{BackendStatus, FeedbackStatus, Request, Status, ask};
 pub use drain::Left;
 pub use explain::{Explained, Question, explain_offline};
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -41,7 +42,7 @@ use anyhow::{Context, bail};
 use trapeze_core::config::{Attach, Dispatcher};
 use trapeze_datapath::abi::{self, ENCAP_LEN, Service, ServiceKey};
 use trapeze_datapath::dispatcher::{
-    DispatcherMaps, DispatcherOptions, Loads, attach_dispatcher, load_dispatcher,
+    DispatcherMaps, DispatcherOptions, FinishedRequests, Loads, attach_dispatcher, load_dispatcher,
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     generation: AtomicU64,
     records: Records,
     standing: Standing,
+    reports: Mutex<FinishedRequests>,
     health: Health,
     drains: Drains,
     registry: Mutex<Registry>,
@@ -114,6 +116,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         generation: AtomicU64::new(0),
         records: Records::new(maps.clone(), loads.clone()),
         standing,
+        reports: Mutex::new(FinishedRequests::open(&node.pins())?),
         health: Health::new(loads, cluster.config.limits.heartbeat),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         registry: Mutex::new(registry),
@@ -168,6 +171,18 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
 }
 
 impl Shared {
+    /// Policies hear of the requests that have finished. If another thread is telling
+    /// them, that will do.
+    pub(crate) fn hear_finished(&self, cluster: &Cluster) -> io::Result<()> {
+        let Ok(reports) = self.reports.try_lock() else {
+            return Ok(());
+        };
+        for told in reports.take()? {
+            cluster.finished(&self.health, &told);
+        }
+        Ok(())
+    }
+
     pub(crate) fn cluster(&self) -> Arc<Cluster> {
         self.cluster
             .read()

@@ -7,6 +7,7 @@ use trapeze_core::intake::Looked;
 
 use crate::Shared;
 use crate::cluster::{Cluster, Decision};
+use crate::standing::Seen;
 
 /// How far a request, or a piece of its body, goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +79,8 @@ impl Look<'_> {
         };
         if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision) {
             let standing = &self.shared.standing;
-            let told = standing.remember(self.decisions, self.cluster, vip, head, bytes, choice);
+            let seen = Seen { vip, head, bytes };
+            let told = standing.remember(self.decisions, self.cluster, health, &seen, choice);
             self.not_remembered |= told.is_err();
         }
         let is_head = matches!(&inspection, Inspection::Http(head) if head.method == "HEAD");

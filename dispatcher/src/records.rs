@@ -89,8 +89,13 @@ pub struct Record {
 /// How an owner is told to give up, or has been told: docs/protocol/handoff.md §3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
-    /// The record is again that of the owner before; the other was to have been this.
-    Yes { slot: u32, server_port: u16 },
+    /// The record is again that of the owner before; the other was to have been this
+    /// backend, which has `charge_us` less to do.
+    Yes {
+        slot: u32,
+        server_port: u16,
+        charge_us: u32,
+    },
     /// The word is late, or about something else.
     No,
 }
@@ -219,6 +224,7 @@ impl Records {
                 flow.object = placed.request.object;
                 flow.kind = placed.request.kind.number();
                 flow.class = placed.request.class as u8;
+                flow.acked_ns = 0;
                 charge_us = placed.charge_us;
                 flow.charge_us = flow.charge_us.wrapping_add(charge_us);
                 flow.shared = placed.shared;
@@ -313,14 +319,18 @@ impl Records {
         flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
         flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
         flow.before = [0; 32];
+        let charge_us = std::mem::take(&mut flow.charge_us);
+        flow.report = 0;
         self.maps.flows.put(&map_key, &flow, Update::Replace)?;
         if flow.state == FlowState::Established as u32 && had != has {
             self.loads.closed(had);
             self.loads.opened(has, 0);
         }
+        self.loads.finished(had, charge_us);
         Ok(TakenBack::Yes {
             slot: refused,
             server_port,
+            charge_us,
         })
     }
 
@@ -506,6 +516,7 @@ impl Records {
             object: flow.object,
             bytes: bytes.into(),
             elapsed_ns: flow.acked_ns.saturating_sub(flow.asked_ns),
+            ended_ns: if bytes > 0 { flow.acked_ns } else { 0 },
             charge_us: flow.charge_us,
             shared: flow.shared,
             pool: flow.pool,
@@ -513,7 +524,7 @@ impl Records {
             kind: flow.kind,
             class: flow.class,
             lost: (bytes == 0).into(),
-            pad: 0,
+            stood: self.loads.stood(flow.backend) as u32,
         }))
     }
 }

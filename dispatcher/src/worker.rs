@@ -114,6 +114,8 @@ impl Worker {
             // In this order: a decision by an older configuration must not stand.
             self.state.decisions = self.state.shared.standing.generation();
             self.state.follow_reload();
+            // Decisions are to know what the answers until now have told.
+            self.state.shared.hear_finished(&self.state.cluster)?;
             let now = clock::monotonic();
             for index in 0..count {
                 let (datagram, from) = self.socket.datagram(index);

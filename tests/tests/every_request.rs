@@ -149,9 +149,10 @@ fn requests() -> u64 {
 
 /// Small ones mostly, so that there are many moves; each size comes.
 const MIX: [&str; 48] = [
-    "empty", "1k", "10k", "1k", "empty", "100k", "1k", "10k", "1k", "1k", "1m", "1k", "10k", "1k", "empty",
-    "1k", "100k", "1k", "10k", "1k", "1k", "10k", "1k", "10m", "1k", "1k", "10k", "empty", "1k", "100k", "1k",
-    "10k", "1k", "1k", "empty", "1k", "10k", "1k", "1k", "1k", "10k", "1k", "1k", "10k", "1k", "1k", "1k", "10k",
+    "empty", "1k", "10k", "1k", "empty", "100k", "1k", "10k", "1k", "1k", "1m", "1k", "10k", "1k",
+    "empty", "1k", "100k", "1k", "10k", "1k", "1k", "10k", "1k", "10m", "1k", "1k", "10k", "empty",
+    "1k", "100k", "1k", "10k", "1k", "1k", "empty", "1k", "10k", "1k", "1k", "1k", "10k", "1k",
+    "1k", "10k", "1k", "1k", "1k", "10k",
 ];
 
 #[test]
@@ -196,10 +197,12 @@ fn visit(numbered: &Numbered, client: u16, requests: u64) -> Answered {
         let end = begin + 60;
         let answered = match (number + usize::from(client)) % 2 {
             0 => numbered.ask_each(&mut connection, begin..end),
-            _ => (begin..end).step_by(6).try_fold(Answered::new(), |mut all, at| {
-                all.extend(numbered.pipeline(&mut connection, at..at + 6)?);
-                Ok(all)
-            }),
+            _ => (begin..end)
+                .step_by(6)
+                .try_fold(Answered::new(), |mut all, at| {
+                    all.extend(numbered.pipeline(&mut connection, at..at + 6)?);
+                    Ok(all)
+                }),
         };
         all.extend(answered.expect("a connection that lasts"));
     }

@@ -68,6 +68,26 @@ fn a_policy_that_looks_at_loads_is_asked_each_time() {
     assert_eq!(cluster.dispatcher().of("decided"), 0);
 }
 
+/// The policy of a pool that says nothing: it looks at loads, and is asked for what it
+/// is not sure of.
+#[test]
+fn what_the_default_policy_calls_settled_stands() {
+    let site = site("rent", r#""b1", "b2""#).replace("policy = \"rent\"\n", "");
+    let cluster = Cluster::configured("settled", 2, &site, |_| {});
+    until("answers have told where it is", || {
+        shares(&cluster, 5, "/1k");
+        (cluster.dispatcher().of("decided") > 0).then_some(())
+    });
+    let before = cluster.dispatcher();
+    shares(&cluster, 200, "/1k");
+    let after = cluster.dispatcher();
+    let [asked, decided] = ["to-daemon", "decided"].map(|of| after.of(of) - before.of(of));
+    assert_eq!(asked + decided, 200);
+    // One every two seconds, and what comes before its answer.
+    assert!(decided >= 150, "{decided} of 200");
+    assert_eq!(cluster.agents().of("refused"), 0);
+}
+
 #[test]
 fn without_the_daemon_decisions_stand_for_a_while() {
     let site = site("round-robin", r#""b1", "b2""#);

@@ -7,6 +7,7 @@ mod hrw;
 mod locality;
 mod promises;
 mod requests;
+mod settled;
 mod spread;
 mod sticky;
 

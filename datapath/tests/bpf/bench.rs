@@ -163,6 +163,7 @@ impl Bench {
             active: 10,
             total: 10,
             cost_us: 7000,
+            stood: 0,
         };
         self.maps.loads.put(&SLOT, &load, Update::Any).unwrap();
     }

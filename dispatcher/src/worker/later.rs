@@ -363,7 +363,12 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
-        let Some(Ok(TakenBack::Yes { slot, server_port })) = taken_back else {
+        let Some(Ok(TakenBack::Yes {
+            slot,
+            server_port,
+            charge_us,
+        })) = taken_back
+        else {
             // Late, or of a request behind one that was refused: as if it came now.
             return self.pass_on(now, &record, arrived, inner);
         };
@@ -391,11 +396,11 @@ impl State {
         }
         // The same as before: a copy of the packet may still come to the owner, and be
         // sent on by it.
-        let bound = (self.cluster).choice(
-            record.pool,
-            BackendId(slot as u16),
-            Placed::unnoticed(record.request),
-        );
+        let placed = Placed {
+            charge_us,
+            ..Placed::unnoticed(record.request)
+        };
+        let bound = (self.cluster).choice(record.pool, BackendId(slot as u16), placed);
         let target = match (bound.filter(|b| b.server_port == server_port), decision) {
             (Some(choice), _) | (None, Decision::To(choice)) => Target::To(choice),
             (None, Decision::Refuse(answer, body)) => Target::Answer(answer, body),

@@ -20,8 +20,8 @@ pub(super) struct Known {
     reading: u8,
     /// A bit for each copy: asked for again meanwhile.
     joined: u8,
-    /// More backends than these have it.
-    pub(super) spread: bool,
+    /// A bit for each copy: it is where the object is at home. And [`SPREAD`].
+    home: u8,
     ids: [u16; WIDTH],
     /// The backend's clock when it was asked last, in KiB.
     pub(super) used: [u32; WIDTH],
@@ -36,6 +36,7 @@ pub(super) struct Known {
 }
 
 const WIDTH: usize = 4;
+const SPREAD: u8 = 0x80;
 
 impl Known {
     pub(super) fn position(&self, id: BackendId) -> Option<usize> {
@@ -58,7 +59,16 @@ impl Known {
     pub(super) fn age_kib(&self, at: usize, server: &Server) -> u32 {
         match self.is_reading(at) {
             true => 0,
-            false => server.clock().wrapping_sub(self.used[at]),
+            false => server.clock_kib.wrapping_sub(self.used[at]),
+        }
+    }
+
+    /// The same without the request that it is asked for now; none if there was none.
+    pub(super) fn settled_age_kib(&self, at: usize, server: &Server) -> Option<f64> {
+        match (self.is_reading(at), self.before[at]) {
+            (true, Age::ABSENT) => None,
+            (true, before) => Some(before.kib()),
+            (false, _) => Some(self.age_kib(at, server).into()),
         }
     }
 
@@ -81,11 +91,18 @@ impl Known {
         self.asked_ms = millis(now);
     }
 
+    /// It was asked for so many times more in the time before the latest.
+    pub(super) fn asked_meanwhile(&mut self, count: u32, time: Duration) {
+        if count > 0 {
+            self.gap_us = (time.as_secs_f64() * 1e6 / f64::from(count)) as f32;
+        }
+    }
+
     /// A place for another copy: if there is none, the oldest one's.
     pub(super) fn push(&mut self, id: BackendId) -> usize {
         if usize::from(self.len) == WIDTH {
             self.remove(0);
-            self.spread = true;
+            self.home |= SPREAD;
         }
         let at = usize::from(self.len);
         self.ids[at] = id.0;
@@ -119,6 +136,19 @@ impl Known {
         }
     }
 
+    pub(super) fn set_home(&mut self, at: usize, is: bool) {
+        self.home = self.home & !(1 << at) | u8::from(is) << at;
+    }
+
+    /// Whether more backends than these have it.
+    pub(super) fn is_spread(&self) -> bool {
+        self.home & SPREAD != 0
+    }
+
+    pub(super) fn is_home(&self, at: usize) -> bool {
+        self.home & 1 << at != 0
+    }
+
     /// It is asked for again while it is read.
     pub(super) fn join(&mut self, at: usize) {
         self.joined |= 1 << at;
@@ -138,7 +168,7 @@ impl Known {
         self.end(at);
         match self.before[at] {
             Age::ABSENT => self.remove(at),
-            age => self.used[at] = server.clock().wrapping_sub(age.kib() as u32),
+            age => self.used[at] = server.clock_kib.wrapping_sub(age.kib() as u32),
         }
     }
 
@@ -165,9 +195,12 @@ impl Known {
         self.expected_read.copy_within(at + 1..end, at);
         self.ordered.copy_within(at + 1..end, at);
         let below = (1u8 << at) - 1;
-        for bits in [&mut self.reading, &mut self.joined] {
+        let spread = self.home & SPREAD;
+        self.home &= !SPREAD;
+        for bits in [&mut self.reading, &mut self.joined, &mut self.home] {
             *bits = *bits & below | (*bits >> 1) & !below;
         }
+        self.home |= spread;
         self.len -= 1;
     }
 }
@@ -200,7 +233,7 @@ mod tests {
                 known.end(at);
             }
         }
-        assert!(known.spread);
+        assert!(known.is_spread());
         assert_eq!(known.ids(), [1, 2, 3, 4]);
         let reading: Vec<bool> = (0..4).map(|at| known.is_reading(at)).collect();
         assert_eq!(reading, [true, false, true, false]);
@@ -209,12 +242,12 @@ mod tests {
     #[test]
     fn what_was_not_used_is_as_old_as_before() {
         let mut server = server::NEW;
-        server.clock_kib = 5000.0;
+        server.clock_kib = 5000;
         let mut known = Known::default();
         let at = known.push(BackendId(3));
         known.used[at] = 1000;
         known.begin(at, Age::of_kib(4000), 1000.0, 30_000.0, 0.0);
-        known.used[at] = server.clock();
+        known.used[at] = server.clock_kib;
         known.undo(at, &server);
         assert!((3500..=4000).contains(&known.age_kib(at, &server)));
         known.begin(at, Age::ABSENT, 1000.0, 30_000.0, 30_000.0);
