@@ -86,6 +86,13 @@ pub struct Record {
     pub requests_before: u32,
 }
 
+/// A flow has no backend any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Vacated {
+    /// What its latest request has come to, if nobody has been told yet.
+    pub finished: Option<Finished>,
+}
+
 /// How an owner is told to give up, or has been told: docs/protocol/handoff.md §3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
@@ -335,14 +342,14 @@ impl Records {
     }
 
     /// The server has closed, and owes nothing: no backend has the flow, until the next
-    /// request comes. False: an answer is owed, or the word is late.
+    /// request comes. None: an answer is owed, or the word is late.
     pub fn vacate(
         &self,
         key: &FlowKey,
         epoch: u32,
         answers: u16,
         end: ServerSeq,
-    ) -> io::Result<bool> {
+    ) -> io::Result<Option<Vacated>> {
         let mut vacated = None;
         self.change(key, |flow| {
             let known = Record::read(flow).filter(|record| {
@@ -355,18 +362,21 @@ impl Records {
             if known.is_none() {
                 return;
             }
+            let finished = self.finished(flow);
+            flow.report = 0;
             flow.client_isn = flow.next.wrapping_sub(1);
             flow.server_isn = end.raw().wrapping_sub(1);
             flow.asked_ack = end.raw();
             flow.state = FlowState::Vacant as u32;
             flow.before = [0; 32];
-            vacated = Some((flow.backend, std::mem::take(&mut flow.charge_us)));
+            let charge_us = std::mem::take(&mut flow.charge_us);
+            vacated = Some((flow.backend, charge_us, Vacated { finished }));
         })?;
-        if let Some((slot, charge_us)) = vacated {
+        Ok(vacated.map(|(slot, charge_us, vacated)| {
             self.loads.closed(slot);
             self.loads.finished(slot, charge_us);
-        }
-        Ok(vacated.is_some())
+            vacated
+        }))
     }
 
     /// The owner has given the flow up, as it was asked to, and there is no request.
@@ -375,12 +385,14 @@ impl Records {
         key: &FlowKey,
         (epoch, start): (u32, ClientSeq),
         end: ServerSeq,
-    ) -> io::Result<()> {
-        let mut closed = None;
+    ) -> io::Result<Vacated> {
+        let (mut closed, mut finished) = (None, None);
         self.change(key, |flow| {
             if flow.next != start.raw() || flow.state == FlowState::Vacant as u32 {
                 return;
             }
+            finished = self.finished(flow);
+            flow.report = 0;
             let charge_us = std::mem::take(&mut flow.charge_us);
             closed = Some((flow.state, flow.backend, charge_us));
             flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
@@ -397,7 +409,7 @@ impl Records {
             }
             self.loads.finished(slot, charge_us);
         }
-        Ok(())
+        Ok(Vacated { finished })
     }
 
     /// Lets the data path bring here what comes next of a flow that is idle, as far as
@@ -498,7 +510,7 @@ impl Records {
         Ok(())
     }
 
-    /// Deletes a record whose time has come. What its first request came to, if
+    /// Deletes a record whose time has come. What its latest request came to, if
     /// nobody has been told yet.
     pub fn expire(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<Option<Finished>> {
         if !self.maps.flows.delete(key)? {
@@ -508,11 +520,16 @@ impl Records {
             self.loads.closed(flow.backend);
         }
         self.loads.finished(flow.backend, flow.charge_us);
+        Ok(self.finished(flow))
+    }
+
+    /// What the flow's latest request has come to, if nobody has been told yet.
+    fn finished(&self, flow: &Flow) -> Option<Finished> {
         let bytes = match flow.is_answered() {
             true => flow.last_ack.wrapping_sub(flow.asked_ack),
             false => 0,
         };
-        Ok((flow.report != 0).then(|| Finished {
+        (flow.report != 0).then(|| Finished {
             object: flow.object,
             bytes: bytes.into(),
             elapsed_ns: flow.acked_ns.saturating_sub(flow.asked_ns),
@@ -525,7 +542,7 @@ impl Records {
             class: flow.class,
             lost: (bytes == 0).into(),
             stood: self.loads.stood(flow.backend) as u32,
-        }))
+        })
     }
 }
 

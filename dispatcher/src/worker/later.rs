@@ -22,7 +22,7 @@ use crate::cluster::Decision;
 use crate::handoff::{Due, Target};
 use crate::look::{Extent, Found, Look};
 use crate::memory::Placed;
-use crate::records::{Assignment, Record, TakenBack};
+use crate::records::{Assignment, Record, TakenBack, Vacated};
 
 impl State {
     /// Something reaches beyond the boundary of a flow that has an owner.
@@ -454,7 +454,7 @@ impl State {
             Target::Nobody => {
                 let moved = (waiting.epoch, waiting.start);
                 match self.shared.records.vacate_released(&key, moved, end) {
-                    Ok(()) => self.count("vacated"),
+                    Ok(vacated) => self.on_vacant(&vacated),
                     Err(_) => self.count("record-failures"),
                 }
                 return;
@@ -516,9 +516,17 @@ impl State {
         };
         let records = &self.shared.records;
         match records.vacate(&arrived.key, meta.epoch, meta.requests, end) {
-            Ok(true) => self.count("vacated"),
-            Ok(false) => self.count("late-vacancies"),
+            Ok(Some(vacated)) => self.on_vacant(&vacated),
+            Ok(None) => self.count("late-vacancies"),
             Err(_) => self.count("record-failures"),
+        }
+    }
+
+    /// The data path cannot tell any more what the request before has come to.
+    fn on_vacant(&mut self, vacated: &Vacated) {
+        self.count("vacated");
+        if let Some(finished) = &vacated.finished {
+            self.cluster.finished(&self.shared.health, finished);
         }
     }
 
