@@ -50,6 +50,14 @@ impl Cluster {
         Self::configured_whole(test, &(Self::nodes(backends) + text), change)
     }
 
+    /// Three backends, of which a connection keeps the one that it was given first.
+    pub fn kept(test: &str) -> Self {
+        let text = "[[pool]]\nname = \"web\"\nhandoff = \"none\"\n\
+                    backends = [\"b1\", \"b2\", \"b3\"]\n\
+                    [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+        Self::configured(test, 3, text, |_| {})
+    }
+
     /// As configured in a whole file.
     pub fn configured_whole(test: &str, text: &str, change: impl FnOnce(&mut Options)) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory");

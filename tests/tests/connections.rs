@@ -23,13 +23,9 @@ fn post(name: &str, length: usize, more: &str) -> String {
     format!("POST /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n{more}\r\n")
 }
 
-/// A pool that hands nothing over.
-const KEPT: &str = "[[pool]]\nname = \"web\"\nhandoff = \"none\"\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
-                    [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
-
 #[test]
 fn later_requests_of_a_connection_go_to_its_backend() {
-    let cluster = Cluster::configured("later", 3, KEPT, |_| {});
+    let cluster = Cluster::kept("later");
     let (one, ten) = (cluster.document("1k"), cluster.document("10k"));
     let before = cluster.dispatcher();
     cluster.on("c1", || {

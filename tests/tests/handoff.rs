@@ -10,13 +10,6 @@ use trapeze_tests::{Cluster, Connection, Content, Dice, Response, same, until};
 
 const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
 
-fn pool(more: &str) -> String {
-    format!(
-        "[[pool]]\nname = \"web\"\n{more}\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
-         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n"
-    )
-}
-
 fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n")
 }
@@ -182,7 +175,7 @@ fn bodies_end_where_their_framing_says() {
 
 #[test]
 fn without_handoff_a_connection_keeps_its_backend() {
-    let cluster = Cluster::configured("kept", 3, &pool("handoff = \"none\""), |_| {});
+    let cluster = Cluster::kept("kept");
     cluster.on("c1", || {
         let mut client = Connection::open();
         let first = client.ask("/1k").ok().to_owned();

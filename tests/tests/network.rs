@@ -115,6 +115,10 @@ fn a_host_that_was_off_is_connected_as_before() {
     cluster.kill("c1", None).unwrap();
     cluster.start("c1", None).unwrap();
     cluster.start("b1", None).unwrap();
+    // Its dispatcher asks after it once a second.
+    until("b1 is heard of again", || {
+        (cluster.backend("b1").state == "up").then_some(())
+    });
     let (_, bridge) = download(&cluster, &all);
     assert!(bridge < 5_000, "only broadcasts: {bridge}");
 

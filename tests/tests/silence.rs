@@ -82,7 +82,7 @@ fn a_connection_that_its_backend_has_lost_is_reset() {
 /// are idle, and lets those alone whose socket is there.
 #[test]
 fn a_connection_that_its_server_has_reset_does_not_count_for_an_hour() {
-    let cluster = Cluster::up("uncounted");
+    let cluster = Cluster::kept("uncounted");
     let active = |backend: &str| cluster.backend(backend).active;
     let (mut idle, mut reset) = (Vec::new(), Vec::new());
     cluster.on("c1", || {

@@ -27,6 +27,7 @@ const BACK: u32 = MOVE + 1;
 const THIRD: u32 = SECOND + 100;
 const THERE: u32 = RANGE + 1000;
 const SEATED: [&str; 4] = ["received", "rebuilt", "confirmed", "seated"];
+const NEW: [&str; 3] = ["received", "rebuilt", "confirmed"];
 
 fn care() -> Care {
     Care {
@@ -558,6 +559,34 @@ fn what_is_forgotten_of_seats_misleads_nobody() {
         .expect("the older", &gc, &up(&heard(FIRST + 1)));
     assert_eq!(seated.setup(), others);
     seated.expect_alive();
+}
+
+/// The client uses its port again after another flow has got the seat that the connection
+/// before had: all of the new one's packets find it on its own port.
+#[test]
+fn a_new_connection_has_nothing_of_the_seats_before() {
+    let mut seated = Seated::new();
+    seated.retire_older();
+    let others = Setup {
+        origin: 50_000u16.to_be(),
+        ..seated.setup()
+    };
+    seated.put(&others);
+    let (begin, cookie) = (THIRD + 1_000_000, THERE + 7_000_000);
+    let fresh = followed(Kind::Forward, BACK + 500, begin);
+    let request = segment(ACK | PSH, begin, cookie, REQUEST);
+    let agent = &seated.older.agent;
+    agent.receive("a new one", &sealed(&fresh, &request.packet()), &NEW);
+    let stream = accept(&seated.older.server);
+    assert_eq!(port_of(&stream), CLIENT.port());
+    let ack = segment(ACK, begin + REQUEST.len() as u32, cookie, b"");
+    expect(
+        &seated.older,
+        "its next packet",
+        &sealed(&fresh, &ack.packet()),
+        &up(&ack),
+    );
+    assert_eq!(seated.setup(), others);
 }
 
 /// It had a seat, but its server did not take it; then somebody else got the request.
