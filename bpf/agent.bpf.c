@@ -67,11 +67,13 @@
 #include "lib/owner.bpf.h"
 #include "lib/done.bpf.h"
 #include "lib/closing.bpf.h"
+#include "lib/unread.bpf.h"
 #include "lib/older.bpf.h"
 
-#define LOST_AFTER_S 60
+#define SECOND_NS 1000000000ll
+#define LOST_AFTER_NS (60 * SECOND_NS)
 /* Clocks of dispatchers and backends differ by no more. */
-#define CLOCKS_DIFFER_S 2
+#define CLOCKS_DIFFER_NS (2 * SECOND_NS)
 
 /*
  * A packet of a connection that was set up long ago, or before this host came
@@ -80,13 +82,12 @@
 static __always_inline bool is_lost(const struct meta *meta)
 {
 	__u64 now = cluster_time_ns();
-	__u32 now_s = now / 1000000000ull;
 	__s32 age = (__u32)(now >> EPOCH_SHIFT) - bpf_ntohl(meta->epoch);
-	__s32 age_s = age >> (30 - EPOCH_SHIFT);
+	__s64 age_ns = (__s64)age * (1 << EPOCH_SHIFT);
 	struct node *self = this_node();
 
-	return age_s > LOST_AFTER_S ||
-	       (self && self->since_s && age_s > (__s32)(now_s - self->since_s) + CLOCKS_DIFFER_S);
+	return age_ns > LOST_AFTER_NS ||
+	       (self && self->since_ns && age_ns > (__s64)(now - self->since_ns) + CLOCKS_DIFFER_NS);
 }
 
 /* Anything but the start: only where its connection stands, or has stood. */
@@ -166,19 +167,19 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
-	strange = known && known->origin;
+	strange = known && !is_flows(known, &segment);
 	if (!known || known->seated) {
 		if (meta.kind == META_GC)
 			from = find_older(&segment, bpf_ntohl(meta.epoch), bpf_ntohl(meta.start));
 		else
 			from = find_seat(&segment, bpf_ntohl(meta.epoch));
 		known = bpf_map_lookup_elem(&setups, &segment.key);
-		strange = known && is_on_seat(&segment) && known->origin != segment.client_port;
+		strange = known && !is_flows(known, &segment);
 		/* Another flow has the seat by now: what is new begins at its own port. */
 		if (strange && from != bpf_ntohl(meta.epoch) && starts_request(&segment, bpf_ntohl(meta.start))) {
 			segment.key.client_port = segment.client_port;
 			known = bpf_map_lookup_elem(&setups, &segment.key);
-			strange = known && known->origin;
+			strange = known && !is_flows(known, &segment);
 			unseated = true;
 		}
 	}
@@ -224,14 +225,25 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	}
 	if (known && is_before(bpf_ntohl(meta.epoch), known->epoch))
 		return drop(DROP_STALE_EPOCH);
-	if (known && is_reborn(known, &meta))
+	if (known && meets_closed(known, &segment, &meta)) {
+		/* Its socket has bytes to repeat: the request comes again. */
+		if (segment.ack != known->answers.next)
+			return drop(DROP_VACANT);
+		become_vacant(known);
+	}
+	if (known && is_reborn(known, &meta)) {
 		meta.start = bpf_htonl(known->start);
+		/* Overtaken by what the client has said since: it comes again. */
+		if (known->state == SETUP_VACANT && segment.ack != known->answers.next)
+			return drop(DROP_VACANT);
+	}
 	if (starts_request(&segment, bpf_ntohl(meta.start))) {
 		if ((unseated || is_on_seat(&segment) || (known && known->state == SETUP_OLDER)) &&
 		    (!known || is_before(known->epoch, bpf_ntohl(meta.epoch)))) {
 			take_seat(skb, &segment, bpf_ntohl(meta.epoch), !meta.value);
 			known = bpf_map_lookup_elem(&setups, &segment.key);
 		}
+		keep_unread(skb, &segment);
 		verdict = start_request(skb, &segment, known, &meta);
 		return verdict == IT_STANDS && known ? deliver_in_range(skb, &segment, known) : verdict;
 	}
@@ -243,6 +255,8 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		if (known->waiting)
 			tell_if_acknowledged(&segment, known);
 	}
+	if (known && brings_request(known, &segment))
+		keep_unread(skb, &segment);
 	return continue_flow(skb, h, &segment, known);
 }
 
@@ -338,6 +352,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		tell_if_answered(key, setup);
 	if (closes_idle(setup, h, payload))
 		return vacate(skb, h, setup);
+	if (closes_unread(setup, h, payload))
+		return return_unread(skb, h, setup);
 	return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
 }
 
@@ -359,7 +375,7 @@ int agent_egress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	verdict = leave(skb, &h, &key, setup);
 	if (verdict == TC_ACT_UNSPEC && setup->origin &&
-	    !replace_port(skb, offsetof(struct tcp_header, dest), h.tcp.dest, setup->origin))
+	    !replace_half(skb, offsetof(struct tcp_header, dest), h.tcp.dest, setup->origin))
 		return drop(DROP_REWRITE);
 	return verdict;
 }

@@ -92,17 +92,15 @@ fn datagram(done: &Done, keys: &Keys) -> Option<(Vec<u8>, SocketAddr)> {
         requests: 0,
         ..said
     };
-    let inner = Segment {
-        source: flow.client,
-        destination: flow.vip,
-        header: tcp::Header {
+    let inner = Segment::of_client(
+        &flow,
+        tcp::Header {
             seq: meta.start.raw(),
             ack: done.end,
             flags: tcp::Flags::ACK,
             ..tcp::Header::default()
         },
-        payload: Vec::new(),
-    }
+    )
     .to_packet();
     let binding = Binding::of_packet(to, &inner)?;
     let mut out = Vec::new();

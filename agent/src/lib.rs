@@ -125,12 +125,12 @@ fn reload(
 fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<()> {
     trapeze_datapath::map::fill_tag_keys(&maps.tag_keys, &config.keys)?;
     // What an earlier daemon's data path knows, this one's does.
-    let since_s = match maps.node.get(&0)? {
-        Some(node) if node.since_s != 0 => node.since_s,
-        _ => clock::cluster().as_secs() as u32,
+    let since_ns = match maps.node.get(&0)? {
+        Some(node) if node.since_ns != 0 => node.since_ns,
+        _ => clock::cluster().as_nanos() as u64,
     };
     let key = config.keys[0].id;
-    let node = abi::Node::here(v4(own.address)?, key, &own.interface, since_s)?;
+    let node = abi::Node::here(v4(own.address)?, key, &own.interface, since_ns)?;
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);

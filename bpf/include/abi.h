@@ -326,7 +326,7 @@ struct node {
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
 	__u16 pad;
-	__u32 since_s; /* of the cluster's clock, when its data path came up: it knows nothing of before; 0: always there */
+	__u64 since_ns; /* of the cluster's clock, when its data path came up: it knows nothing of before; 0: always there */
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
 
@@ -365,7 +365,9 @@ enum answer_phase {
 #define ANSWER_CHUNKED 128
 #define ANSWER_OLD 256 /* HTTP/1.0 */
 #define ANSWER_KEEP 512 /* "Connection: keep-alive" */
-#define ANSWER_OF_HEAD 0xfff8
+#define ANSWER_OF_HEAD 0x03f8
+/* Between two answers: */
+#define ANSWER_HUNG_UP 1024 /* the server has closed, and its FIN waits until the client has all */
 
 /* So much of a line is kept when it is cut by the end of a packet: more than all of those that count have. */
 #define LINE_ROOM 64
@@ -379,7 +381,8 @@ struct answers {
 	__u16 flags; /* ANSWER_* */
 	__u8 phase; /* enum answer_phase */
 	__u8 line_length; /* of what is kept */
-	__u16 pad;
+	__u8 unread; /* times that the request after the last answer was closed on without being read */
+	__u8 pad;
 	__u8 line[LINE_ROOM];
 };
 
@@ -474,7 +477,7 @@ struct server {
 	X(ACCEPT_QUEUE_FULL, "accept-queue-full", "the server accepts too slowly")             \
 	X(NOT_REBUILT, "not-rebuilt", "the kernel refused to rebuild: see trapeze doctor")     \
 	X(MOVED, "moved", "from a socket whose connection another backend has now: expected")    \
-	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing: its client need not hear of it") \
+	X(SERVER_CLOSE, "server-close", "a server closed while it owed nothing, and its client need not hear of it: expected") \
 	X(OLDER, "older-range", "a request for a backend that still sends an earlier answer") \
 	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected") \
 	X(MARTIAN, "martian", "a SYN from an address that no client has: forged")
@@ -509,6 +512,7 @@ enum drop_reason {
 	X(GC, "gc", "acknowledgements sent on to older owners") \
 	X(SEATED, "seated", "flows that came back while their older socket here was needed still") \
 	X(RETIRED, "retired", "older owners whose client has had all of theirs") \
+	X(UNREAD, "unread", "requests that a server closed on without reading them, given to it or another again") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
 	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more") \
 	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")

@@ -98,6 +98,7 @@ struct inet_connection_sock {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 rcv_nxt;
+	__u32 copied_seq;
 	__u32 snd_nxt;
 	__u32 snd_una;
 	__u32 write_seq;

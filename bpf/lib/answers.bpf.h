@@ -19,6 +19,8 @@
  */
 #pragma once
 
+#include "words.bpf.h"
+
 /* So much is read at a time. */
 #define PIECE_MAX 512
 /* Any place within may be read from, as far as a line is kept. */
@@ -53,9 +55,6 @@ struct walk {
 	struct piece *piece;
 };
 
-#define EVERY_BYTE(byte) ((byte) * 0x0101010101010101ull)
-#define LOWER_CASE EVERY_BYTE(0x20)
-
 static __always_inline __u64 piece_word(const __u8 *piece, __u32 at)
 {
 	__u64 word;
@@ -79,6 +78,7 @@ static __always_inline int lose(struct answers *answers)
 static __always_inline void end_answer(struct answers *answers)
 {
 	answers->finished++;
+	answers->unread = 0;
 	answers->flags = (answers->flags & ANSWER_CLOSING) | ANSWER_ENDED;
 	answers->phase = ANSWER_STATUS;
 }
@@ -409,14 +409,6 @@ static __always_inline long skip_counted(struct answers *answers, struct piece *
 		return 1;
 	end_counted(answers);
 	return 0;
-}
-
-/* The high bit of every byte that is an LF, and no other (Hacker's Delight 6-1). */
-static __always_inline __u64 line_feeds(__u64 word)
-{
-	__u64 x = word ^ EVERY_BYTE('\n');
-
-	return ~(((x & EVERY_BYTE(0x7f)) + EVERY_BYTE(0x7f)) | x | EVERY_BYTE(0x7f));
 }
 
 /* Which byte of the word the first of them is. */

@@ -23,14 +23,46 @@ static __always_inline bool closes_idle(const struct setup *setup, const struct 
 	       bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
-#define TCP_AT (sizeof(struct ethhdr) + sizeof(struct iphdr))
+/* Does a request come to a socket that its server has closed, and will not hear it? */
+static __always_inline bool meets_closed(const struct setup *known, const struct segment *segment,
+					 const struct meta *meta)
+{
+	return known->answers.flags & ANSWER_HUNG_UP && known->state == SETUP_CONFIRMED &&
+	       known->epoch == bpf_ntohl(meta->epoch) && starts_request(segment, known->answers.taken);
+}
+
+static __always_inline void become_vacant(struct setup *setup)
+{
+	setup->start = setup->answers.taken;
+	if (setup->state != SETUP_VACANT)
+		count_event(EVENT_VACATED);
+	setup->state = SETUP_VACANT;
+}
 
 static __always_inline bool set_flags(struct __sk_buff *skb, __u8 words, __u8 old, __u8 new)
 {
-	__be16 before = bpf_htons(words << 8 | old), after = bpf_htons(words << 8 | new);
+	return replace_half(skb, offsetof(struct tcp_header, offset), bpf_htons(words << 8 | old),
+			    bpf_htons(words << 8 | new));
+}
 
-	return !bpf_l4_csum_replace(skb, TCP_AT + offsetof(struct tcp_header, check), before, after, 2) &&
-	       !bpf_skb_store_bytes(skb, TCP_AT + offsetof(struct tcp_header, offset), &after, 2, 0);
+/* To whom it is from. */
+static __always_inline bool turn_frame(struct __sk_buff *skb)
+{
+	__u8 macs[2 * ETH_ALEN], turned[2 * ETH_ALEN];
+
+	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
+		return false;
+	__builtin_memcpy(turned, macs + ETH_ALEN, ETH_ALEN);
+	__builtin_memcpy(turned + ETH_ALEN, macs, ETH_ALEN);
+	return !bpf_skb_store_bytes(skb, 0, turned, sizeof(turned), 0);
+}
+
+static __always_inline bool encapsulate(struct __sk_buff *skb, const struct encapsulation *outer)
+{
+	return !bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
+				    BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
+					    BPF_F_ADJ_ROOM_FIXED_GSO) &&
+	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr), outer, sizeof(*outer), 0);
 }
 
 /* Into one from the client, that begins where this one's acknowledgement says. */
@@ -39,18 +71,13 @@ static __always_inline bool turn_round(struct __sk_buff *skb, const struct leavi
 	__be32 addresses[2] = { h->ip.daddr, h->ip.saddr };
 	__be16 ports[2] = { h->tcp.dest, h->tcp.source };
 	__be32 numbers[2] = { h->tcp.ack, h->tcp.seq };
-	__u8 macs[2 * ETH_ALEN], turned[2 * ETH_ALEN];
 
-	if (bpf_skb_load_bytes(skb, 0, macs, sizeof(macs)))
-		return false;
-	__builtin_memcpy(turned, macs + ETH_ALEN, ETH_ALEN);
-	__builtin_memcpy(turned + ETH_ALEN, macs, ETH_ALEN);
 	/* What changes places does not change a sum. */
-	return !bpf_skb_store_bytes(skb, 0, turned, sizeof(turned), 0) &&
+	return turn_frame(skb) &&
 	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr) + offsetof(struct iphdr, saddr), addresses,
 				    sizeof(addresses), 0) &&
-	       !bpf_skb_store_bytes(skb, TCP_AT, ports, sizeof(ports), 0) &&
-	       !bpf_skb_store_bytes(skb, TCP_AT + offsetof(struct tcp_header, seq), numbers, sizeof(numbers), 0) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP, ports, sizeof(ports), 0) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, seq), numbers, sizeof(numbers), 0) &&
 	       set_flags(skb, h->tcp.offset, h->tcp.flags, flags);
 }
 
@@ -76,13 +103,10 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	meta->value = bpf_htonl(setup->answers.next);
 	client_port = setup->origin ? setup->origin : h->tcp.dest;
 	if (setup->origin &&
-	    !replace_port(skb, offsetof(struct tcp_header, source), h->tcp.dest, setup->origin))
+	    !replace_half(skb, offsetof(struct tcp_header, source), h->tcp.dest, setup->origin))
 		return drop(DROP_REWRITE);
 	set_tag(meta, meta_tag(key, meta, setup->dispatcher, h->ip.daddr, h->ip.saddr, client_port, h->tcp.source));
-	if (bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC,
-				BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP |
-					BPF_F_ADJ_ROOM_FIXED_GSO) ||
-	    bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
+	if (!encapsulate(skb, &outer))
 		return drop(DROP_REWRITE);
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }
@@ -108,13 +132,14 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 	/* The client has closed before: there is nothing left that could outlive it. */
 	if (sender->state == TCP_STATE_LAST_ACK)
 		return TC_ACT_UNSPEC;
-	if (is_before(full->snd_una, setup->answers.next))
-		return h->tcp.flags & TCP_RST ? TC_ACT_UNSPEC : drop(DROP_SERVER_CLOSE);
+	if (setup->state != SETUP_VACANT && is_before(full->snd_una, setup->answers.next)) {
+		if (h->tcp.flags & TCP_RST)
+			return TC_ACT_UNSPEC;
+		setup->answers.flags |= ANSWER_HUNG_UP;
+		return drop(DROP_SERVER_CLOSE);
+	}
 	setup->clock_offset = full->tsoffset;
-	setup->start = setup->answers.taken;
-	if (setup->state != SETUP_VACANT)
-		count_event(EVENT_VACATED);
-	setup->state = SETUP_VACANT;
+	become_vacant(setup);
 	if (!turn_round(skb, h, TCP_RST))
 		return drop(DROP_REWRITE);
 	if (!(h->tcp.flags & TCP_RST) && bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))

@@ -21,22 +21,13 @@ struct own_socket {
 
 static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, const struct segment *segment)
 {
-	struct bpf_sock_tuple tuple = {
-		.ipv4 = {
-			.saddr = segment->client,
-			.daddr = segment->vip,
-			.sport = segment->key.client_port,
-			.dport = segment->key.vip_port,
-		},
-	};
-	struct bpf_sock *found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	struct bpf_sock *found = find_connection(skb, segment);
 	struct own_socket own = {};
 	struct tcp_sock *full;
 
 	if (!found)
 		return own;
-	if (found->state != TCP_STATE_LISTEN && found->state != TCP_STATE_NEW_SYN_RECV &&
-	    found->state != TCP_STATE_TIME_WAIT && (full = bpf_skc_to_tcp_sock(found))) {
+	if (is_full(found) && (full = bpf_skc_to_tcp_sock(found))) {
 		own.state = found->state;
 		own.rcv_nxt = full->rcv_nxt;
 		own.snd_una = full->snd_una;

@@ -114,14 +114,6 @@ static __always_inline void cut_blocks(struct sack_bench *bench, __u32 at, __u32
 		bench->after[at & 63] = bench->after[(at + 1) & 63] = 1;
 }
 
-static __always_inline bool replace_word(struct __sk_buff *skb, __u32 field, __u32 old, __u32 new)
-{
-	__be32 before = bpf_htonl(old), after = bpf_htonl(new);
-
-	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 4) &&
-	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &after, 4, 0);
-}
-
 /* The segment's TCP options, to be searched. None if there are no more than `least` bytes. */
 static __always_inline struct sack_bench *load_options(struct __sk_buff *skb, __u32 length, __u32 least)
 {
@@ -194,7 +186,7 @@ static __noinline int cut_sack(struct __sk_buff *skb, const struct segment *segm
 /* What an acknowledgement that is raised adds to the right edge is taken from the window. */
 static __always_inline bool shrink_window(struct __sk_buff *skb, __u32 by, __u8 shift)
 {
-	__be16 before, after;
+	__be16 before;
 	__u32 window;
 
 	if (bpf_skb_load_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, window), &before, 2))
@@ -203,9 +195,7 @@ static __always_inline bool shrink_window(struct __sk_buff *skb, __u32 by, __u8 
 	by = (by + (1u << shift) - 1) >> shift;
 	window = bpf_ntohs(before);
 	window = window > by ? window - by : 0;
-	after = bpf_htons(window);
-	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 2) &&
-	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, window), &after, 2, 0);
+	return replace_half(skb, offsetof(struct tcp_header, window), before, bpf_htons(window));
 }
 
 /* Of an unpacked segment: its acknowledgement, window, SACK blocks and clock, as they concern the range. */

@@ -125,13 +125,8 @@ static __always_inline bool rebuild(struct __sk_buff *skb, struct bpf_sock *foun
 	return bpf_sk_assign_tcp_reqsk(skb, (struct sock *)listener, &attributes, sizeof(attributes)) == 0;
 }
 
-/* What stands on the flow's 4-tuple now. */
-struct occupant {
-	__u32 state; /* TCP state; 0: nobody, or only a listener */
-	__u32 rcv_nxt;
-};
-
-static __always_inline struct occupant find_occupant(struct __sk_buff *skb, const struct segment *segment)
+/* What the kernel has on the flow's 4-tuple, if only a listener; to be released by the caller. */
+static __always_inline struct bpf_sock *find_connection(struct __sk_buff *skb, const struct segment *segment)
 {
 	struct bpf_sock_tuple tuple = {
 		.ipv4 = {
@@ -141,7 +136,26 @@ static __always_inline struct occupant find_occupant(struct __sk_buff *skb, cons
 			.dport = segment->key.vip_port,
 		},
 	};
-	struct bpf_sock *found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+
+	return bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+}
+
+/* Is it one that sends and receives? */
+static __always_inline bool is_full(const struct bpf_sock *found)
+{
+	return found->state != TCP_STATE_LISTEN && found->state != TCP_STATE_NEW_SYN_RECV &&
+	       found->state != TCP_STATE_TIME_WAIT;
+}
+
+/* What stands on the flow's 4-tuple now. */
+struct occupant {
+	__u32 state; /* TCP state; 0: nobody, or only a listener */
+	__u32 rcv_nxt;
+};
+
+static __always_inline struct occupant find_occupant(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct bpf_sock *found = find_connection(skb, segment);
 	struct occupant occupant = {};
 
 	if (!found)
@@ -158,7 +172,7 @@ static __always_inline struct occupant find_occupant(struct __sk_buff *skb, cons
 			else
 				occupant.rcv_nxt = timewait->tw_sk.__tw_common.skc_tw_rcv_nxt;
 		}
-	} else if (found->state != TCP_STATE_LISTEN && found->state != TCP_STATE_NEW_SYN_RECV) {
+	} else if (is_full(found)) {
 		struct tcp_sock *full = bpf_skc_to_tcp_sock(found);
 
 		if (full) {
@@ -177,13 +191,9 @@ static __always_inline struct occupant find_occupant(struct __sk_buff *skb, cons
  */
 static __always_inline bool become_reset(struct __sk_buff *skb, const struct segment *segment, __u32 rcv_nxt)
 {
-	const __u32 tcp = sizeof(struct ethhdr) + sizeof(struct iphdr);
-	__be32 old_seq = bpf_htonl(segment->seq), new_seq = bpf_htonl(rcv_nxt);
-	__be16 old_flags, new_flags = bpf_htons(5 << 12 | TCP_RST);
+	__be16 flags;
 
-	return !bpf_skb_load_bytes(skb, tcp + offsetof(struct tcp_header, offset), &old_flags, 2) &&
-	       !bpf_l4_csum_replace(skb, tcp + offsetof(struct tcp_header, check), old_seq, new_seq, 4) &&
-	       !bpf_l4_csum_replace(skb, tcp + offsetof(struct tcp_header, check), old_flags, new_flags, 2) &&
-	       !bpf_skb_store_bytes(skb, tcp + offsetof(struct tcp_header, seq), &new_seq, 4, 0) &&
-	       !bpf_skb_store_bytes(skb, tcp + offsetof(struct tcp_header, offset), &new_flags, 2, 0);
+	return !bpf_skb_load_bytes(skb, UNPACKED_TCP + offsetof(struct tcp_header, offset), &flags, sizeof(flags)) &&
+	       replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, rcv_nxt) &&
+	       replace_half(skb, offsetof(struct tcp_header, offset), flags, bpf_htons(5 << 12 | TCP_RST));
 }

@@ -24,6 +24,12 @@ static __always_inline bool is_on_seat(const struct segment *segment)
 	return segment->key.client_port != segment->client_port;
 }
 
+/* Is what stands under the segment's key its flow's? A port may be another flow's seat. */
+static __always_inline bool is_flows(const struct setup *setup, const struct segment *segment)
+{
+	return setup->origin == (is_on_seat(segment) ? segment->client_port : 0);
+}
+
 /* Where the connection of that epoch sits, and since which epoch; 0: on its own port, for ever. */
 __noinline __u32 find_seat(struct segment *segment, __u32 epoch)
 {
@@ -57,7 +63,7 @@ static __always_inline struct setup *setup_on(struct segment *segment, __be16 po
 
 	segment->key.client_port = port;
 	setup = bpf_map_lookup_elem(&setups, &segment->key);
-	return setup && setup->origin == (is_on_seat(segment) ? segment->client_port : 0) ? setup : NULL;
+	return setup && is_flows(setup, segment) ? setup : NULL;
 }
 
 static __always_inline bool gave_up_at(struct segment *segment, __be16 port, __u32 start)
@@ -103,7 +109,7 @@ static __always_inline enum sitting who_sits_on(struct segment *segment, __be16 
 
 	segment->key.client_port = port;
 	setup = bpf_map_lookup_elem(&setups, &segment->key);
-	if (setup && setup->origin != (is_on_seat(segment) ? segment->client_port : 0))
+	if (setup && !is_flows(setup, segment))
 		return SITS_STRANGER;
 	return setup && setup->state == SETUP_OLDER ? SITS_OLDER : SITS_NOBODY;
 }

@@ -13,6 +13,16 @@ struct {
 	__type(value, struct setup);
 } new_setup SEC(".maps");
 
+/* What a setup keeps when it was only its server that began anew. */
+struct kept {
+	__u16 finished;
+	__u8 unread;
+	__be32 before;
+	__u32 first;
+	__u32 before_epoch;
+	__u32 before_start;
+};
+
 /*
  * The flow is this epoch's from now on. Its answers can be followed only if this is
  * the packet that it is rebuilt from: that one acknowledges the byte before the first.
@@ -23,14 +33,28 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	struct setup *setup = known;
 	bool own = segment && segment->key.client_port == segment->client_port;
 	__u8 seated = known ? known->seated : 0;
-	__u16 finished = 0;
+	struct kept kept = {};
 	__u32 zero = 0;
 
 	if (!segment || !meta)
 		return 0;
-	/* Its dispatcher goes on counting, where it was only the server that began anew. */
+	if (state == SETUP_TRIED && meta->value)
+		kept = (struct kept){
+			.before = meta->value,
+			.first = segment->ack,
+			.before_epoch = bpf_ntohl(meta->epoch),
+			.before_start = bpf_ntohl(meta->start),
+		};
+	/* Its dispatcher goes on counting, and the owner before may have one to go on with. */
 	if (known && known->state == SETUP_VACANT && known->epoch == bpf_ntohl(meta->epoch))
-		finished = known->answers.finished;
+		kept = (struct kept){
+			.finished = known->answers.finished,
+			.unread = known->answers.unread,
+			.before = known->before,
+			.first = known->first,
+			.before_epoch = known->before_epoch,
+			.before_start = known->before_start,
+		};
 	/* It was forgotten, and its seats were not. */
 	if (!known && own)
 		seated = !!bpf_map_lookup_elem(&seats, &segment->key);
@@ -50,14 +74,13 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->origin = own ? 0 : segment->client_port;
 	setup->answers.phase = state == SETUP_TRIED ? ANSWER_STATUS : ANSWER_LOST;
 	setup->answers.next = segment->ack;
-	setup->answers.finished = finished;
+	setup->answers.finished = kept.finished;
+	setup->answers.unread = kept.unread;
 	setup->answers.flags = meta->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
-	if (state == SETUP_TRIED && meta->value) {
-		setup->before = meta->value;
-		setup->first = segment->ack;
-		setup->before_epoch = setup->epoch;
-		setup->before_start = setup->start;
-	}
+	setup->before = kept.before;
+	setup->first = kept.first;
+	setup->before_epoch = kept.before_epoch;
+	setup->before_start = kept.before_start;
 	if (!known)
 		bpf_map_update_elem(&setups, &segment->key, setup, BPF_ANY);
 	return 0;

@@ -13,6 +13,8 @@
  */
 #pragma once
 
+#include "words.bpf.h"
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -63,18 +65,6 @@ static __always_inline __u64 word_at(const __u8 *head, __u32 at)
 	return word;
 }
 
-#define EVERY_BYTE(byte) ((byte) * 0x0101010101010101ull)
-
-/* The high bit of every byte that is an LF, and no other (Hacker's Delight 6-1). */
-static __always_inline __u64 line_feeds(__u64 word)
-{
-	__u64 x = word ^ EVERY_BYTE('\n');
-
-	return ~(((x & EVERY_BYTE(0x7f)) + EVERY_BYTE(0x7f)) | x | EVERY_BYTE(0x7f));
-}
-
-#define IN_LOWER_CASE 0x2020202020202020ull
-
 /*
  * "content-", "transfer", "upgrade:" in any case: what may come behind such a head is not
  * for us to say. Nor is what a line says that continues the one before (RFC 9112 5.2).
@@ -82,7 +72,7 @@ static __always_inline __u64 line_feeds(__u64 word)
 static __always_inline bool announces_more(__u64 word)
 {
 	__u8 first = word;
-	__u64 name = word | IN_LOWER_CASE;
+	__u64 name = word | LOWER_CASE;
 
 	return first == ' ' || first == '\t' || name == 0x2d746e65746e6f63ull || name == 0x726566736e617274ull ||
 	       name == 0x3a65646172677075ull;
@@ -98,9 +88,9 @@ enum connection_line {
 
 static __always_inline enum connection_line read_connection(__u64 word, __u64 next)
 {
-	if ((word | IN_LOWER_CASE) != 0x697463656e6e6f63ull)
+	if ((word | LOWER_CASE) != 0x697463656e6e6f63ull)
 		return CONNECTION_NONE;
-	next |= IN_LOWER_CASE;
+	next |= LOWER_CASE;
 	return next == 0x7065656b203a6e6full ? CONNECTION_KEEPS :
 	       next == 0x736f6c63203a6e6full ? CONNECTION_CLOSES :
 						CONNECTION_OTHER;

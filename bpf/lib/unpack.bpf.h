@@ -35,17 +35,25 @@ static __always_inline bool decapsulate(struct __sk_buff *skb)
 #define UNPACKED_TCP (sizeof(struct ethhdr) + sizeof(struct iphdr))
 #define UNPACKED_CHECK (UNPACKED_TCP + offsetof(struct tcp_header, check))
 
-static __always_inline bool replace_port(struct __sk_buff *skb, __u32 field, __be16 from, __be16 to)
+static __always_inline bool replace_half(struct __sk_buff *skb, __u32 field, __be16 before, __be16 after)
 {
-	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, from, to, 2) &&
-	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &to, 2, 0);
+	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 2) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &after, 2, 0);
+}
+
+static __always_inline bool replace_word(struct __sk_buff *skb, __u32 field, __u32 old, __u32 new)
+{
+	__be32 before = bpf_htonl(old), after = bpf_htonl(new);
+
+	return !bpf_l4_csum_replace(skb, UNPACKED_CHECK, before, after, 4) &&
+	       !bpf_skb_store_bytes(skb, UNPACKED_TCP + field, &after, 4, 0);
 }
 
 /* The segment as its socket here knows it. */
 static __always_inline bool unpack(struct __sk_buff *skb, const struct segment *segment)
 {
 	return decapsulate(skb) && (segment->key.client_port == segment->client_port ||
-				    replace_port(skb, offsetof(struct tcp_header, source), segment->client_port,
+				    replace_half(skb, offsetof(struct tcp_header, source), segment->client_port,
 						 segment->key.client_port));
 }
 

@@ -164,7 +164,7 @@ pod!(
         signing_key: u32,
         mac: [u8; 6],
         pad: u16,
-        since_s: u32,
+        since_ns: u64,
         clock_offset_ns: u64,
     }
 );
@@ -271,7 +271,8 @@ pod!(
         flags: u16,
         phase: u8,
         line_length: u8,
-        pad: u16,
+        unread: u8,
+        pad: u8,
         line: [u8; 64],
     }
 );
@@ -357,6 +358,12 @@ pub const OTHERS_MAX: usize = 3;
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.
 pub const EPOCH_SHIFT: u32 = 20;
+
+/// The epoch of a time of the cluster's clock (RFC 1982: it wraps).
+pub fn epoch(cluster: std::time::Duration) -> u32 {
+    (cluster.as_nanos() >> EPOCH_SHIFT) as u32
+}
+
 /// Epochs of a flow that moves often run ahead of the clock by no more than this.
 pub const EPOCH_LEAD_MAX: i32 = 1 << 15;
 /// A mark of a flow without boundaries: TLS, HTTP/2, an upgrade.
@@ -429,19 +436,19 @@ impl Turn {
 
 impl Node {
     /// This host, as a program on an interface should know it.
-    /// Its data path came up at `since_s` of the cluster's clock, in seconds; 0: always there.
+    /// Its data path came up at `since_ns` of the cluster's clock; 0: always there.
     pub fn here(
         address: Ipv4Addr,
         signing_key: u8,
         interface: &str,
-        since_s: u32,
+        since_ns: u64,
     ) -> io::Result<Self> {
         Ok(Self {
             address: address.octets(),
             signing_key: signing_key.into(),
             mac: crate::raw::mac_address(interface)?,
             pad: 0,
-            since_s,
+            since_ns,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
         })
     }

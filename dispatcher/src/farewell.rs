@@ -48,16 +48,14 @@ impl Farewell {
             .get(&flow.backend)?
             .map(|b| addr_from_bytes(b.addr));
         if let Some(IpAddr::V4(backend)) = backend {
-            let segment = Segment {
-                source: key.client,
-                destination: key.vip,
-                header: Header {
+            let segment = Segment::of_client(
+                &key,
+                Header {
                     seq: flow.last_seq,
                     ack: flow.last_ack,
                     ..reset()
                 },
-                payload: Vec::new(),
-            };
+            );
             let mut out = Outbox::default();
             out.push(SocketAddrV4::new(backend, GENEVE_PORT), |bytes| {
                 geneve::write(&flow.meta, &segment.to_packet(), bytes);

@@ -59,17 +59,15 @@ impl Inquiry {
         };
         let kind = Kind::Probe;
         let option = Meta { kind, ..meta }.seal(keys, &binding);
-        let question = Segment {
-            source: key.client,
-            destination: key.vip,
-            header: Header {
+        let question = Segment::of_client(
+            &key,
+            Header {
                 seq: asked_at(flow),
                 ack: flow.last_ack,
                 flags: Flags::ACK,
                 ..Header::default()
             },
-            payload: Vec::new(),
-        };
+        );
         let to = SocketAddrV4::new(backend, GENEVE_PORT);
         (self.questions).push(to, |out| geneve::write(&option, &question.to_packet(), out));
         Ok(())

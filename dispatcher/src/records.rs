@@ -166,7 +166,7 @@ impl Records {
         Ok(Record::read(&flow).expect("a record just made"))
     }
 
-    /// Epochs begin at the clock, 15 to a second, so that a connection's is above
+    /// Epochs begin at the clock, 954 to a second, so that a connection's is above
     /// that of any earlier one of the same 4-tuple, on every dispatcher. They do
     /// not step back with the clock.
     fn epoch_now(&self) -> u32 {
@@ -362,21 +362,38 @@ impl Records {
             if known.is_none() {
                 return;
             }
-            let finished = self.finished(flow);
-            flow.report = 0;
-            flow.client_isn = flow.next.wrapping_sub(1);
-            flow.server_isn = end.raw().wrapping_sub(1);
-            flow.asked_ack = end.raw();
-            flow.state = FlowState::Vacant as u32;
-            flow.before = [0; 32];
-            let charge_us = std::mem::take(&mut flow.charge_us);
-            vacated = Some((flow.backend, charge_us, Vacated { finished }));
+            vacated = Some(self.leave(flow, end));
         })?;
-        Ok(vacated.map(|(slot, charge_us, vacated)| {
-            self.loads.closed(slot);
-            self.loads.finished(slot, charge_us);
-            vacated
-        }))
+        Ok(vacated)
+    }
+
+    /// The owner's server has closed, owing nothing before the flow's latest request,
+    /// which starts at `start`, and the owner has given that back: no backend has the
+    /// flow. None: the word is late.
+    pub fn take_request_back(
+        &self,
+        key: &FlowKey,
+        epoch: u32,
+        start: ClientSeq,
+        end: ServerSeq,
+    ) -> io::Result<Option<Vacated>> {
+        let mut vacated = None;
+        self.change(key, |flow| {
+            let known = Record::read(flow).filter(|record| {
+                record.epoch == epoch
+                    && record.has_backend()
+                    && record.isns.client.before(start)
+                    && start.before(record.next)
+            });
+            if known.is_none() {
+                return;
+            }
+            flow.next = start.raw();
+            flow.expect = Expected::Head.number();
+            flow.marks &= !(MARK_HELD | MARK_TUNNEL);
+            vacated = Some(self.leave(flow, end));
+        })?;
+        Ok(vacated)
     }
 
     /// The owner has given the flow up, as it was asked to, and there is no request.
@@ -386,30 +403,32 @@ impl Records {
         (epoch, start): (u32, ClientSeq),
         end: ServerSeq,
     ) -> io::Result<Vacated> {
-        let (mut closed, mut finished) = (None, None);
+        let mut vacated = Vacated { finished: None };
         self.change(key, |flow| {
             if flow.next != start.raw() || flow.state == FlowState::Vacant as u32 {
                 return;
             }
-            finished = self.finished(flow);
-            flow.report = 0;
-            let charge_us = std::mem::take(&mut flow.charge_us);
-            closed = Some((flow.state, flow.backend, charge_us));
             flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
-            flow.client_isn = start.raw().wrapping_sub(1);
-            flow.server_isn = end.raw().wrapping_sub(1);
-            flow.asked_ack = end.raw();
-            flow.before = [0; 32];
             flow.marks &= MARK_PIPELINES;
-            flow.state = FlowState::Vacant as u32;
+            vacated = self.leave(flow, end);
         })?;
-        if let Some((state, slot, charge_us)) = closed {
-            if state == FlowState::Established as u32 {
-                self.loads.closed(slot);
-            }
-            self.loads.finished(slot, charge_us);
+        Ok(vacated)
+    }
+
+    /// Without a backend, from its boundary on, the server's numbers being at `end`.
+    fn leave(&self, flow: &mut Flow, end: ServerSeq) -> Vacated {
+        let finished = self.finished(flow);
+        flow.report = 0;
+        if flow.state == FlowState::Established as u32 {
+            self.loads.closed(flow.backend);
         }
-        Ok(Vacated { finished })
+        (self.loads).finished(flow.backend, std::mem::take(&mut flow.charge_us));
+        flow.client_isn = flow.next.wrapping_sub(1);
+        flow.server_isn = end.raw().wrapping_sub(1);
+        flow.asked_ack = end.raw();
+        flow.state = FlowState::Vacant as u32;
+        flow.before = [0; 32];
+        Vacated { finished }
     }
 
     /// Lets the data path bring here what comes next of a flow that is idle, as far as

@@ -15,7 +15,7 @@ use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
 use trapeze_core::head::{self, Expected, Inspection};
 use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
 use trapeze_core::policy::Feedback;
-use trapeze_core::seq::ClientSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
 use trapeze_core::wire::meta::{self, Binding, Kind, Meta, Refusal};
 use trapeze_core::wire::segment::Segment;
@@ -161,8 +161,9 @@ enum Before {
     Nothing,
     /// Another connection, of this epoch.
     Older(u32),
-    /// This connection, at a backend that refused it, in this epoch.
-    Refused(u32),
+    /// This connection, at a backend that refused it, in this epoch, and the owner before
+    /// that one, if it came by a half-pipe.
+    Refused(u32, Option<Ipv4Addr>),
 }
 
 impl Before {
@@ -182,7 +183,7 @@ impl Before {
 
     fn refused(self) -> Option<u32> {
         match self {
-            Self::Refused(epoch) => Some(epoch),
+            Self::Refused(epoch, _) => Some(epoch),
             _ => None,
         }
     }
@@ -344,10 +345,14 @@ impl State {
         if self.shared.renew_decisions().is_err() {
             self.count("record-failures");
         }
+        let start = ClientSeq::new(arrived.header.seq);
+        if start != record.isns.client + 1 {
+            return self.on_returned(now, meta, inner, &arrived, start);
+        }
         let decision = self.decide_again(&arrived, &record);
         match (decision, why) {
             (Decision::To(choice), _) if choice.slot != record.slot => {
-                let before = Before::Refused(meta.epoch);
+                let before = Before::Refused(meta.epoch, record.predecessor());
                 let Some(record) = self.assign(now, &arrived, &choice, before, record.again())
                 else {
                     return;
@@ -366,6 +371,33 @@ impl State {
             }
         }
         self.act();
+    }
+
+    /// A later request came to a backend whose server had closed, and that could not
+    /// set it up as the first one of a new connection (docs/protocol/handoff.md 7.3):
+    /// it is placed as that.
+    fn on_returned(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        inner: &[u8],
+        arrived: &Arrived<'_>,
+        start: ClientSeq,
+    ) {
+        let end = ServerSeq::new(arrived.header.ack);
+        match (self.shared.records).take_request_back(&arrived.key, meta.epoch, start, end) {
+            Ok(Some(vacated)) => self.on_left(&vacated),
+            Ok(None) => return self.count("late-refusals"),
+            Err(_) => return self.count("record-failures"),
+        }
+        let request = Meta {
+            kind: Kind::Request {
+                server_isn: end + u32::MAX,
+            },
+            start,
+            ..*meta
+        };
+        self.on_request(now, &request, inner);
     }
 
     /// The client sends its request again and has not heard a word: its backend
@@ -394,7 +426,7 @@ impl State {
         };
         match decision {
             Decision::To(choice) => {
-                let before = Before::Refused(record.epoch);
+                let before = Before::Refused(record.epoch, record.predecessor());
                 if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
                     let payload_max = self.payload_max(&arrived.handshake);
                     if !self.intake.assigned(now, &arrived.key, payload_max) {
@@ -449,15 +481,11 @@ impl State {
         };
         // The packet that we sent: it was to the backend.
         let source = IpAddr::V4(packet.destination());
-        let backends = &self.cluster.config.backends;
-        match backends.iter().position(|b| b.address == source) {
-            Some(index) => {
-                let slot = self.cluster.slots[index];
-                match self.shared.health.heard(slot, beat) {
-                    true => self.shared.health.said(slot, feedback),
-                    false => self.count("old-echo-replies"),
-                }
-            }
+        match self.slot_of(source) {
+            Some(slot) => match self.shared.health.heard(slot, beat) {
+                true => self.shared.health.said(slot, feedback),
+                false => self.count("old-echo-replies"),
+            },
             None => self.count("strange-echo-replies"),
         }
     }
@@ -497,7 +525,7 @@ impl State {
             care: self.cluster.care(choice.pool),
             has_rest: self.intake.has_rest(&arrived.key),
             predecessor: match before {
-                Before::Refused(_) => self.predecessor(&arrived.key),
+                Before::Refused(_, predecessor) => predecessor,
                 _ => None,
             },
         };
@@ -511,12 +539,6 @@ impl State {
                 None
             }
         }
-    }
-
-    /// The owner before the one that a flow's request could not be given to.
-    fn predecessor(&self, key: &FlowKey) -> Option<Ipv4Addr> {
-        let record = self.shared.records.get(key).ok()??;
-        record.predecessor()
     }
 
     /// Sends a client's packet on as it came, or in pieces that fit.
@@ -655,18 +677,16 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
-        let segment = Segment {
-            source: key.client,
-            destination: key.vip,
-            header: Header {
+        let segment = Segment::of_client(
+            key,
+            Header {
                 seq: seq.raw(),
                 ack: record.heard.raw(),
                 window: record.window,
                 flags: Flags::ACK,
                 ..Header::default()
             },
-            payload: Vec::new(),
-        };
+        );
         self.send_to_backend(key, &segment, None);
     }
 
@@ -688,6 +708,13 @@ impl State {
         if flags.has(Flags::FIN) && self.shared.records.client_closed(key).is_err() {
             self.count("record-failures");
         }
+    }
+
+    /// The slot of the backend at an address.
+    fn slot_of(&self, address: IpAddr) -> Option<u32> {
+        let backends = &self.cluster.config.backends;
+        let index = backends.iter().position(|b| b.address == address)?;
+        Some(self.cluster.slots[index])
     }
 
     fn backend_address(&self, slot: u32) -> Option<SocketAddrV4> {

@@ -2,7 +2,7 @@
 //! answer is the right one, from the backend that the policy names.
 
 use std::collections::BTreeMap;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use trapeze_lab::{LinkSettings, Process, ServerKind};
@@ -288,7 +288,12 @@ fn servers_may_reload_under_load() {
                 scope.spawn(move || {
                     let mut client = Connection::open();
                     for _ in 0..30 {
-                        same(&client.ask("/1k").body, one);
+                        let response = client.ask("/1k");
+                        same(&response.body, one);
+                        // It was asked while its worker was shutting down.
+                        if response.header("connection") == Some("close") {
+                            client = Connection::open();
+                        }
                         std::thread::sleep(Duration::from_millis(20 + 30 * (thread % 3)));
                     }
                 });
@@ -304,6 +309,52 @@ fn servers_may_reload_under_load() {
         let vacated = cluster.daemon().counters.get("vacated").copied();
         vacated.filter(|&count| count > 0)
     });
+}
+
+/// A server that stops in order, or is started again, loses nobody's request: those that
+/// it has not read go elsewhere.
+#[test]
+fn servers_may_stop_under_full_load() {
+    let cluster = Cluster::up("stops");
+    let load = [
+        "wrk",
+        "-t",
+        "2",
+        "-c",
+        "64",
+        "-d",
+        "6",
+        "http://10.77.0.100/1k",
+    ];
+    let load = cluster
+        .command("c1", &load)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for round in 0..4 {
+        for backend in ["b1", "b2"] {
+            std::thread::sleep(Duration::from_millis(200));
+            let server =
+                cluster.status().unwrap().host(backend).unwrap().processes[&Process::Server].pid;
+            let signal = ["-HUP", "-QUIT"][round % 2];
+            let sent = Command::new("kill")
+                .args([signal, &server.unwrap().to_string()])
+                .status();
+            assert!(sent.unwrap().success());
+            std::thread::sleep(Duration::from_millis(200));
+            cluster.start(backend, None).unwrap();
+        }
+    }
+    let output = load.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success() && said.contains("requests in"),
+        "{said}"
+    );
+    assert!(
+        !said.contains("Socket errors") && !said.contains("Non-2xx"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A whole TCP segment with its addresses, ready to become an IP packet.
 
 use super::{checksum, ipv4, tcp};
-use crate::flow::addr_bytes;
+use crate::flow::{FlowKey, addr_bytes};
 use std::net::{IpAddr, SocketAddr};
 
 /// A TCP segment that we send. The header's ports are those of the addresses.
@@ -18,6 +18,16 @@ pub struct Segment {
 }
 
 impl Segment {
+    /// One without payload, as the flow's client would send it.
+    pub fn of_client(key: &FlowKey, header: tcp::Header) -> Self {
+        Self {
+            source: key.client,
+            destination: key.vip,
+            header,
+            payload: Vec::new(),
+        }
+    }
+
     /// Appends the IP packet, checksums included: IPv4 when both addresses
     /// are, else IPv6.
     pub fn write(&self, out: &mut Vec<u8>) {

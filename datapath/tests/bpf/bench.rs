@@ -270,7 +270,7 @@ pub fn node(address: Ipv4Addr, mac: [u8; 6], clock_offset_ns: u64) -> Node {
         signing_key: KEY_IDS[0].into(),
         mac,
         pad: 0,
-        since_s: 0,
+        since_ns: 0,
         clock_offset_ns,
     }
 }

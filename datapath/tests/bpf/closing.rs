@@ -2,12 +2,13 @@
 //! their next request is served (docs/protocol/handoff.md 7). And what held a flow up
 //! is told of when it changes (5.3).
 
+use std::io::Read;
 use std::net::{Ipv4Addr, Shutdown};
 use std::time::Duration;
 
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Care, Kind, Meta};
+use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal};
 use trapeze_core::wire::{ipv4 as core_ipv4, tcp as core_tcp};
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
@@ -178,6 +179,108 @@ fn a_close_that_waited_is_seen_when_it_comes_again() {
     owner
         .agent
         .receive("the FIN again", &frame, &["received", "vacated"]);
+}
+
+/// The client's next word may be a request: its server will not hear it there.
+#[test]
+fn a_request_that_meets_a_closed_socket_has_a_new_one() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner
+        .agent
+        .expect_count("it closes", close, &["server-close"]);
+    let mut late = second();
+    late.ack -= 1;
+    let vacant = Outcome::drop("vacant");
+    let frame = sealed(&outliving(), &late.packet());
+    owner.expect("not yet all", &frame, &vacant);
+    assert_eq!(owner.agent.setup(&request()).unwrap().state, CONFIRMED);
+    let next = sealed(&outliving(), &second().packet());
+    let rebuilt = ["received", "rebuilt", "replaced", "confirmed", "vacated"];
+    owner.agent.receive("the next", &next, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+    owner.expect_alive();
+}
+
+/// It has not run, though it was acknowledged: it is the first of a new connection.
+#[test]
+fn a_request_that_nobody_has_read_comes_again() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let next = sealed(&outliving(), &second().packet());
+    owner.agent.receive("the next", &next, &["received"]);
+    let Owner {
+        agent,
+        server,
+        mut stream,
+    } = owner;
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let is_reset = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::RST);
+    let again = ["received", "rebuilt", "confirmed", "unread"];
+    for _ in 0..2 {
+        agent.expect_count("it closes", || drop(stream), &again);
+        stream = accept(&server);
+        let (client, _) = heard(&sniffer);
+        assert!(!client.iter().any(is_reset), "{client:?}");
+    }
+    let setup = agent.setup(&request()).unwrap();
+    assert_eq!((setup.epoch, setup.state), (EPOCH, CONFIRMED));
+    assert_eq!((setup.answers.finished, setup.answers.unread), (1, 2));
+    // Whole, and acknowledging all of the answer before.
+    assert_eq!(setup.answers.next, end_of(ANSWER));
+    stream.set_nonblocking(true).unwrap();
+    let mut bytes = [0; 100];
+    let length = stream.peek(&mut bytes).unwrap();
+    assert_eq!(bytes[..length], second().payload);
+    // A server that never reads is not asked for ever.
+    agent.expect_count("it closes once more", || drop(stream), &[]);
+    let (client, _) = heard(&sniffer);
+    assert!(client.iter().any(is_reset), "{client:?}");
+}
+
+/// It may have run.
+#[test]
+fn a_request_of_which_a_byte_was_read_does_not_come_again() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let next = sealed(&outliving(), &second().packet());
+    owner.agent.receive("the next", &next, &["received"]);
+    owner.stream.read_exact(&mut [0]).unwrap();
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let Owner { agent, stream, .. } = owner;
+    agent.expect_count("it closes", || drop(stream), &[]);
+    let (client, _) = heard(&sniffer);
+    let reset = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::RST);
+    assert!(client.iter().any(reset), "{client:?}");
+}
+
+/// Without a listener its dispatcher has it back, as it came.
+#[test]
+fn an_unread_request_goes_back_where_no_server_listens() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let next = sealed(&outliving(), &second().packet());
+    owner.agent.receive("the next", &next, &["received"]);
+    let Owner {
+        agent,
+        server,
+        stream,
+    } = owner;
+    drop(server);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let counted = ["no-listener", "refused", "unread"];
+    agent.expect_count("it closes", || drop(stream), &counted);
+    let (client, dispatcher) = heard(&sniffer);
+    assert!(client.is_empty(), "{client:?}");
+    let told = dispatcher.first().expect("the dispatcher has it");
+    let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
+    assert_eq!(told.meta.kind, Kind::Refused(Refusal::NoListener));
+    let inner = core_ipv4::Packet::parse(told.inner).unwrap();
+    let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
+    assert_eq!((header.seq, header.ack), (SECOND, end_of(ANSWER)));
+    assert_eq!(payload, second().payload);
 }
 
 #[test]

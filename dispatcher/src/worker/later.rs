@@ -14,7 +14,7 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_datapath::abi::{EPOCH_LEAD_MAX, EPOCH_SHIFT, MARK_SHORT};
+use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_SHORT};
 use trapeze_datapath::clock;
 
 use super::State;
@@ -70,12 +70,7 @@ impl State {
             arrived.payload = rest;
             arrived.header.seq = record.next.raw();
         }
-        arrived.later = true;
-        arrived.cookie = record.cookie;
-        arrived.isns = Isns {
-            client: record.next + u32::MAX,
-            server: record.cookie,
-        };
+        starts_at_boundary(&mut arrived, record);
         let key = arrived.key;
         match self.take(now, &arrived, Some(record.expected)) {
             Outcome::Decide(found) | Outcome::Complete(found) => self.on_found(now, &key, found),
@@ -96,16 +91,14 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
             return;
         };
-        let segment = Segment {
-            source: arrived.key.client,
-            destination: arrived.key.vip,
-            header: Header {
+        let segment = Segment::of_client(
+            &arrived.key,
+            Header {
                 seq: record.next.raw(),
                 flags: Flags::ACK,
                 ..arrived.header
             },
-            payload: Vec::new(),
-        };
+        );
         self.send_to_backend(&arrived.key, &segment, None);
     }
 
@@ -192,8 +185,8 @@ impl State {
         extent: Extent,
     ) {
         let epoch = record.epoch.wrapping_add(1);
-        let clock = (clock::cluster().as_nanos() >> EPOCH_SHIFT) as u32;
-        if epoch.wrapping_sub(clock) as i32 > EPOCH_LEAD_MAX {
+        let lead = epoch.wrapping_sub(abi::epoch(clock::cluster()));
+        if lead.cast_signed() > EPOCH_LEAD_MAX {
             self.count("moves-too-fast");
             return self.keep(now, key, record, extent);
         }
@@ -234,17 +227,15 @@ impl State {
         let Some((to, option)) = way else {
             return self.count("no-backend");
         };
-        let segment = Segment {
-            source: key.client,
-            destination: key.vip,
-            header: Header {
+        let segment = Segment::of_client(
+            key,
+            Header {
                 seq: waiting.start.raw(),
                 ack: record.heard.raw(),
                 flags: Flags::ACK,
                 ..Header::default()
             },
-            payload: Vec::new(),
-        };
+        );
         let packet = segment.to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
@@ -339,7 +330,7 @@ impl State {
     ) {
         let key = arrived.key;
         let moved = (meta.epoch, meta.start);
-        let taken_back = self.slot_of(from).map(|owner| {
+        let taken_back = self.slot_of(IpAddr::V4(*from.ip())).map(|owner| {
             let restored = |record: &Record| {
                 let option = Meta {
                     kind: Kind::Forward,
@@ -377,12 +368,7 @@ impl State {
         if held == Held::Stranger && record.marks & MARK_SHORT != 0 {
             return;
         }
-        arrived.later = true;
-        arrived.cookie = record.cookie;
-        arrived.isns = Isns {
-            client: record.next + u32::MAX,
-            server: record.cookie,
-        };
+        starts_at_boundary(&mut arrived, &record);
         let (Outcome::Decide(found) | Outcome::Complete(found)) =
             self.take(now, &arrived, Some(record.expected))
         else {
@@ -522,17 +508,25 @@ impl State {
         }
     }
 
-    /// The data path cannot tell any more what the request before has come to.
     fn on_vacant(&mut self, vacated: &Vacated) {
         self.count("vacated");
+        self.on_left(vacated);
+    }
+
+    /// The data path cannot tell any more what the flow's latest request has come to.
+    pub(super) fn on_left(&self, vacated: &Vacated) {
         if let Some(finished) = &vacated.finished {
             self.cluster.finished(&self.shared.health, finished);
         }
     }
+}
 
-    fn slot_of(&self, from: SocketAddrV4) -> Option<u32> {
-        let backends = &self.cluster.config.backends;
-        let index = (backends.iter()).position(|b| b.address == IpAddr::V4(*from.ip()))?;
-        Some(self.cluster.slots[index])
-    }
+/// To the intake a later request is of a connection that begins at the boundary.
+fn starts_at_boundary(arrived: &mut Arrived<'_>, record: &Record) {
+    arrived.later = true;
+    arrived.cookie = record.cookie;
+    arrived.isns = Isns {
+        client: record.next + u32::MAX,
+        server: record.cookie,
+    };
 }
