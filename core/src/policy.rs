@@ -125,7 +125,7 @@ pub trait Policy: Send + Debug {
     /// placed at `chosen`, may go without asking. They count in the loads that
     /// `backends` has, and nothing else is heard of them but [`Policy::settled_took`].
     fn settled(
-        &self,
+        &mut self,
         _now: Duration,
         _request: &Request,
         _backends: &Backends,

@@ -484,7 +484,7 @@ impl Policy for Rent {
     /// where it is: to any of its copies, as long as that one's processor has less before
     /// it than the mean twice, and a read.
     fn settled(
-        &self,
+        &mut self,
         now: Duration,
         request: &Request,
         backends: &Backends,
@@ -513,10 +513,14 @@ impl Policy for Rent {
             2 * mean_us + self.disks.read_us as u64,
             self.costs.hit_us(known.bytes.into()) as u32,
         );
+        settled.move_us = self.costs.handoff_us() as u32;
         for &id in known.ids() {
             if is_there(BackendId(id)).is_some() {
                 settled.or_on(BackendId(id));
             }
+        }
+        if let Some(known) = self.objects.get_mut(request.object) {
+            known.settle();
         }
         Some(settled)
     }

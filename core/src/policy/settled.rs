@@ -20,6 +20,9 @@ pub struct Settled {
     pub most_us: u64,
     /// What each request adds to these.
     pub charge_us: u32,
+    /// Who has a connection keeps it for its next request, unless that one has so much
+    /// more to do than the least of them: what a move costs, in microseconds.
+    pub move_us: u32,
 }
 
 impl Settled {
@@ -31,6 +34,7 @@ impl Settled {
             lasts,
             most_us,
             charge_us,
+            move_us: 0,
         }
     }
 
@@ -42,8 +46,8 @@ impl Settled {
         }
     }
 
-    /// They are equally good: who has least to do takes the request. At least one, none
-    /// twice.
+    /// They are equally good: who has least to do takes the request, moves aside. At least
+    /// one, none twice.
     pub fn backends(&self) -> &[BackendId] {
         &self.ids[..self.len]
     }

@@ -1,6 +1,7 @@
 //! What holds of every policy. What each one promises is tested in a file of its
 //! own below `tests/`.
 
+mod clock;
 mod even;
 mod feedback;
 mod hrw;

@@ -20,7 +20,7 @@ pub(super) struct Known {
     reading: u8,
     /// A bit for each copy: asked for again meanwhile.
     joined: u8,
-    /// A bit for each copy: it is where the object is at home. And [`SPREAD`].
+    /// A bit for each copy: it is where the object is at home. And [`SPREAD`], [`SETTLED`].
     home: u8,
     ids: [u16; WIDTH],
     /// The backend's clock when it was asked last, in KiB.
@@ -37,6 +37,9 @@ pub(super) struct Known {
 
 const WIDTH: usize = 4;
 const SPREAD: u8 = 0x80;
+const SETTLED: u8 = 0x40;
+/// The longest time for which it is settled where it is asked for, and some more.
+const SETTLED_MS: f64 = 4000.0;
 
 impl Known {
     pub(super) fn position(&self, id: BackendId) -> Option<usize> {
@@ -79,6 +82,9 @@ impl Known {
         }
         // A millisecond is the clock's grain.
         let last_ms = f64::from(millis(now).wrapping_sub(self.asked_ms)).max(0.5);
+        if self.home & SETTLED != 0 && last_ms < SETTLED_MS && self.gap_us > 0.0 {
+            return Some(self.gap_us.into());
+        }
         Some(match self.gap_us {
             0.0 => 1000.0 * last_ms,
             gap_us => f64::from(gap_us) + LATEST * (1000.0 * last_ms - f64::from(gap_us)),
@@ -89,13 +95,21 @@ impl Known {
     pub(super) fn asked(&mut self, now: Duration) {
         self.gap_us = self.gap_us(now).unwrap_or(0.0) as f32;
         self.asked_ms = millis(now);
+        self.home &= !SETTLED;
+    }
+
+    /// It is asked for elsewhere from now on, unheard: that nobody asks here tells nothing.
+    pub(super) fn settle(&mut self) {
+        self.home |= SETTLED;
     }
 
     /// It was asked for so many times more in the time before the latest.
     pub(super) fn asked_meanwhile(&mut self, count: u32, time: Duration) {
-        if count > 0 {
-            self.gap_us = (time.as_secs_f64() * 1e6 / f64::from(count)) as f32;
-        }
+        let time_us = time.as_secs_f64() * 1e6;
+        self.gap_us = match count {
+            0 => self.gap_us + (LATEST * (time_us - f64::from(self.gap_us))) as f32,
+            count => (time_us / f64::from(count)) as f32,
+        };
     }
 
     /// A place for another copy: if there is none, the oldest one's.
@@ -195,12 +209,12 @@ impl Known {
         self.expected_read.copy_within(at + 1..end, at);
         self.ordered.copy_within(at + 1..end, at);
         let below = (1u8 << at) - 1;
-        let spread = self.home & SPREAD;
-        self.home &= !SPREAD;
+        let flags = self.home & (SPREAD | SETTLED);
+        self.home &= !flags;
         for bits in [&mut self.reading, &mut self.joined, &mut self.home] {
             *bits = *bits & below | (*bits >> 1) & !below;
         }
-        self.home |= spread;
+        self.home |= flags;
         self.len -= 1;
     }
 }
@@ -253,6 +267,26 @@ mod tests {
         known.begin(at, Age::ABSENT, 1000.0, 30_000.0, 30_000.0);
         known.undo(at, &server);
         assert!(known.is_nowhere());
+    }
+
+    #[test]
+    fn nobody_asks_here_for_what_is_settled() {
+        let mut known = Known::default();
+        let at = Duration::from_millis;
+        known.asked(at(1000));
+        known.asked(at(1020));
+        known.settle();
+        assert_eq!(known.gap_us(at(3000)), Some(20_000.0));
+        known.asked(at(3000));
+        known.asked_meanwhile(200, at(2000));
+        known.settle();
+        assert_eq!(known.gap_us(at(5000)), Some(10_000.0));
+        known.asked(at(5000));
+        known.asked_meanwhile(0, at(2000));
+        let cold_us = known.gap_us(at(7000)).unwrap();
+        assert!(cold_us > 600_000.0, "{cold_us}");
+        known.settle();
+        assert!(known.gap_us(at(60_000)).unwrap() > 10e6, "long ago");
     }
 
     #[test]

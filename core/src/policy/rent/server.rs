@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::ages::{Age, Ages};
-use super::costs::Mean;
+use super::costs::Median;
 use super::known::Known;
 use crate::policy::{BackendId, Candidate};
 
@@ -64,15 +64,16 @@ pub(super) struct History {
     /// Requests placed meanwhile of which no answer is told.
     pub(super) unheard: u32,
     pub(super) read: Duration,
-    /// How much longer answers from memory take than expected: logarithm to base 2.
-    delay: Mean,
+    /// How much longer answers from memory take than expected: logarithm to base 2. Not
+    /// the mean: what is believed to be in memory, and is read, must not hide reads.
+    delay: Median,
     pub(super) ages: Ages,
     /// KiB that were read and in what time, and the reads that answers late in their
     /// lifetime have spared; of the last 256 reads or so.
     kib: f64,
     kib_us: f64,
     pub(super) late_us: f64,
-    kept: Duration,
+    kept: Option<Duration>,
     /// All that it has read.
     clock_kib: f64,
 }
@@ -176,20 +177,26 @@ impl History {
         sure: bool,
     ) -> bool {
         let (hit, read) = known.expected(at);
-        let log_us = elapsed_us.max(1.0).log2();
-        let delay = self.delay.get().unwrap_or(0.0).max(0.0);
+        let delay = self.delay.get().max(0.0);
         if sure {
-            self.delay.add(log_us - hit);
+            self.delay.add(elapsed_us.max(1.0).log2() - hit);
         }
-        log_us > (hit + read) / 2.0 + delay
+        // What delays all answers, such as the client's link, comes before a read, too: it
+        // does not make reads as much longer.
+        let hit_us = (hit + delay).exp2();
+        let read_us = hit_us + read.exp2() - hit.exp2();
+        elapsed_us * elapsed_us > hit_us * read_us
     }
 
     /// So much was read, and is kept.
     pub(super) fn kept(&mut self, server: &mut Server, pool: &mut Pool, now: Duration, kib: f64) {
         self.clock_kib += kib;
         server.clock_kib = self.clock_kib as u64 as u32;
-        let us = now.saturating_sub(self.kept).as_secs_f64() * 1e6;
-        self.kept = now;
+        // The first one ends no time between reads.
+        let Some(before) = self.kept.replace(now) else {
+            return;
+        };
+        let us = now.saturating_sub(before).as_secs_f64() * 1e6;
         self.kib = self.kib * OWN + kib;
         self.kib_us = self.kib_us * OWN + us;
         self.late_us *= OWN;
@@ -278,5 +285,28 @@ mod tests {
     #[test]
     fn what_a_decision_reads_of_a_backend_is_a_cache_line() {
         assert_eq!(size_of::<Server>(), 64);
+    }
+
+    /// 200 µs from memory and 30 ms from the disk, both behind a link of 50 ms.
+    #[test]
+    fn reads_are_told_from_answers_that_a_link_delays() {
+        let mut history = History::default();
+        let mut known = Known::default();
+        let at = known.push(BackendId(3));
+        known.begin(at, Age::of_kib(100), 200.0, 30_000.0, 30_000.0);
+        for link_us in [0.0, 1000.0, 50_000.0] {
+            for _ in 0..5000 {
+                history.is_slow(&known, at, link_us + 200.0, true);
+            }
+            for (us, expected) in [
+                (150.0, false),
+                (400.0, false),
+                (25_000.0, true),
+                (40_000.0, true),
+            ] {
+                let slow = history.is_slow(&known, at, link_us + us, false);
+                assert_eq!(slow, expected, "{us} behind {link_us}");
+            }
+        }
     }
 }

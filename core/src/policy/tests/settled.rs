@@ -42,7 +42,7 @@ impl Pool {
         backend
     }
 
-    fn settled(&self, object: u64, chosen: BackendId) -> Option<Settled> {
+    fn settled(&mut self, object: u64, chosen: BackendId) -> Option<Settled> {
         (self.policy).settled(self.now, &static_file(object), &self.backends, chosen)
     }
 }
@@ -50,7 +50,7 @@ impl Pool {
 #[test]
 fn only_rent_has_choices_that_settle() {
     for config in configs() {
-        let policy = build(&config, 0);
+        let mut policy = build(&config, 0);
         let settles = policy.stands() == Stands::WhileSettled;
         assert_eq!(settles, policy.kind() == PolicyKind::Rent);
         let backends = with_weights(&[1; 4]);
