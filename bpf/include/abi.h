@@ -288,7 +288,7 @@ struct decision {
 	__u32 charge_us; /* what a request adds to that */
 	__u32 placed; /* requests so far */
 	__u32 others_count;
-	__u32 pad2;
+	__u32 move_us; /* so much more than others its owner may have to do, and keep a connection */
 	struct turn others[OTHERS_MAX];
 };
 

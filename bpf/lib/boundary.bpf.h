@@ -170,11 +170,10 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	if (!decision || !(decision->care & CARE_FOLLOW))
 		return BOUNDARY_ASK;
 	bench->care = care_for(decision, bench);
-	if (!whose_turn(decision, &turn))
+	if (!whose_turn(decision, &turn, flow))
 		return BOUNDARY_ASK;
 	/* An owner knows of a HEAD, and of a last request, only where it is a setup's first. */
-	if (turn.slot == flow->backend && turn.server_port == flow->meta.server_port &&
-	    !(bench->care & CARE_HEAD) && !(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE)) {
+	if (is_owner(flow, &turn) && !(bench->care & CARE_HEAD) && !(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE)) {
 		/* Of two copies, one: the other is a repetition. */
 		if (!__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload))
 			return BOUNDARY_FORWARD;

@@ -5,7 +5,7 @@
  * decision stands: it is in `decisions`, of the daemon's latest generation, and its
  * lease has not run out. A policy that looks at loads leaves a choice: of the backends
  * that have the object in memory the one with the least work, for a few seconds and up
- * to a limit.
+ * to a limit. The connection's owner is one of them for as long as a move costs more.
  *
  * Alike are requests with the same request line and the same Host line, byte
  * for byte (core/src/head/likeness.rs computes the same), in a packet that holds
@@ -231,13 +231,22 @@ static __always_inline __s64 work_before(__u32 slot)
 	return load ? load->cost_us : 0;
 }
 
-/*
- * Of the decision's backends the one with the least to do. False: it is time to
- * ask the daemon again, because of that, or anyway.
- */
-static __always_inline bool least_busy(const struct decision *decision, struct turn *turn)
+/* The owner of a connection that has one. */
+static __always_inline bool is_owner(const struct flow *flow, const struct turn *turn)
 {
-	__s64 least = work_before(turn->slot);
+	return flow && turn->slot == flow->backend && turn->server_port == flow->meta.server_port;
+}
+
+/*
+ * Of the decision's backends the one with the least to do, or the owner that `flow`
+ * has, as long as it has not much more. False: it is time to ask the daemon again,
+ * because of that, or anyway.
+ */
+static __always_inline bool least_busy(const struct decision *decision, struct turn *turn, const struct flow *flow)
+{
+	__s64 least = work_before(turn->slot), owners = least;
+	struct turn owner = *turn;
+	bool is_among = is_owner(flow, turn);
 
 	if (decision->until_ns < bpf_ktime_get_coarse_ns())
 		return false;
@@ -248,16 +257,26 @@ static __always_inline bool least_busy(const struct decision *decision, struct t
 		if (i >= decision->others_count)
 			break;
 		work = work_before(decision->others[i].slot);
+		if (is_owner(flow, &decision->others[i])) {
+			is_among = true;
+			owners = work;
+			owner = decision->others[i];
+		}
 		if (work < least) {
 			least = work;
 			*turn = decision->others[i];
 		}
 	}
+	if (is_among && owners - decision->move_us <= least)
+		*turn = owner;
 	return least <= decision->most_us;
 }
 
-/* The decision's backend, or the one whose turn it is. False: the daemon says who. */
-static __always_inline bool whose_turn(const struct decision *decision, struct turn *turn)
+/*
+ * The decision's backend, or the one whose turn it is; `flow` is of a connection that has
+ * an owner, or NULL. False: the daemon says who.
+ */
+static __always_inline bool whose_turn(const struct decision *decision, struct turn *turn, const struct flow *flow)
 {
 	__u32 pool = decision->pool;
 	struct turns *all;
@@ -265,7 +284,7 @@ static __always_inline bool whose_turn(const struct decision *decision, struct t
 
 	*turn = (struct turn){ .slot = decision->slot, .server_port = decision->server_port };
 	if (decision->until_ns)
-		return least_busy(decision, turn);
+		return least_busy(decision, turn, flow);
 	if (turn->slot != SLOT_BY_TURNS)
 		return true;
 	all = bpf_map_lookup_elem(&turns, &pool);
@@ -400,7 +419,7 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 	rules = bpf_map_lookup_elem(&standing, &zero);
 	if (!decision || !rules)
 		return false;
-	if (!whose_turn(decision, &turn) || turn.slot >= BACKENDS_MAX ||
+	if (!whose_turn(decision, &turn, NULL) || turn.slot >= BACKENDS_MAX ||
 	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),
 		       new_epoch(rules, proof)))
 		return false;

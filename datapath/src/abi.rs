@@ -209,7 +209,7 @@ pod!(
         charge_us: u32,
         placed: u32,
         others_count: u32,
-        pad2: u32,
+        move_us: u32,
         others: [Turn; OTHERS_MAX],
     }
 );

@@ -191,6 +191,7 @@ impl Standing {
         decision.until_ns = now_ns + settled.lasts.as_nanos() as u64;
         decision.most_us = settled.most_us.try_into().unwrap_or(i64::MAX);
         decision.charge_us = settled.charge_us;
+        decision.move_us = settled.move_us;
         let others = (settled.backends().iter())
             .filter(|id| u32::from(id.0) != choice.slot)
             .filter_map(|&id| cluster.choice(choice.pool, id, choice.placed));

@@ -11,7 +11,7 @@ use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
     MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
-    Standing,
+    Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -274,6 +274,57 @@ fn what_is_settled_charges_the_later_request_and_gives_the_earlier_one_back() {
             }
             let used = bench.maps.decisions.get(&key_of(REQUEST)).unwrap().unwrap();
             assert_eq!(used.placed, 2);
+        }
+    }
+}
+
+/// A move costs something: who has the connection keeps it, unless it has more to do than
+/// another one by that.
+#[test]
+fn the_owner_keeps_a_connection_while_a_move_costs_more() {
+    const MOVE: u32 = 200;
+    let later_ns = clock::monotonic().as_nanos() as u64 + 3_600_000_000_000;
+    let turn = |slot| Turn {
+        slot,
+        server_port: 8080u16.to_be_bytes(),
+        pad: 0,
+    };
+    for hook in [Hook::Tc, Hook::Xdp] {
+        // The owner is the decision's first, or one of the others.
+        for (first, other) in [(SLOT, OTHER_SLOT), (OTHER_SLOT, SLOT)] {
+            for (owners, others, expected) in [
+                (0, 0, SLOT),
+                (1200, 1000, SLOT),
+                (1201, 1000, OTHER_SLOT),
+                (0, 1000, SLOT),
+                (1000, -50, OTHER_SLOT),
+            ] {
+                let bench = bench(hook, SLOT);
+                let mut decision = Decision {
+                    until_ns: later_ns,
+                    most_us: 10_000,
+                    others_count: 1,
+                    move_us: MOVE,
+                    ..decision_for(first, FOLLOW.bits())
+                };
+                decision.others[0] = turn(other);
+                decide_so(&bench, &decision);
+                bench.reset();
+                put_ways(&bench);
+                for (slot, cost_us) in [(SLOT, owners), (OTHER_SLOT, others)] {
+                    let load = BackendLoad {
+                        active: 10,
+                        total: 10,
+                        cost_us,
+                        stood: 0,
+                    };
+                    bench.maps.loads.put(&slot, &load, Update::Any).unwrap();
+                }
+                bench.put_flow(&asked_once());
+                bench.run_as_resolved(&later(REQUEST).frame());
+                let found = bench.flow().backend;
+                assert_eq!(found, expected, "{hook:?} {first} {owners} {others}");
+            }
         }
     }
 }

@@ -32,7 +32,7 @@ const TO_SLOT: Decision = Decision {
     charge_us: 0,
     placed: 0,
     others_count: 0,
-    pad2: 0,
+    move_us: 0,
     others: [NOBODY; OTHERS_MAX],
 };
 const NOBODY: Turn = Turn {
