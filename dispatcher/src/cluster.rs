@@ -112,12 +112,14 @@ impl Cluster {
         vips
     }
 
-    /// Looks at a connection's first bytes, and decides once they suffice.
+    /// Looks at a request's first bytes, and decides once they suffice. `owner` has its
+    /// connection now.
     pub fn look(
         &self,
         health: &Health,
         vip: SocketAddr,
         client: SocketAddr,
+        owner: Option<u32>,
         inspection: &Inspection,
     ) -> Looked<Decision> {
         let Some(service) = self.config.service_at(vip) else {
@@ -134,7 +136,10 @@ impl Cluster {
         let Some(pool) = routed.pool() else {
             return Looked::Done(Decision::Refuse(refusal.nowhere, refusal.body));
         };
-        let request = self.request(pool, &asked, client, routed.class(service));
+        let request = Request {
+            current: owner.map(|slot| BackendId(slot as u16)),
+            ..self.request(pool, &asked, client, routed.class(service))
+        };
         Looked::Done(match self.choose(health, pool, vip.port(), request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(refusal.nobody, refusal.body),
@@ -191,6 +196,13 @@ impl Cluster {
     pub fn finished(&self, health: &Health, told: &abi::Finished) {
         if let Some(pool) = self.pools.get(told.pool as usize) {
             pool.finished(clock::monotonic(), told, health.active(told.slot));
+        }
+    }
+
+    /// A request does not go where it was placed after all.
+    pub fn not_taken(&self, choice: &Choice) {
+        if choice.placed.report {
+            self.lost(choice.pool, &choice.placed.request, choice.slot);
         }
     }
 

@@ -1,5 +1,7 @@
 //! Flow records: written here, followed and aged by the data path.
 
+mod latest;
+
 use std::io;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use trapeze_datapath::map::Update;
 use crate::cluster::Choice;
 use crate::inquiry;
 use crate::look::Extent;
-use crate::memory::{Placed, request_of};
+use crate::memory::request_of;
 
 /// The flow table.
 pub struct Records {
@@ -86,6 +88,16 @@ pub struct Record {
     pub requests_before: u32,
 }
 
+/// A record has a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Assigned {
+    pub record: Record,
+    /// It is the one that was chosen. False: this very connection had one, and keeps it.
+    pub is_new: bool,
+    /// What the record's latest request before has come to, if nobody has been told yet.
+    pub finished: Option<Finished>,
+}
+
 /// A flow has no backend any more.
 #[derive(Clone, Copy, Debug)]
 pub struct Vacated {
@@ -126,8 +138,9 @@ impl Records {
 
     /// Assigns a flow to a backend, unless this very connection has one: then
     /// that one stays.
-    pub fn assign(&self, to: &Assignment<'_>) -> io::Result<Record> {
+    pub fn assign(&self, to: &Assignment<'_>) -> io::Result<Assigned> {
         let key = abi::FlowKey::from(to.key);
+        let mut finished = None;
         let mut epoch = match to.after {
             Some(refused) => refused.wrapping_add(1),
             None => later(self.epoch_now(), to.older),
@@ -140,9 +153,16 @@ impl Records {
                 if let Some((raw, old)) = old.and_then(|raw| Some((raw, Record::read(&raw)?))) {
                     let has_backend = ![FlowState::Reading, FlowState::Vacant].contains(&old.state);
                     let same = old.isns == to.isns;
-                    if same && has_backend && to.after != Some(old.epoch) {
-                        return Ok(old);
+                    let refused = to.after == Some(old.epoch);
+                    if same && has_backend && !refused {
+                        return Ok(Assigned {
+                            record: old,
+                            is_new: false,
+                            finished,
+                        });
                     }
+                    // Of one that was refused the policy has been told.
+                    finished = self.finished(&raw).filter(|_| !refused);
                     if old.state == FlowState::Established {
                         self.loads.closed(old.slot);
                     }
@@ -163,7 +183,11 @@ impl Records {
         }
         let charge_us = to.choice.placed.charge_us;
         self.loads.opened(to.choice.slot, charge_us);
-        Ok(Record::read(&flow).expect("a record just made"))
+        Ok(Assigned {
+            record: Record::read(&flow).expect("a record just made"),
+            is_new: true,
+            finished,
+        })
     }
 
     /// Epochs begin at the clock, 954 to a second, so that a connection's is above
@@ -181,9 +205,16 @@ impl Records {
         self.epoch_now()
     }
 
-    /// Lets the data path bring a connection's packets here.
-    pub fn read_on(&self, key: &FlowKey, isns: Isns, handshake: Handshake) -> io::Result<()> {
+    /// Lets the data path bring a connection's packets here. What the record's latest
+    /// request before has come to, if nobody has been told yet.
+    pub fn read_on(
+        &self,
+        key: &FlowKey,
+        isns: Isns,
+        handshake: Handshake,
+    ) -> io::Result<Option<Finished>> {
         let map_key = abi::FlowKey::from(*key);
+        let mut finished = None;
         let mut flow = new_flow(isns, handshake);
         if let Some(raw) = self.maps.flows.get(&map_key)?
             && let Some(old) = Record::read(&raw)
@@ -192,25 +223,30 @@ impl Records {
                 self.loads.closed(old.slot);
             }
             self.loads.finished(old.slot, old.request.cost_us);
+            finished = self.finished(&raw);
             if old.isns == isns {
                 inherit(&mut flow, &raw);
             }
             // Backends that had the 4-tuple take nothing earlier.
             flow.meta[4..8].copy_from_slice(&raw.meta[4..8]);
         }
-        self.maps.flows.put(&map_key, &flow, Update::Any)
+        self.maps.flows.put(&map_key, &flow, Update::Any)?;
+        Ok(finished)
     }
 
     /// Its owner has been given what starts at the boundary: the boundary is behind it.
     /// `asked` says which request begins there, and what the client had acknowledged.
+    /// What requests have come to of which nobody will be told else: the one before, and
+    /// this one if that has not been answered, for nobody can tell their answers apart.
     pub fn advance(
         &self,
         key: &FlowKey,
         extent: &Extent,
-        asked: Option<(ServerSeq, Option<&Placed>)>,
+        asked: Option<(ServerSeq, Option<&Choice>)>,
         has_rest: bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<[Option<Finished>; 2]> {
         let mut charge_us = 0;
+        let mut finished = [None; 2];
         let flow = self.change(key, |flow| {
             flow.marks &= !MARK_HELD;
             match extent.next {
@@ -223,30 +259,21 @@ impl Records {
                 }
                 None => flow.marks |= MARK_TUNNEL,
             }
-            let Some((heard, placed)) = asked else { return };
-            flow.requests += 1;
-            flow.asked_ack = heard.raw();
-            flow.asked_ns = clock::monotonic().as_nanos() as u64;
-            if let Some(placed) = placed {
-                flow.object = placed.request.object;
-                flow.kind = placed.request.kind.number();
-                flow.class = placed.request.class as u8;
-                flow.acked_ns = 0;
-                charge_us = placed.charge_us;
-                flow.charge_us = flow.charge_us.wrapping_add(charge_us);
-                flow.shared = placed.shared;
-                flow.report = placed.report.into();
-            }
+            let Some((heard, choice)) = asked else { return };
+            let stood = self.loads.stood(flow.backend);
+            let now = clock::monotonic();
+            finished = latest::replace(flow, heard, choice, stood, now);
+            charge_us = choice.map_or(0, |choice| choice.placed.charge_us);
         })?;
         if let Some(flow) = flow.filter(|_| charge_us > 0) {
             self.loads.charged(flow.backend, charge_us);
         }
-        Ok(())
+        Ok(finished)
     }
 
     /// The owner has given the flow up, at `isns`: another one has it from there on,
-    /// under that epoch.
-    pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Record>> {
+    /// under that epoch. None: there is no record any more.
+    pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Assigned>> {
         let key = abi::FlowKey::from(to.key);
         let Some(old) = self.maps.flows.get(&key)? else {
             return Ok(None);
@@ -271,7 +298,11 @@ impl Records {
                 .charged(to.choice.slot, to.choice.placed.charge_us);
         }
         self.loads.finished(old.backend, old.charge_us);
-        Ok(Record::read(&flow))
+        Ok(Record::read(&flow).map(|record| Assigned {
+            record,
+            is_new: true,
+            finished: self.finished(&old),
+        }))
     }
 
     /// An owner that the data path has passed over has not given the flow up: it has it
@@ -542,26 +573,8 @@ impl Records {
         Ok(self.finished(flow))
     }
 
-    /// What the flow's latest request has come to, if nobody has been told yet.
     fn finished(&self, flow: &Flow) -> Option<Finished> {
-        let bytes = match flow.is_answered() {
-            true => flow.last_ack.wrapping_sub(flow.asked_ack),
-            false => 0,
-        };
-        (flow.report != 0).then(|| Finished {
-            object: flow.object,
-            bytes: bytes.into(),
-            elapsed_ns: flow.acked_ns.saturating_sub(flow.asked_ns),
-            ended_ns: if bytes > 0 { flow.acked_ns } else { 0 },
-            charge_us: flow.charge_us,
-            shared: flow.shared,
-            pool: flow.pool,
-            slot: flow.backend,
-            kind: flow.kind,
-            class: flow.class,
-            lost: (bytes == 0).into(),
-            stood: self.loads.stood(flow.backend) as u32,
-        })
+        latest::finished(flow, self.loads.stood(flow.backend))
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
-use trapeze_core::head::{self, Expected, Inspection};
+use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
@@ -21,7 +21,7 @@ use trapeze_core::wire::meta::{self, Binding, Kind, Meta, Refusal};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_core::wire::{geneve, ipv4};
-use trapeze_datapath::abi::{ENCAP_LEN, GENEVE_PORT};
+use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
@@ -31,7 +31,7 @@ use crate::cluster::{Choice, Cluster, Decision};
 use crate::farewell;
 use crate::handoff::Waitings;
 use crate::health;
-use crate::look::{Extent, Found, Look};
+use crate::look::{Extent, Found, Later, Look};
 use crate::records::{Assignment, Record};
 use crate::{Shared, v4};
 
@@ -294,13 +294,12 @@ impl State {
         self.act();
     }
 
-    /// Gives a packet to the intake; `later` says what starts at its flow's boundary, if
-    /// the flow has an owner.
+    /// Gives a packet to the intake; `later` if its flow has an owner.
     fn take(
         &mut self,
         now: Duration,
         arrived: &Arrived<'_>,
-        later: Option<Expected>,
+        later: Option<Later>,
     ) -> Outcome<Found> {
         let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
         let mut look = Look {
@@ -386,7 +385,7 @@ impl State {
     ) {
         let end = ServerSeq::new(arrived.header.ack);
         match (self.shared.records).take_request_back(&arrived.key, meta.epoch, start, end) {
-            Ok(Some(vacated)) => self.on_left(&vacated),
+            Ok(Some(vacated)) => self.tell(vacated.finished),
             Ok(None) => return self.count("late-refusals"),
             Err(_) => return self.count("record-failures"),
         }
@@ -461,9 +460,13 @@ impl State {
         cluster.lost(record.pool, &record.request, record.slot);
         let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
         let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
-        if let Looked::Done(decision) | Looked::Cut(decision, _) =
-            cluster.look(health, arrived.key.vip, arrived.key.client, &inspection)
-        {
+        if let Looked::Done(decision) | Looked::Cut(decision, _) = cluster.look(
+            health,
+            arrived.key.vip,
+            arrived.key.client,
+            None,
+            &inspection,
+        ) {
             return decision;
         }
         // Only the first part of a longer head came back: its pool is known.
@@ -472,6 +475,13 @@ impl State {
         match cluster.choose(health, record.pool, port, record.request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
+        }
+    }
+
+    /// Policies hear of requests of which the data path will not tell.
+    fn tell(&self, finished: impl IntoIterator<Item = Finished>) {
+        for finished in finished {
+            self.cluster.finished(&self.shared.health, &finished);
         }
     }
 
@@ -530,10 +540,17 @@ impl State {
             },
         };
         match self.shared.records.assign(&assignment) {
-            Ok(record) => Some(record),
+            Ok(assigned) => {
+                self.tell(assigned.finished);
+                if !assigned.is_new {
+                    self.cluster.not_taken(choice);
+                }
+                Some(assigned.record)
+            }
             Err(_) => {
                 // The table is full: limits.flows.
                 self.count("table-full");
+                self.cluster.not_taken(choice);
                 self.intake
                     .answer(now, arrived, Answer::ServiceUnavailable, Body::Full);
                 None
@@ -635,13 +652,20 @@ impl State {
                     let assigned = known.is_some_and(|r| r.isns == isns && r.has_backend());
                     if self.intake.is_reading(&key) && assigned {
                         self.intake.forget(&key);
-                    } else if self.shared.records.read_on(&key, isns, handshake).is_err() {
-                        self.count("table-full");
-                        self.intake.forget(&key);
+                    } else {
+                        match self.shared.records.read_on(&key, isns, handshake) {
+                            Ok(finished) => self.tell(finished),
+                            Err(_) => {
+                                self.count("table-full");
+                                self.intake.forget(&key);
+                            }
+                        }
                     }
                 }
                 Action::Stay { key } => {
-                    self.waiting.end(&key);
+                    if let Some(waiting) = self.waiting.end(&key) {
+                        self.not_moved(&waiting.target);
+                    }
                     if self.shared.records.stay(&key).is_err() {
                         self.count("record-failures");
                     }

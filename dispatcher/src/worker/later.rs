@@ -18,9 +18,9 @@ use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_SHORT};
 use trapeze_datapath::clock;
 
 use super::State;
-use crate::cluster::Decision;
+use crate::cluster::{Choice, Decision};
 use crate::handoff::{Due, Target};
-use crate::look::{Extent, Found, Look};
+use crate::look::{Extent, Found, Later, Look};
 use crate::memory::Placed;
 use crate::records::{Assignment, Record, TakenBack, Vacated};
 
@@ -72,7 +72,7 @@ impl State {
         }
         starts_at_boundary(&mut arrived, record);
         let key = arrived.key;
-        match self.take(now, &arrived, Some(record.expected)) {
+        match self.take(now, &arrived, later(record)) {
             Outcome::Decide(found) | Outcome::Complete(found) => self.on_found(now, &key, found),
             Outcome::Ignored(_) if !self.intake.holds(&key) => {
                 let _ = self.shared.records.let_go(&key);
@@ -113,7 +113,7 @@ impl State {
             cluster: &cluster,
             decisions: self.decisions,
             key: *key,
-            later: Some(record.expected),
+            later: later(&record),
             not_remembered: false,
         };
         let outcome = (self.intake).resume(now, key, |bytes, progress| look.at(bytes, progress));
@@ -139,8 +139,7 @@ impl State {
                     && !extent.is_last =>
             {
                 self.count("stayed");
-                let placed = Some(&choice.placed);
-                self.give_to_owner(now, key, &record, extent, Some(placed));
+                self.give_to_owner(now, key, &record, extent, Some(Some(&choice)));
             }
             Decision::To(choice) => self.release(now, key, &record, Target::To(choice), extent),
             Decision::Refuse(answer, body) => {
@@ -149,23 +148,24 @@ impl State {
         }
     }
 
-    /// The owner has what starts at the boundary: a request, if `asked` says of which.
+    /// The owner has what starts at the boundary: a request, if `asked`, and that one
+    /// because it was chosen, if that says so.
     fn give_to_owner(
         &mut self,
         now: Duration,
         key: &FlowKey,
         record: &Record,
         extent: Extent,
-        asked: Option<Option<&Placed>>,
+        asked: Option<Option<&Choice>>,
     ) {
         let Ok(meta) = Meta::decode(&record.option) else {
             return;
         };
         let has_rest = self.intake.has_rest(key);
-        let asked = asked.map(|placed| (record.heard, placed));
-        let advanced = (self.shared.records).advance(key, &extent, asked, has_rest);
-        if advanced.is_err() {
-            self.count("record-failures");
+        let asked = asked.map(|choice| (record.heard, choice));
+        match (self.shared.records).advance(key, &extent, asked, has_rest) {
+            Ok(finished) => self.tell(finished.into_iter().flatten()),
+            Err(_) => self.count("record-failures"),
         }
         let payload_max = self.payload_max(&meta.handshake);
         self.intake.assigned(now, key, payload_max);
@@ -188,6 +188,7 @@ impl State {
         let lead = epoch.wrapping_sub(abi::epoch(clock::cluster()));
         if lead.cast_signed() > EPOCH_LEAD_MAX {
             self.count("moves-too-fast");
+            self.not_moved(&target);
             return self.keep(now, key, record, extent);
         }
         let patience = self.cluster.config.limits.head_timeout;
@@ -211,6 +212,7 @@ impl State {
             return;
         };
         let Ok(Some(record)) = self.shared.records.get(key) else {
+            self.not_moved(&waiting.target);
             self.waiting.end(key);
             return;
         };
@@ -281,6 +283,7 @@ impl State {
             return;
         };
         self.count("kept");
+        self.not_moved(&waiting.target);
         match (self.shared.records.get(key), waiting.target) {
             (Ok(Some(record)), Target::To(_)) => self.keep(now, key, &record, waiting.extent),
             (_, Target::Nobody) => drop(self.shared.records.let_go(key)),
@@ -370,14 +373,19 @@ impl State {
         }
         starts_at_boundary(&mut arrived, &record);
         let (Outcome::Decide(found) | Outcome::Complete(found)) =
-            self.take(now, &arrived, Some(record.expected))
+            self.take(now, &arrived, later(&record))
         else {
             return;
         };
         let Found::Request(decision, extent) = found else {
             return self.on_found(now, &key, found);
         };
+        let decided = match decision {
+            Decision::To(choice) => Target::To(choice),
+            Decision::Refuse(answer, body) => Target::Answer(answer, body),
+        };
         if matches!(held, Held::Closing | Held::Stranger) {
+            self.not_moved(&decided);
             return self.keep(now, &key, &record, extent);
         }
         // The same as before: a copy of the packet may still come to the owner, and be
@@ -387,9 +395,12 @@ impl State {
             ..Placed::unnoticed(record.request)
         };
         let bound = (self.cluster).choice(record.pool, BackendId(slot as u16), placed);
-        let target = match (bound.filter(|b| b.server_port == server_port), decision) {
-            (Some(choice), _) | (None, Decision::To(choice)) => Target::To(choice),
-            (None, Decision::Refuse(answer, body)) => Target::Answer(answer, body),
+        let target = match bound.filter(|bound| bound.server_port == server_port) {
+            Some(bound) => {
+                self.not_moved(&decided);
+                Target::To(bound)
+            }
+            None => decided,
         };
         let patience = self.cluster.config.limits.head_timeout;
         self.waiting
@@ -415,6 +426,7 @@ impl State {
             return;
         };
         let Ok(Some(record)) = self.shared.records.get(&key) else {
+            self.not_moved(&waiting.target);
             return self.intake.forget(&key);
         };
         let Ok(agreed) = Meta::decode(&record.option) else {
@@ -446,7 +458,8 @@ impl State {
                 return;
             }
             Target::Answer(answer, body) => {
-                let _ = (self.shared.records).read_on(&key, isns, agreed.handshake);
+                let read = (self.shared.records).read_on(&key, isns, agreed.handshake);
+                self.tell(read.ok().flatten());
                 arrived.isns = isns;
                 arrived.handshake = agreed.handshake;
                 self.intake.answer(now, &arrived, answer, body);
@@ -472,8 +485,11 @@ impl State {
         let again = u32::from(choice.slot == record.slot);
         let epoch = waiting.epoch.wrapping_add(again);
         match self.shared.records.move_on(&assignment, epoch) {
-            Ok(Some(_)) => {}
-            _ => return self.count("record-failures"),
+            Ok(Some(assigned)) => self.tell(assigned.finished),
+            _ => {
+                self.cluster.not_taken(&choice);
+                return self.count("record-failures");
+            }
         }
         let payload_max = self.payload_max(&agreed.handshake);
         self.intake.assigned(now, &key, payload_max);
@@ -510,15 +526,23 @@ impl State {
 
     fn on_vacant(&mut self, vacated: &Vacated) {
         self.count("vacated");
-        self.on_left(vacated);
+        self.tell(vacated.finished);
     }
 
-    /// The data path cannot tell any more what the flow's latest request has come to.
-    pub(super) fn on_left(&self, vacated: &Vacated) {
-        if let Some(finished) = &vacated.finished {
-            self.cluster.finished(&self.shared.health, finished);
+    /// A request that was to move stays with its owner, or is nobody's.
+    pub(super) fn not_moved(&self, target: &Target) {
+        if let Target::To(choice) = target {
+            self.cluster.not_taken(choice);
         }
     }
+}
+
+/// What is known of the flow's next request.
+fn later(record: &Record) -> Option<Later> {
+    Some(Later {
+        expected: record.expected,
+        owner: record.slot,
+    })
 }
 
 /// To the intake a later request is of a connection that begins at the boundary.
