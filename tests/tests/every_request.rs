@@ -157,7 +157,18 @@ const MIX: [&str; 48] = [
 
 #[test]
 fn nothing_is_lost_mixed_up_or_run_twice_on_bad_links() {
-    let cluster = cluster("bad-links");
+    visit_on_bad_links(&cluster("bad-links"));
+}
+
+#[test]
+fn nor_is_it_where_the_default_policy_decides() {
+    visit_on_bad_links(&Cluster::with("bad-links-rent", |options| {
+        options.policy = Some(PolicyKind::Rent);
+        options.access_log = true;
+    }));
+}
+
+fn visit_on_bad_links(cluster: &Cluster) {
     for (seed, host) in (1..).zip(["c1", "b1", "b2", "b3"]) {
         let link = LinkSettings {
             delay: Duration::from_millis(2),
@@ -170,12 +181,12 @@ fn nothing_is_lost_mixed_up_or_run_twice_on_bad_links() {
         };
         cluster.link(host, &link).unwrap();
     }
-    let numbered = Numbered::of(&cluster, &MIX);
+    let numbered = Numbered::of(cluster, &MIX);
     let each = requests().next_multiple_of(60);
     let answered: Answered = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..12u16)
             .map(|client| {
-                let (cluster, numbered) = (&cluster, &numbered);
+                let numbered = &numbered;
                 scope.spawn(move || cluster.on("c1", || visit(numbered, client, each)))
             })
             .collect();
@@ -184,7 +195,7 @@ fn nothing_is_lost_mixed_up_or_run_twice_on_bad_links() {
             .collect()
     });
     assert_eq!(answered.len() as u64, 12 * each);
-    check_logs(&cluster, &answered);
+    check_logs(cluster, &answered);
 }
 
 /// Connections of sixty requests, one after the other, from the same port; every other
