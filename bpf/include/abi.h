@@ -203,6 +203,20 @@ struct flow {
 	__u32 window; /* the field of the packet that last_ack is from, or of a later one */
 };
 
+/* What the daemon makes of a record that it has read (lib/change.bpf.h). */
+struct flow_change {
+	struct flow_key key;
+	__u32 pad;
+	struct flow before;
+	struct flow after;
+};
+
+enum flow_changed {
+	FLOW_CHANGED = 0,
+	FLOW_STALE = 1, /* it has changed since it was read: read it again */
+	FLOW_GONE = 2,
+};
+
 /* A request of a flow is finished; sent to the daemon by the ring `reports`. */
 struct finished {
 	__u64 object;

@@ -116,6 +116,14 @@ pod!(
     }
 );
 pod!(
+    struct FlowChange {
+        key: FlowKey,
+        pad: u32,
+        before: Flow,
+        after: Flow,
+    }
+);
+pod!(
     struct Finished {
         object: u64,
         bytes: u64,

@@ -1,7 +1,7 @@
 //! A dispatcher's data path: loaded, attached, and its maps by name.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use trapeze_core::config::Attach;
 
 use crate::abi::{
-    self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowKey, Node, Pod, Service,
-    ServiceKey, SiphashKey, Standing, Turn, Turns,
+    self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowChange, FlowKey, Node,
+    Pod, Service, ServiceKey, SiphashKey, Standing, Turn, Turns,
 };
 use crate::attach::{Hook, attach};
-use crate::map::{Map, PerCpu};
+use crate::map::{Map, PerCpu, check};
 use crate::object::{self, LoadError, MapSize};
 
 static DISPATCH_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch_tc.o"));
@@ -108,6 +108,62 @@ impl DispatcherMaps {
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })
+    }
+}
+
+/// Changes flow records while the data path goes on with them (bpf/lib/change.bpf.h).
+#[derive(Debug)]
+pub struct FlowChanger {
+    program: OwnedFd,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowChanged {
+    /// The record is as it was to be.
+    Yes,
+    /// It has changed since it was read.
+    Stale,
+    /// There is none any more.
+    Gone,
+}
+
+impl FlowChanger {
+    /// Of a data path that was loaded.
+    pub fn of(loaded: &object::Loaded) -> Self {
+        Self {
+            program: loaded.program("change_flow"),
+        }
+    }
+
+    /// Makes of a record that was `before`, when it was read, the one that is `after`.
+    /// What packets have changed since and both have alike stays as they left it.
+    ///
+    /// # Errors
+    /// The kernel does not run the program.
+    pub fn change(&self, key: &FlowKey, before: &Flow, after: &Flow) -> io::Result<FlowChanged> {
+        let mut change = FlowChange {
+            key: *key,
+            pad: 0,
+            before: *before,
+            after: *after,
+        };
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            ctx_in: (&raw mut change).cast(),
+            ctx_size_in: size_of::<FlowChange>() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the kernel reads and writes as many bytes as is said.
+        check(unsafe {
+            libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
+        })?;
+        match options.retval {
+            0 => Ok(FlowChanged::Yes),
+            1 => Ok(FlowChanged::Stale),
+            2 => Ok(FlowChanged::Gone),
+            other => Err(io::Error::other(format!("change_flow says {other}"))),
+        }
     }
 }
 

@@ -42,7 +42,8 @@ use anyhow::{Context, bail};
 use trapeze_core::config::{Attach, Dispatcher};
 use trapeze_datapath::abi::{self, ENCAP_LEN, Service, ServiceKey};
 use trapeze_datapath::dispatcher::{
-    DispatcherMaps, DispatcherOptions, FinishedRequests, Loads, attach_dispatcher, load_dispatcher,
+    DispatcherMaps, DispatcherOptions, FinishedRequests, FlowChanger, Loads, attach_dispatcher,
+    load_dispatcher,
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
@@ -114,7 +115,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         config_path,
         interface: own.interface.clone(),
         generation: AtomicU64::new(0),
-        records: Records::new(maps.clone(), loads.clone()),
+        records: Records::new(maps.clone(), FlowChanger::of(&loaded), loads.clone()),
         standing,
         reports: Mutex::new(FinishedRequests::open(&node.pins())?),
         health: Health::new(loads, cluster.config.limits.heartbeat),

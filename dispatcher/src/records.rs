@@ -18,7 +18,7 @@ use trapeze_datapath::abi::{
     MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
 };
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::{DispatcherMaps, Loads};
+use trapeze_datapath::dispatcher::{DispatcherMaps, FlowChanged, FlowChanger, Loads};
 use trapeze_datapath::map::Update;
 
 use crate::cluster::Choice;
@@ -26,9 +26,13 @@ use crate::inquiry;
 use crate::look::Extent;
 use crate::memory::request_of;
 
+/// So often a change is tried again because packets have changed the record meanwhile.
+const CHANGES: usize = 100;
+
 /// The flow table.
 pub struct Records {
     maps: Arc<DispatcherMaps>,
+    changer: FlowChanger,
     loads: Arc<Loads>,
     highest_epoch: AtomicU64,
 }
@@ -105,6 +109,14 @@ pub struct Vacated {
     pub finished: Option<Finished>,
 }
 
+/// What a backend has no more when a flow leaves it.
+struct Left {
+    was_open: bool,
+    slot: u32,
+    charge_us: u32,
+    vacated: Vacated,
+}
+
 /// How an owner is told to give up, or has been told: docs/protocol/handoff.md §3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
@@ -120,9 +132,10 @@ pub enum TakenBack {
 }
 
 impl Records {
-    pub fn new(maps: Arc<DispatcherMaps>, loads: Arc<Loads>) -> Self {
+    pub fn new(maps: Arc<DispatcherMaps>, changer: FlowChanger, loads: Arc<Loads>) -> Self {
         Self {
             maps,
+            changer,
             loads,
             highest_epoch: AtomicU64::new(0),
         }
@@ -265,43 +278,51 @@ impl Records {
             finished = latest::replace(flow, heard, choice, stood, now);
             charge_us = choice.map_or(0, |choice| choice.placed.charge_us);
         })?;
-        if let Some(flow) = flow.filter(|_| charge_us > 0) {
-            self.loads.charged(flow.backend, charge_us);
-        }
+        let Some(flow) = flow else {
+            return Ok([None; 2]);
+        };
+        self.loads.charged(flow.backend, charge_us);
         Ok(finished)
     }
 
     /// The owner has given the flow up, at `isns`: another one has it from there on,
-    /// under that epoch. None: there is no record any more.
+    /// under that epoch. None: it does not stand there any more.
     pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Assigned>> {
-        let key = abi::FlowKey::from(to.key);
-        let Some(old) = self.maps.flows.get(&key)? else {
+        let start = to.isns.client + 1;
+        let made = to.flow(epoch);
+        let mut left = None;
+        let moved = self.exchange(&to.key, |old| {
+            if old.next != start.raw() {
+                return None;
+            }
+            left = Some((old.state, old.backend, old.charge_us, self.finished(old)));
+            let mut flow = made;
+            inherit(&mut flow, old);
+            // What the client has had of the owner before, if that still sends.
+            flow.last_ack = old.last_ack;
+            flow.window = old.window;
+            flow.last_seq = ClientSeq::new(flow.last_seq)
+                .later_of(ClientSeq::new(old.last_seq))
+                .raw();
+            flow.state = old.state;
+            flow.marks |= old.marks & MARK_PIPELINES;
+            Some(flow)
+        })?;
+        let (Some(flow), Some((state, owner, charge_us, finished))) = (moved, left) else {
             return Ok(None);
         };
-        let mut flow = to.flow(epoch);
-        inherit(&mut flow, &old);
-        // What the client has had of the owner before, if that still sends.
-        flow.last_ack = old.last_ack;
-        flow.window = old.window;
-        flow.last_seq = ClientSeq::new(flow.last_seq)
-            .later_of(ClientSeq::new(old.last_seq))
-            .raw();
-        flow.state = old.state;
-        flow.marks |= old.marks & MARK_PIPELINES;
-        self.maps.flows.put(&key, &flow, Update::Replace)?;
-        if old.state == FlowState::Established as u32 {
-            self.loads.closed(old.backend);
-            self.loads
-                .opened(to.choice.slot, to.choice.placed.charge_us);
+        let placed = &to.choice.placed;
+        if state == FlowState::Established as u32 {
+            self.loads.closed(owner);
+            self.loads.opened(to.choice.slot, placed.charge_us);
         } else {
-            self.loads
-                .charged(to.choice.slot, to.choice.placed.charge_us);
+            self.loads.charged(to.choice.slot, placed.charge_us);
         }
-        self.loads.finished(old.backend, old.charge_us);
+        self.loads.finished(owner, charge_us);
         Ok(Record::read(&flow).map(|record| Assigned {
             record,
             is_new: true,
-            finished: self.finished(&old),
+            finished,
         }))
     }
 
@@ -310,66 +331,30 @@ impl Records {
     pub fn take_back(
         &self,
         key: &FlowKey,
-        (epoch, start): (u32, ClientSeq),
+        moved: (u32, ClientSeq),
         owner: u32,
         requests: u16,
-        restored: impl FnOnce(&Record) -> Option<meta::Raw>,
+        restored: impl Fn(&Record) -> Option<meta::Raw>,
     ) -> io::Result<TakenBack> {
-        let map_key = abi::FlowKey::from(*key);
-        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
+        let mut taken = TakenBack::No;
+        let mut had = owner;
+        let flow = self.exchange(key, |flow| {
+            had = flow.backend;
+            let (flow, back) = taken_back(flow, moved, owner, requests, &restored)?;
+            taken = back;
+            Some(flow)
+        })?;
+        let Some(flow) = flow else {
             return Ok(TakenBack::No);
         };
-        let of = |raw: &meta::Raw| {
-            let word =
-                |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-            (word(4), ClientSeq::new(word(8)))
-        };
-        let last = flow.marks & MARK_SHORT != 0 && of(&flow.meta) == (epoch, start);
-        let before = flow.marks & MARK_SHORT_BEFORE != 0 && of(&flow.before) == (epoch, start);
-        let Some(record) = Record::read(&flow).filter(|_| last || before) else {
-            return Ok(TakenBack::No);
-        };
-        let refused = if last { flow.backend } else { flow.previous };
-        let refused_meta = if last { flow.meta } else { flow.before };
-        let server_port = u16::from_be_bytes([refused_meta[16], refused_meta[17]]);
-        let (had, has) = (flow.backend, owner);
-        let known = last && flow.before[0] != 0 && flow.previous == owner;
-        let option = match known {
-            true => Some(flow.before),
-            false => restored(&record),
-        };
-        let Some(option) = option else {
-            return Ok(TakenBack::No);
-        };
-        flow.meta = option;
-        flow.backend = owner;
-        flow.client_isn = of(&option).1.raw().wrapping_sub(1);
-        if known {
-            flow.server_isn = flow.server_isn_before;
-        }
-        flow.requests = match known {
-            true => flow.requests_before,
-            false => requests.into(),
-        };
-        flow.next = start.raw();
-        flow.expect = Expected::Head.number();
-        let was_short = known && flow.marks & MARK_SHORT_BEFORE != 0;
-        flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
-        flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
-        flow.before = [0; 32];
-        let charge_us = std::mem::take(&mut flow.charge_us);
-        flow.report = 0;
-        self.maps.flows.put(&map_key, &flow, Update::Replace)?;
-        if flow.state == FlowState::Established as u32 && had != has {
+        if flow.state == FlowState::Established as u32 && had != owner {
             self.loads.closed(had);
-            self.loads.opened(has, 0);
+            self.loads.opened(owner, 0);
         }
-        self.loads.finished(had, charge_us);
-        Ok(TakenBack::Yes {
-            slot: refused,
-            server_port,
-            charge_us,
-        })
+        if let TakenBack::Yes { charge_us, .. } = taken {
+            self.loads.finished(had, charge_us);
+        }
+        Ok(taken)
     }
 
     /// The server has closed, and owes nothing: no backend has the flow, until the next
@@ -381,8 +366,9 @@ impl Records {
         answers: u16,
         end: ServerSeq,
     ) -> io::Result<Option<Vacated>> {
-        let mut vacated = None;
-        self.change(key, |flow| {
+        let mut left = None;
+        let changed = self.change(key, |flow| {
+            left = None;
             let known = Record::read(flow).filter(|record| {
                 record.epoch == epoch
                     && record.requests as u16 == answers
@@ -393,9 +379,9 @@ impl Records {
             if known.is_none() {
                 return;
             }
-            vacated = Some(self.leave(flow, end));
+            left = Some(self.leave(flow, end));
         })?;
-        Ok(vacated)
+        Ok(changed.and(left).map(|left| self.left(left)))
     }
 
     /// The owner's server has closed, owing nothing before the flow's latest request,
@@ -408,8 +394,9 @@ impl Records {
         start: ClientSeq,
         end: ServerSeq,
     ) -> io::Result<Option<Vacated>> {
-        let mut vacated = None;
-        self.change(key, |flow| {
+        let mut left = None;
+        let changed = self.change(key, |flow| {
+            left = None;
             let known = Record::read(flow).filter(|record| {
                 record.epoch == epoch
                     && record.has_backend()
@@ -422,9 +409,9 @@ impl Records {
             flow.next = start.raw();
             flow.expect = Expected::Head.number();
             flow.marks &= !(MARK_HELD | MARK_TUNNEL);
-            vacated = Some(self.leave(flow, end));
+            left = Some(self.leave(flow, end));
         })?;
-        Ok(vacated)
+        Ok(changed.and(left).map(|left| self.left(left)))
     }
 
     /// The owner has given the flow up, as it was asked to, and there is no request.
@@ -434,32 +421,46 @@ impl Records {
         (epoch, start): (u32, ClientSeq),
         end: ServerSeq,
     ) -> io::Result<Vacated> {
-        let mut vacated = Vacated { finished: None };
-        self.change(key, |flow| {
+        let mut left = None;
+        let changed = self.change(key, |flow| {
+            left = None;
             if flow.next != start.raw() || flow.state == FlowState::Vacant as u32 {
                 return;
             }
             flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
             flow.marks &= MARK_PIPELINES;
-            vacated = self.leave(flow, end);
+            left = Some(self.leave(flow, end));
         })?;
-        Ok(vacated)
+        let none = Vacated { finished: None };
+        Ok(changed.and(left).map_or(none, |left| self.left(left)))
     }
 
     /// Without a backend, from its boundary on, the server's numbers being at `end`.
-    fn leave(&self, flow: &mut Flow, end: ServerSeq) -> Vacated {
-        let finished = self.finished(flow);
-        flow.report = 0;
-        if flow.state == FlowState::Established as u32 {
-            self.loads.closed(flow.backend);
-        }
-        (self.loads).finished(flow.backend, std::mem::take(&mut flow.charge_us));
+    fn leave(&self, flow: &mut Flow, end: ServerSeq) -> Left {
+        let left = Left {
+            was_open: flow.state == FlowState::Established as u32,
+            slot: flow.backend,
+            charge_us: flow.charge_us,
+            vacated: Vacated {
+                finished: self.finished(flow),
+            },
+        };
+        (flow.charge_us, flow.report) = (0, 0);
         flow.client_isn = flow.next.wrapping_sub(1);
         flow.server_isn = end.raw().wrapping_sub(1);
         flow.asked_ack = end.raw();
         flow.state = FlowState::Vacant as u32;
         flow.before = [0; 32];
-        Vacated { finished }
+        left
+    }
+
+    /// Its backend has one less, once the record says so.
+    fn left(&self, left: Left) -> Vacated {
+        if left.was_open {
+            self.loads.closed(left.slot);
+        }
+        self.loads.finished(left.slot, left.charge_us);
+        left.vacated
     }
 
     /// Lets the data path bring here what comes next of a flow that is idle, as far as
@@ -490,33 +491,57 @@ impl Records {
         self.change(key, |flow| flow.marks &= !MARK_HELD).map(drop)
     }
 
-    /// Changes a record, if there is one of a flow that has a backend.
-    fn change(&self, key: &FlowKey, change: impl FnOnce(&mut Flow)) -> io::Result<Option<Flow>> {
+    /// Changes a record, if there is one of a flow that has a backend, and returns what it
+    /// is then. `change` is called once more where packets have changed it meanwhile.
+    fn change(&self, key: &FlowKey, mut change: impl FnMut(&mut Flow)) -> io::Result<Option<Flow>> {
+        self.exchange(key, |flow| {
+            if flow.state == FlowState::Reading as u32 {
+                return None;
+            }
+            let mut after = *flow;
+            change(&mut after);
+            Some(after)
+        })
+    }
+
+    /// As [`Self::change`], of any flow; nothing happens if `after` makes nothing of what
+    /// is there.
+    fn exchange(
+        &self,
+        key: &FlowKey,
+        mut after: impl FnMut(&Flow) -> Option<Flow>,
+    ) -> io::Result<Option<Flow>> {
         let map_key = abi::FlowKey::from(*key);
-        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
-            return Ok(None);
-        };
-        if flow.state == FlowState::Reading as u32 {
-            return Ok(None);
+        for _ in 0..CHANGES {
+            let Some(before) = self.maps.flows.get(&map_key)? else {
+                return Ok(None);
+            };
+            let Some(after) = after(&before) else {
+                return Ok(None);
+            };
+            if after == before {
+                return Ok(Some(after));
+            }
+            match self.changer.change(&map_key, &before, &after)? {
+                FlowChanged::Yes => return Ok(Some(after)),
+                FlowChanged::Stale => {}
+                FlowChanged::Gone => return Ok(None),
+            }
         }
-        let before = flow;
-        change(&mut flow);
-        if flow != before {
-            self.maps.flows.put(&map_key, &flow, Update::Replace)?;
-        }
-        Ok(Some(flow))
+        Err(io::Error::other("a flow's record changes all the time"))
     }
 
     /// The client's FIN has come this way, unseen by the data path.
     pub fn client_closed(&self, key: &FlowKey) -> io::Result<()> {
-        let map_key = abi::FlowKey::from(*key);
-        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
-            return Ok(());
-        };
-        if flow.state == FlowState::Established as u32 {
-            flow.state = FlowState::ClientFin as u32;
-            flow.last_seq = flow.last_seq.wrapping_add(1);
-            self.maps.flows.put(&map_key, &flow, Update::Replace)?;
+        let mut was_open = false;
+        let closed = self.change(key, |flow| {
+            was_open = flow.state == FlowState::Established as u32;
+            if was_open {
+                flow.state = FlowState::ClientFin as u32;
+                flow.last_seq = flow.last_seq.wrapping_add(1);
+            }
+        })?;
+        if let Some(flow) = closed.filter(|_| was_open) {
             self.loads.closed(flow.backend);
         }
         Ok(())
@@ -526,26 +551,27 @@ impl Records {
     /// while, and is returned as it was; nothing if the question was about another
     /// connection, or the client has spoken since.
     pub fn lost(&self, key: &FlowKey, epoch: u32, asked_at: u32) -> io::Result<Option<Flow>> {
-        let map_key = abi::FlowKey::from(*key);
-        let Some(flow) = self.maps.flows.get(&map_key)? else {
-            return Ok(None);
-        };
-        let is_meant = Record::read(&flow).is_some_and(|record| {
-            record.state == FlowState::Established
-                && record.epoch == epoch
-                && inquiry::asked_at(&flow) == asked_at
-        });
-        if !is_meant {
-            return Ok(None);
+        let mut lost = None;
+        self.exchange(key, |flow| {
+            lost = None;
+            let record = Record::read(flow)?;
+            if record.state != FlowState::Established
+                || record.epoch != epoch
+                || inquiry::asked_at(flow) != asked_at
+            {
+                return None;
+            }
+            lost = Some(*flow);
+            Some(Flow {
+                state: FlowState::Reset as u32,
+                last_seen_ns: clock::monotonic().as_nanos() as u64,
+                ..*flow
+            })
+        })?;
+        if let Some(flow) = lost {
+            self.loads.closed(flow.backend);
         }
-        let ended = Flow {
-            state: FlowState::Reset as u32,
-            last_seen_ns: clock::monotonic().as_nanos() as u64,
-            ..flow
-        };
-        self.maps.flows.put(&map_key, &ended, Update::Replace)?;
-        self.loads.closed(flow.backend);
-        Ok(Some(flow))
+        Ok(lost)
     }
 
     /// Takes a record away that was for reading, or has no backend; another connection's
@@ -712,6 +738,57 @@ fn repeat(flow: &mut Flow, old: &Flow) {
     flow.expect = old.expect;
     flow.requests = old.requests;
     flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
+}
+
+/// The record of [`Records::take_back`], and who was to have had it.
+fn taken_back(
+    flow: &Flow,
+    (epoch, start): (u32, ClientSeq),
+    owner: u32,
+    requests: u16,
+    restored: impl Fn(&Record) -> Option<meta::Raw>,
+) -> Option<(Flow, TakenBack)> {
+    let of = |raw: &meta::Raw| {
+        let word = |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        (word(4), ClientSeq::new(word(8)))
+    };
+    let last = flow.marks & MARK_SHORT != 0 && of(&flow.meta) == (epoch, start);
+    let before = flow.marks & MARK_SHORT_BEFORE != 0 && of(&flow.before) == (epoch, start);
+    let record = Record::read(flow).filter(|_| last || before)?;
+    let (slot, option) = match last {
+        true => (flow.backend, flow.meta),
+        false => (flow.previous, flow.before),
+    };
+    let refused = TakenBack::Yes {
+        slot,
+        server_port: u16::from_be_bytes([option[16], option[17]]),
+        charge_us: flow.charge_us,
+    };
+    let known = last && flow.before[0] != 0 && flow.previous == owner;
+    let option = match known {
+        true => flow.before,
+        false => restored(&record)?,
+    };
+    let mut flow = *flow;
+    flow.meta = option;
+    flow.backend = owner;
+    flow.client_isn = of(&option).1.raw().wrapping_sub(1);
+    if known {
+        flow.server_isn = flow.server_isn_before;
+    }
+    flow.requests = match known {
+        true => flow.requests_before,
+        false => requests.into(),
+    };
+    flow.next = start.raw();
+    flow.expect = Expected::Head.number();
+    let was_short = known && flow.marks & MARK_SHORT_BEFORE != 0;
+    flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
+    flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
+    flow.before = [0; 32];
+    // What the data path has placed nobody wants to hear of.
+    (flow.charge_us, flow.report) = (0, 0);
+    Some((flow, refused))
 }
 
 /// What a new record of the same connection keeps of the one before.
