@@ -189,6 +189,19 @@ impl Before {
     }
 }
 
+/// What has waited here says what the client had acknowledged when it came. The data path
+/// has told the owner more since, and TCP takes nothing whose acknowledgement is too old
+/// (RFC 5961 §5.2). The segment that starts the owner's connection says where that begins.
+fn as_heard(mut segment: Segment, record: &Record) -> Segment {
+    let header = &mut segment.header;
+    let starts = ClientSeq::new(header.seq) == record.isns.client + 1;
+    if !starts && ServerSeq::new(header.ack).before(record.heard) {
+        header.ack = record.heard.raw();
+        header.window = record.window;
+    }
+    segment
+}
+
 /// RFC 9110 §9.2.2.
 fn is_idempotent(method: &str) -> bool {
     ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&method)
@@ -636,9 +649,9 @@ impl State {
                     self.to_clients
                         .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
                 }
-                Action::ToBackend { key, segment } => self.send_to_backend(&key, &segment, None),
+                Action::ToBackend { key, segment } => self.send_to_backend(&key, segment, None),
                 Action::Probe { key, segment } => {
-                    self.send_to_backend(&key, &segment, Some(Kind::Probe))
+                    self.send_to_backend(&key, segment, Some(Kind::Probe))
                 }
                 Action::Acknowledge { key, seq } => self.acknowledge(&key, seq),
                 Action::Reading {
@@ -677,7 +690,7 @@ impl State {
         }
     }
 
-    fn send_to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
+    fn send_to_backend(&mut self, key: &FlowKey, segment: Segment, kind: Option<Kind>) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
@@ -691,7 +704,7 @@ impl State {
         if kind.is_none() {
             self.note_end(key, segment.header.flags);
         }
-        let packet = segment.to_packet();
+        let packet = as_heard(segment, &record).to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
     }
@@ -711,7 +724,7 @@ impl State {
                 ..Header::default()
             },
         );
-        self.send_to_backend(key, &segment, None);
+        self.send_to_backend(key, segment, None);
     }
 
     /// The owner's address, and its option as `change` makes it.

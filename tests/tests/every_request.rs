@@ -190,8 +190,17 @@ fn visit_on_bad_links(cluster: &Cluster) {
                 scope.spawn(move || cluster.on("c1", || visit(numbered, client, each)))
             })
             .collect();
-        (clients.into_iter())
-            .flat_map(|client| client.join().unwrap())
+        let visits: Vec<_> = (clients.into_iter()).map(|client| client.join()).collect();
+        if visits.iter().any(|visit| visit.is_err()) {
+            eprintln!("{:#?}\n{:?}", cluster.daemon(), cluster.dispatcher());
+            eprintln!("{:?}", cluster.agents());
+            for flow in cluster.flows() {
+                eprintln!("{flow:?}");
+            }
+        }
+        visits
+            .into_iter()
+            .flat_map(|visit| visit.unwrap())
             .collect()
     });
     assert_eq!(answered.len() as u64, 12 * each);

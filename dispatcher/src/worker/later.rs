@@ -99,7 +99,7 @@ impl State {
                 ..arrived.header
             },
         );
-        self.send_to_backend(&arrived.key, &segment, None);
+        self.send_to_backend(&arrived.key, segment, None);
     }
 
     /// Goes on with what has come behind a request that was assigned.
@@ -138,7 +138,7 @@ impl State {
                     && !extent.is_head
                     && !extent.is_last =>
             {
-                self.count("stayed");
+                self.count("stayed-with-owner");
                 self.give_to_owner(now, key, &record, extent, Some(Some(&choice)));
             }
             Decision::To(choice) => self.release(now, key, &record, Target::To(choice), extent),
