@@ -28,6 +28,7 @@ fn outliving() -> Meta {
         follow: true,
         head: false,
         outlive: true,
+        park: false,
     };
     Meta {
         care,

@@ -34,6 +34,7 @@ fn care() -> Care {
         follow: true,
         head: false,
         outlive: true,
+        park: false,
     }
 }
 
