@@ -411,7 +411,7 @@ struct setup {
 	__be16 origin; /* of a seat: the flow's own port; 0: this is it */
 	__u8 parked; /* MOVED: 1: its socket waits for the flow to come back (lib/park.bpf.h) */
 	__u8 shifted; /* 1: it has come back: these count (lib/shift.bpf.h) */
-	__u32 client_shift; /* by how much the wire's numbers are ahead of the socket's: the client's, */
+	__u32 client_shift; /* by how much the wire's numbers are ahead of the socket's, 0 without: the client's, */
 	__u32 server_shift; /* the server's, */
 	__u32 clock_shift; /* and the server's clock */
 };

@@ -140,13 +140,13 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 	/* The client has closed before: there is nothing left that could outlive it. */
 	if (sender->state == TCP_STATE_LAST_ACK)
 		return TC_ACT_UNSPEC;
-	if (setup->state != SETUP_VACANT && is_before(full->snd_una, setup->answers.next)) {
+	if (setup->state != SETUP_VACANT && is_before(full->snd_una + setup->server_shift, setup->answers.next)) {
 		if (h->tcp.flags & TCP_RST)
 			return TC_ACT_UNSPEC;
 		setup->answers.flags |= ANSWER_HUNG_UP;
 		return drop(DROP_SERVER_CLOSE);
 	}
-	setup->clock_offset = full->tsoffset;
+	setup->clock_offset = full->tsoffset + setup->clock_shift;
 	become_vacant(setup);
 	if (!turn_round(skb, h, TCP_RST))
 		return drop(DROP_REWRITE);

@@ -20,7 +20,8 @@ const REQUEST: usize = NLMSG_HEADER + 56;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cookie([u8; 8]);
 
-/// The socket that a connection has on this host.
+/// The socket that a connection has on this host. Not the listener, which the kernel finds
+/// for every client that has none.
 ///
 /// # Errors
 /// IPv6 is not supported yet.
@@ -29,6 +30,9 @@ pub fn find(flow: &FlowKey) -> io::Result<Option<Cookie>> {
     let answer = ask(&bytes)?;
     if u16::from_ne_bytes([answer[4], answer[5]]) == SOCK_DIAG_BY_FAMILY {
         // struct inet_diag_msg: the cookie ends its inet_diag_sockid.
+        if u32::from(answer[17]) == TCP_LISTEN {
+            return Ok(None);
+        }
         let cookie = answer.get(60..68).and_then(|at| at.first_chunk());
         return Ok(cookie.copied().map(Cookie));
     }

@@ -12,6 +12,7 @@ use trapeze_core::wire::tcp as core_tcp;
 use trapeze_datapath::abi::Setup;
 use trapeze_datapath::agent::PARKED_FOR;
 use trapeze_datapath::clock;
+use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
 use crate::agent::START;
@@ -246,6 +247,60 @@ fn nobody_waits_for_long() {
     come_back(&owner, &["received", "rebuilt", "confirmed"]);
     owner.stream = accept(&owner.server);
     assert_eq!(read(&mut owner.stream), GET);
+}
+
+/// Nor does the listener go in its place: the kernel finds that for a client without a socket.
+#[test]
+fn who_has_gone_already_takes_nobody_along() {
+    let mut owner = parked();
+    let (key, _) = owner.agent.maps.parked.all().unwrap()[0];
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["moved"]);
+    owner
+        .agent
+        .maps
+        .parked
+        .put(&key, &0, Update::Create)
+        .unwrap();
+    let ended = owner.agent.maps.end_parked(clock::monotonic()).unwrap();
+    assert_eq!(ended, 0);
+    come_back(&owner, &["received", "rebuilt", "confirmed"]);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), GET);
+}
+
+/// What its server closes on there is known by its own numbers, too.
+#[test]
+fn a_connection_that_was_taken_up_can_be_closed() {
+    for asked in [false, true] {
+        let mut owner = parked();
+        come_back(&owner, &["received", "resumed"]);
+        assert_eq!(read(&mut owner.stream), GET);
+        owner.answer(ANSWER);
+        let (next, end) = (LATER + GET.len() as u32, THERE + ANSWER.len() as u32);
+        let more = if asked { GET } else { b"" };
+        let heard = with_echo(segment(ACK | PSH, next, end, more), ECHO_THERE);
+        let frame = sealed(&forward(BACK, LATER), &heard.packet());
+        owner.agent.receive("the next", &frame, &["received"]);
+        let Owner {
+            agent,
+            server,
+            stream,
+        } = owner;
+        let sniffer = PacketSocket::open("lo").unwrap();
+        let counted = match asked {
+            false => &["vacated"][..],
+            true => &["received", "rebuilt", "confirmed", "unread"],
+        };
+        agent.expect_count("it closes", || drop(stream), counted);
+        let closed = |header: &core_tcp::Header| {
+            header.flags.has(core_tcp::Flags::RST) || header.flags.has(core_tcp::Flags::FIN)
+        };
+        assert!(!said(&sniffer).iter().any(|(header, _)| closed(header)));
+        if asked {
+            assert_eq!(read(&mut accept(&server)), GET);
+        }
+    }
 }
 
 #[test]
