@@ -111,6 +111,7 @@ enum refusal {
 #define CARE_FOLLOW 16 /* know where each ends */
 #define CARE_HEAD 32 /* the first request is a HEAD */
 #define CARE_OUTLIVE 64 /* a server's closing is not the client's, while nothing is owed */
+#define CARE_PARK 128 /* its socket may wait for the flow to come back */
 
 #define GENEVE_PORT 6081
 #define GENEVE_VNI 0x54505au /* "TPZ" */
@@ -423,7 +424,11 @@ struct setup {
 	__u8 reason; /* OLDER, MOVED: RELEASED_* */
 	__u8 seated; /* 1: the flow has other seats here (lib/seats.bpf.h) */
 	__be16 origin; /* of a seat: the flow's own port; 0: this is it */
-	__u16 pad;
+	__u8 parked; /* MOVED: 1: its socket waits for the flow to come back (lib/park.bpf.h) */
+	__u8 shifted; /* 1: it has come back: these count (lib/shift.bpf.h) */
+	__u32 client_shift; /* by how much the wire's numbers are ahead of the socket's, 0 without: the client's, */
+	__u32 server_shift; /* the server's, */
+	__u32 clock_shift; /* and the server's clock */
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */
@@ -520,6 +525,7 @@ enum drop_reason {
 	X(CONFIRMED, "confirmed", "rebuilt connections that have answered") \
 	X(GHOST, "ghost", "requests that the network repeated after their connection had ended") \
 	X(GIVEN_UP, "given-up", "connections that left for another backend") \
+	X(RESUMED, "resumed", "connections taken up again, whose flow had come back") \
 	X(HANDED_ON, "handed-on", "packets sent on to the next backend") \
 	X(HELD, "held", "connections asked for that could not leave yet") \
 	X(HALF_PIPE, "half-pipe", "of these, with bytes on the way to their client") \

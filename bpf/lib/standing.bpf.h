@@ -384,7 +384,7 @@ static __always_inline __u8 care_for(const struct decision *decision, const stru
 
 	if (care & CARE_FOLLOW && is_head_request(word_at(bench->head, 0)))
 		care |= CARE_HEAD;
-	return bench->closes ? care & ~CARE_OUTLIVE : care;
+	return bench->closes ? care & ~(CARE_OUTLIVE | CARE_PARK) : care;
 }
 
 /* A request more is placed by the decision, at the backend of that load. */

@@ -152,7 +152,8 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		sender = bpf_sk_fullsock(sender);
 	if (sender)
 		full = bpf_skc_to_tcp_sock(sender);
-	if (!full || full->copied_seq != next_start(setup) || full->snd_una != setup->answers.next)
+	if (!full || full->copied_seq + setup->client_shift != next_start(setup) ||
+	    full->snd_una + setup->server_shift != setup->answers.next)
 		return TC_ACT_UNSPEC;
 	length = become_request(skb, h, setup);
 	if (length < 0)

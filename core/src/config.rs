@@ -182,6 +182,9 @@ pub struct Pool {
     /// Does a client's connection outlive a server that closes it while no answer is
     /// owed (default true)?
     pub survive_close: bool,
+    /// Does a backend keep its socket for a second when another one gets the connection,
+    /// in case that it comes back (default true)?
+    pub park: bool,
     /// Its backends, at least one.
     pub members: Vec<Member>,
 }

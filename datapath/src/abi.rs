@@ -259,7 +259,11 @@ pod!(
         reason: u8,
         seated: u8,
         origin: u16,
-        pad: u16,
+        parked: u8,
+        shifted: u8,
+        client_shift: u32,
+        server_shift: u32,
+        clock_shift: u32,
     }
 );
 pod!(

@@ -260,6 +260,7 @@ impl Cluster {
             follow,
             head: false,
             outlive: follow && pool.survive_close,
+            park: follow && pool.park,
         }
     }
 

@@ -674,6 +674,7 @@ impl Assignment<'_> {
             care: Care {
                 head: self.extent.is_head && self.care.follow,
                 outlive: self.care.outlive && !self.extent.is_last,
+                park: self.care.park && !self.extent.is_last,
                 ..self.care
             },
             ..meta_of(self.isns, self.handshake)

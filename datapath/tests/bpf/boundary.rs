@@ -35,6 +35,7 @@ const FOLLOW: Care = Care {
     follow: true,
     head: false,
     outlive: true,
+    park: false,
 };
 
 /// A flow whose first request has been forwarded and answered.

@@ -11,8 +11,8 @@ fn the_verifier_has_head_room() {
     let table = [
         ("dispatch at tc", Bench::new(Hook::Tc).program, 200_000),
         ("dispatch at XDP", Bench::new(Hook::Xdp).program, 200_000),
-        ("agent at ingress", agent.ingress, 120_000),
-        ("agent at egress", agent.egress, 40_000),
+        ("agent at ingress", agent.ingress, 150_000),
+        ("agent at egress", agent.egress, 60_000),
     ];
     for (what, program, budget) in table {
         let walked = verified_instructions(&program);

@@ -18,7 +18,7 @@ use crate::bench::*;
 use crate::handoff::*;
 use crate::outcome::Outcome;
 use crate::packet::*;
-use crate::rebuild::accept;
+use crate::rebuild::{accept, stop};
 
 /// `enum setup_state`.
 const VACANT: u32 = 5;
@@ -28,6 +28,7 @@ fn outliving() -> Meta {
         follow: true,
         head: false,
         outlive: true,
+        park: false,
     };
     Meta {
         care,
@@ -268,7 +269,7 @@ fn an_unread_request_goes_back_where_no_server_listens() {
         server,
         stream,
     } = owner;
-    drop(server);
+    stop(server);
     let sniffer = PacketSocket::open("lo").unwrap();
     let counted = ["no-listener", "refused", "unread"];
     agent.expect_count("it closes", || drop(stream), &counted);

@@ -44,6 +44,7 @@ mod lengths;
 mod noise;
 mod outcome;
 mod packet;
+mod parked;
 mod rebuild;
 mod seats;
 mod standing;

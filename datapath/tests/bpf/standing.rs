@@ -115,11 +115,14 @@ fn a_request_like_one_decided_before_gets_the_record_that_the_daemon_would_write
         for head in [REQUEST, longer] {
             prove(&bench);
             let frame = first(head).frame();
+            let clock = || (clock::cluster().as_nanos() >> EPOCH_SHIFT) as u32;
+            let before = clock();
             let outcome = bench.run(&frame);
+            let elapsed = clock() - before;
             let flow = bench.flow();
             let epoch = u32::from_be_bytes(*flow.meta[4..].first_chunk().unwrap());
-            let now = (clock::cluster().as_nanos() >> EPOCH_SHIFT) as u32;
-            assert!(now.wrapping_sub(epoch) <= 1, "{epoch} at {now}");
+            let within = (epoch + 1).wrapping_sub(before) <= elapsed + 2;
+            assert!(within, "{epoch} at {before}");
             let meta = Meta {
                 epoch,
                 ..flow_meta(Kind::Forward)

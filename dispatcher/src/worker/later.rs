@@ -224,6 +224,10 @@ impl State {
             epoch: waiting.epoch,
             start: waiting.start,
             requests: record.requests as u16,
+            care: Care {
+                park: meta.care.park && !matches!(waiting.target, Target::Nobody),
+                ..meta.care
+            },
             ..meta
         });
         let Some((to, option)) = way else {
