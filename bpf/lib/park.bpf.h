@@ -72,14 +72,17 @@ static __noinline bool resume(struct __sk_buff *skb, const struct segment *segme
 	if (own.state != TCP_STATE_ESTABLISHED || own.rcv_nxt != known->start ||
 	    own.snd_nxt != known->end || own.write_seq != known->end)
 		return false;
+	/* Without it nobody knows which clock the client has heard last. */
+	clock = read_echo(skb, segment);
+	if (!clock && meta->tcp_options & TCP_OPTION_TIMESTAMPS)
+		return false;
 	/* Who takes it out has it: the daemon, or we. */
 	if (bpf_map_delete_elem(&parked, &segment->key))
 		return false;
-	clock = read_echo(skb, segment);
 	client = known->client_shift + segment->seq - known->start;
 	server = known->server_shift + segment->ack - known->end;
-	/* That clock is the wire's already. */
-	clock = clock ? known->clock_shift + clock - own_clock(known, own.clock_offset) : known->clock_shift;
+	/* The socket's clock is the wire's by now. */
+	clock = known->clock_shift + clock - own_clock(known, own.clock_offset);
 	remember(segment, known, meta, SETUP_TRIED, dispatcher);
 	known->state = SETUP_CONFIRMED;
 	known->shifted = 1;
