@@ -306,7 +306,8 @@ fn a_connection_that_was_taken_up_can_be_closed() {
 #[test]
 fn only_the_same_connection_is_taken_up() {
     let rebuilt = ["received", "rebuilt", "replaced", "confirmed"];
-    let table: [(&str, fn(&mut Meta, &mut Tcp)); 5] = [
+    type Change = fn(&mut Meta, &mut Tcp);
+    let table: [(&str, Change); 5] = [
         ("behind", |meta, tcp| {
             tcp.seq = SECOND - 1;
             meta.start = ClientSeq::new(tcp.seq);
