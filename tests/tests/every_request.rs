@@ -7,7 +7,7 @@ use std::time::Duration;
 use trapeze_core::config::PolicyKind;
 use trapeze_lab::LinkSettings;
 use trapeze_tests::numbered::{Answered, Numbered, check_logs};
-use trapeze_tests::{Cluster, Connection, VIP, same};
+use trapeze_tests::{Cluster, Connection, VIP, same, until};
 
 /// Three backends that take turns, and log.
 fn cluster(test: &str) -> Cluster {
@@ -181,6 +181,9 @@ fn visit_on_bad_links(cluster: &Cluster) {
         };
         cluster.link(host, &link).unwrap();
     }
+    // A client may use its port again after a second, not a minute (RFC 6191).
+    let reuse = || std::fs::write("/proc/sys/net/ipv4/tcp_tw_reuse", "1").unwrap();
+    cluster.on("c1", reuse);
     let numbered = Numbered::of(cluster, &MIX);
     let each = requests().next_multiple_of(60);
     let answered: Answered = std::thread::scope(|scope| {
@@ -213,7 +216,9 @@ fn visit(numbered: &Numbered, client: u16, requests: u64) -> Answered {
     let first = u64::from(client) * 1_000_000_000;
     let mut all = Answered::new();
     for (number, begin) in (first..first + requests).step_by(60).enumerate() {
-        let mut connection = Connection::try_to(VIP, 20_000 + client).expect("a connection");
+        let mut connection = until("its port is free again", || {
+            Connection::try_to(VIP, 20_000 + client).ok()
+        });
         let end = begin + 60;
         let answered = match (number + usize::from(client)) % 2 {
             0 => numbered.ask_each(&mut connection, begin..end),
