@@ -263,6 +263,9 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	}
 	if (known && brings_request(known, &segment))
 		keep_unread(skb, &segment);
+	/* Its socket goes without a word, whatever has been read there. */
+	if (known && segment.flags & TCP_RST && known->meta.tcp_options & CARE_OUTLIVE)
+		known->answers.flags |= ANSWER_GONE;
 	return continue_flow(skb, h, &segment, known);
 }
 
@@ -340,6 +343,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 {
 	__u32 payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
 	__u32 payload = skb->len > payload_at ? skb->len - payload_at : 0;
+	int verdict;
 
 	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
@@ -358,9 +362,16 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		tell_if_answered(key, setup);
 	if (closes_idle(setup, h, payload))
 		return vacate(skb, h, setup);
-	if (closes_unread(setup, h, payload))
-		return return_unread(skb, h, setup);
-	return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
+	if (closes_unread(setup, h, payload)) {
+		verdict = return_unread(skb, h, setup);
+		if (verdict != TC_ACT_UNSPEC)
+			return verdict;
+	}
+	if (setup->state == SETUP_VACANT)
+		return drop(DROP_SERVER_CLOSE);
+	if (h->tcp.flags & (TCP_FIN | TCP_RST))
+		setup->answers.flags |= ANSWER_GONE;
+	return TC_ACT_UNSPEC;
 }
 
 SEC("tcx/egress")

@@ -382,6 +382,7 @@ enum answer_phase {
 #define ANSWER_KEEP 512 /* "Connection: keep-alive" */
 #define ANSWER_OF_HEAD 0x03f8
 /* Between two answers: */
+#define ANSWER_GONE 2048 /* it has closed, and the client has been told; or the client has reset */
 #define ANSWER_HUNG_UP 1024 /* the server has closed, and its FIN waits until the client has all */
 
 /* So much of a line is kept when it is cut by the end of a packet: more than all of those that count have. */

@@ -163,8 +163,10 @@ static __noinline int end_parked(struct __sk_buff *skb, const struct leaving *h,
 {
 	if (!h || !key || !setup)
 		return drop(DROP_MOVED);
-	setup->parked = 0;
-	bpf_map_delete_elem(&parked, key);
 	count_drop(DROP_MOVED);
+	/* Who takes it out has it: it may just be being taken up. */
+	if (bpf_map_delete_elem(&parked, key))
+		return TC_ACT_SHOT;
+	setup->parked = 0;
 	return turn_round(skb, h, TCP_RST) ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) : drop(DROP_REWRITE);
 }
