@@ -101,19 +101,12 @@ static __always_inline bool closes_unread(const struct setup *setup, const struc
 	       answers->unread < UNREAD_TIMES;
 }
 
-/* RFC 9293 3.1: of the pseudo header alone, for a device, or nobody, to complete. */
-static __always_inline __u16 pseudo_sum(__be32 source, __be32 dest, __u32 length)
-{
-	__u64 sum = (__u64)source + dest + bpf_htons(IPPROTO_TCP) + bpf_htons(length);
-
-	return checksum_fold(sum);
-}
-
 /* The RST becomes the request, as the client sent it, but that it acknowledges all that was said before. */
 static __noinline int become_request(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
 {
 	const __u32 tcp = sizeof(struct iphdr);
-	__u32 length, header_length, start, ack;
+	__u32 length, header_length, start;
+	__be32 ack;
 	struct unread *unread;
 	bool done = false;
 	__u16 sum;
@@ -133,7 +126,8 @@ static __noinline int become_request(struct __sk_buff *skb, const struct leaving
 	    length <= UNREAD_MAX &&
 	    (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) - start == length - tcp - header_length)) {
 		ack = bpf_htonl(setup->answers.next);
-		sum = pseudo_sum(h->ip.daddr, h->ip.saddr, length - tcp);
+		/* Of the pseudo header alone: a card, or nobody, completes it. */
+		sum = checksum_fold(pseudo_header_sum(h->ip.daddr, h->ip.saddr, length - tcp));
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, ack), &ack, sizeof(ack));
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, check), &sum, sizeof(sum));
 		done = !bpf_skb_change_tail(skb, sizeof(struct ethhdr) + length, 0) &&

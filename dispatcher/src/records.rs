@@ -366,22 +366,15 @@ impl Records {
         answers: u16,
         end: ServerSeq,
     ) -> io::Result<Option<Vacated>> {
-        let mut left = None;
-        let changed = self.change(key, |flow| {
-            left = None;
-            let known = Record::read(flow).filter(|record| {
+        self.vacate_if(key, end, |flow| {
+            Record::read(flow).is_some_and(|record| {
                 record.epoch == epoch
                     && record.requests as u16 == answers
                     && record.state == FlowState::Established
                     && record.marks & (MARK_HELD | MARK_MOVING | MARK_TUNNEL) == 0
                     && record.expected == Expected::Head
-            });
-            if known.is_none() {
-                return;
-            }
-            left = Some(self.leave(flow, end));
-        })?;
-        Ok(changed.and(left).map(|left| self.left(left)))
+            })
+        })
     }
 
     /// The owner's server has closed, owing nothing before the flow's latest request,
@@ -394,24 +387,20 @@ impl Records {
         start: ClientSeq,
         end: ServerSeq,
     ) -> io::Result<Option<Vacated>> {
-        let mut left = None;
-        let changed = self.change(key, |flow| {
-            left = None;
-            let known = Record::read(flow).filter(|record| {
+        self.vacate_if(key, end, |flow| {
+            let known = Record::read(flow).is_some_and(|record| {
                 record.epoch == epoch
                     && record.has_backend()
                     && record.isns.client.before(start)
                     && start.before(record.next)
             });
-            if known.is_none() {
-                return;
+            if known {
+                flow.next = start.raw();
+                flow.expect = Expected::Head.number();
+                flow.marks &= !(MARK_HELD | MARK_TUNNEL);
             }
-            flow.next = start.raw();
-            flow.expect = Expected::Head.number();
-            flow.marks &= !(MARK_HELD | MARK_TUNNEL);
-            left = Some(self.leave(flow, end));
-        })?;
-        Ok(changed.and(left).map(|left| self.left(left)))
+            known
+        })
     }
 
     /// The owner has given the flow up, as it was asked to, and there is no request.
@@ -421,18 +410,29 @@ impl Records {
         (epoch, start): (u32, ClientSeq),
         end: ServerSeq,
     ) -> io::Result<Vacated> {
-        let mut left = None;
-        let changed = self.change(key, |flow| {
-            left = None;
+        let vacated = self.vacate_if(key, end, |flow| {
             if flow.next != start.raw() || flow.state == FlowState::Vacant as u32 {
-                return;
+                return false;
             }
             flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
             flow.marks &= MARK_PIPELINES;
-            left = Some(self.leave(flow, end));
+            true
         })?;
-        let none = Vacated { finished: None };
-        Ok(changed.and(left).map_or(none, |left| self.left(left)))
+        Ok(vacated.unwrap_or(Vacated { finished: None }))
+    }
+
+    /// No backend has the flow, if `ready` says so, which makes it ready for that.
+    fn vacate_if(
+        &self,
+        key: &FlowKey,
+        end: ServerSeq,
+        mut ready: impl FnMut(&mut Flow) -> bool,
+    ) -> io::Result<Option<Vacated>> {
+        let mut left = None;
+        let changed = self.change(key, |flow| {
+            left = ready(flow).then(|| self.leave(flow, end));
+        })?;
+        Ok(changed.and(left).map(|left| self.left(left)))
     }
 
     /// Without a backend, from its boundary on, the server's numbers being at `end`.
