@@ -63,6 +63,9 @@
 #include "lib/setup.bpf.h"
 #include "lib/seats.bpf.h"
 #include "lib/range.bpf.h"
+#include "lib/shift.bpf.h"
+#include "lib/socket.bpf.h"
+#include "lib/park.bpf.h"
 #include "lib/start.bpf.h"
 #include "lib/owner.bpf.h"
 #include "lib/done.bpf.h"
@@ -125,14 +128,14 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 		return drop(DROP_MALFORMED);
 	if (!known || known->epoch != bpf_ntohl(h.outer->meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
-	own = find_own_socket(skb, segment);
+	own = find_own_socket(skb, segment, known);
 	if (own.state) {
 		clock = own_clock(known, own.clock_offset);
 		return answer_probe(skb, h.outer, segment, own.rcv_nxt, true, own.snd_nxt, clock);
 	}
 	occupant = find_occupant(skb, segment);
 	if (occupant.state)
-		reached = occupant.rcv_nxt;
+		reached = occupant.rcv_nxt + (known->shifted ? known->client_shift : 0);
 	else if (known->state == SETUP_CONFIRMED)
 		reached = segment->seq;
 	else if (known->state == SETUP_VACANT)
@@ -244,6 +247,9 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 			known = bpf_map_lookup_elem(&setups, &segment.key);
 		}
 		keep_unread(skb, &segment);
+		if (known && may_resume(&segment, known, &meta) &&
+		    resume(skb, &segment, known, &meta, h->outer->ip.saddr))
+			return deliver_in_range(skb, &segment, known);
 		verdict = start_request(skb, &segment, known, &meta);
 		return verdict == IT_STANDS && known ? deliver_in_range(skb, &segment, known) : verdict;
 	}
@@ -257,6 +263,9 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	}
 	if (known && brings_request(known, &segment))
 		keep_unread(skb, &segment);
+	/* Its socket goes without a word, whatever has been read there. */
+	if (known && segment.flags & TCP_RST && known->meta.tcp_options & CARE_OUTLIVE)
+		known->answers.flags |= ANSWER_GONE;
 	return continue_flow(skb, h, &segment, known);
 }
 
@@ -334,14 +343,15 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 {
 	__u32 payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
 	__u32 payload = skb->len > payload_at ? skb->len - payload_at : 0;
+	int verdict;
 
 	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
 		count_event(EVENT_CONFIRMED);
 	}
-	/* What its socket says until it is removed, or never was one. */
+	/* What its socket says until it is removed, or never was one; or while it is parked. */
 	if (setup->state == SETUP_MOVED)
-		return drop(DROP_MOVED);
+		return setup->parked && h->tcp.flags & TCP_FIN ? end_parked(skb, h, key, setup) : drop(DROP_MOVED);
 	if (!(setup->meta.tcp_options & CARE_FOLLOW))
 		return TC_ACT_UNSPEC;
 	if (setup->state == SETUP_OLDER)
@@ -352,9 +362,16 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		tell_if_answered(key, setup);
 	if (closes_idle(setup, h, payload))
 		return vacate(skb, h, setup);
-	if (closes_unread(setup, h, payload))
-		return return_unread(skb, h, setup);
-	return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
+	if (closes_unread(setup, h, payload)) {
+		verdict = return_unread(skb, h, setup);
+		if (verdict != TC_ACT_UNSPEC)
+			return verdict;
+	}
+	if (setup->state == SETUP_VACANT)
+		return drop(DROP_SERVER_CLOSE);
+	if (h->tcp.flags & (TCP_FIN | TCP_RST))
+		setup->answers.flags |= ANSWER_GONE;
+	return TC_ACT_UNSPEC;
 }
 
 SEC("tcx/egress")
@@ -366,14 +383,22 @@ int agent_egress(struct __sk_buff *skb)
 	int verdict;
 
 	if (skb->protocol != bpf_htons(ETH_P_IP) ||
-	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, sizeof(h)) || h.ip.protocol != IPPROTO_TCP ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, LEAVING_HEADERS) || h.ip.protocol != IPPROTO_TCP ||
 	    h.ip.ihl != 5)
 		return TC_ACT_UNSPEC;
 	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.tcp.dest, h.tcp.source);
 	setup = bpf_map_lookup_elem(&setups, &key);
 	if (!setup)
 		return TC_ACT_UNSPEC;
+	h.own_seq = h.tcp.seq;
+	h.own_ack = h.tcp.ack;
+	if (setup->shifted) {
+		h.tcp.seq = bpf_htonl(bpf_ntohl(h.tcp.seq) + setup->server_shift);
+		h.tcp.ack = bpf_htonl(bpf_ntohl(h.tcp.ack) + setup->client_shift);
+	}
 	verdict = leave(skb, &h, &key, setup);
+	if (verdict == TC_ACT_UNSPEC && !shift_out(skb, h.tcp.offset >> 4 << 2, setup))
+		return drop(DROP_REWRITE);
 	if (verdict == TC_ACT_UNSPEC && setup->origin &&
 	    !replace_half(skb, offsetof(struct tcp_header, dest), h.tcp.dest, setup->origin))
 		return drop(DROP_REWRITE);

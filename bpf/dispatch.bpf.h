@@ -13,6 +13,8 @@
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
+ * The daemon changes records by way of a program of its own (change).
+ *
  * All other packets pass to the host, but for forged ones to the daemon's port.
  */
 #include "kernel.h"
@@ -28,6 +30,7 @@
 #include "lib/standing.bpf.h"
 #include "lib/boundary.bpf.h"
 #include "lib/keeper.bpf.h"
+#include "lib/change.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
 {

@@ -72,6 +72,9 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                     set_again => maps.count_set_again(set_again)?,
                 }
                 let now = clock::monotonic();
+                if let Err(error) = maps.end_parked(now) {
+                    eprintln!("parked connections are not ended: {error}");
+                }
                 if now >= next_look {
                     next_look = now + LOOK_INTERVAL;
                     if let Err(error) = maps.forsake_silent(now, PATIENCE) {

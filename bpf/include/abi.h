@@ -124,6 +124,7 @@ enum refusal {
 #define CARE_FOLLOW 16 /* know where each ends */
 #define CARE_HEAD 32 /* the first request is a HEAD */
 #define CARE_OUTLIVE 64 /* a server's closing is not the client's, while nothing is owed */
+#define CARE_PARK 128 /* its socket may wait for the flow to come back */
 
 #define GENEVE_PORT 6081
 #define PEERS_PORT 6082 /* the same, between dispatchers' daemons */
@@ -224,11 +225,26 @@ struct flow {
 	__u64 refreshed_ns; /* CLOCK_MONOTONIC, when others last told us that it lives, or we them */
 };
 
+/* What the daemon makes of a record that it has read (lib/change.bpf.h). */
+struct flow_change {
+	struct flow_key key;
+	__u32 pad;
+	struct flow before;
+	struct flow after;
+};
+
+enum flow_changed {
+	FLOW_CHANGED = 0,
+	FLOW_STALE = 1, /* it has changed since it was read: read it again */
+	FLOW_GONE = 2,
+};
+
 /* A request of a flow is finished; sent to the daemon by the ring `reports`. */
 struct finished {
 	__u64 object;
 	__u64 bytes; /* of the answer, as acknowledged; modulo 2^32 */
 	__u64 elapsed_ns; /* from placing to the last byte's acknowledgement */
+	__u64 ended_ns; /* CLOCK_MONOTONIC, when that came; 0: none has */
 	__u32 charge_us;
 	__u32 shared;
 	__u32 pool;
@@ -236,7 +252,7 @@ struct finished {
 	__u16 kind;
 	__u8 class;
 	__u8 lost; /* 1: the client gave up before it had a byte */
-	__u32 pad;
+	__u32 stood; /* its backend's count of these now, modulo 2^32 */
 };
 
 /* Where a backend is; value of the backends map (slot = index). */
@@ -256,7 +272,8 @@ struct backend {
 struct backend_load {
 	__s64 active;
 	__u64 total;
-	__s64 cost_us; /* of first requests that are not finished, as estimated */
+	__s64 cost_us; /* of requests that are not finished, as estimated */
+	__u64 stood; /* requests placed by decisions that a policy has let stand for a while */
 };
 
 /* The longest head that is placed in the data path, in bytes. */
@@ -283,6 +300,16 @@ struct decision_key {
 
 #define SLOT_BY_TURNS 0xffffffffu
 
+/* Whom a request goes to. */
+struct turn {
+	__u32 slot;
+	__be16 server_port; /* where the server listens; 0: the VIP's port */
+	__u16 pad;
+};
+
+/* Backends that are as good as `slot`, at most. */
+#define OTHERS_MAX 3
+
 struct decision {
 	__u32 generation;
 	__u32 pool;
@@ -290,15 +317,18 @@ struct decision {
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__u8 care; /* CARE_*: of the pool */
 	__u8 pad;
+	/* Of a policy that looks at loads; all 0 with others. */
+	__u64 since_ns; /* CLOCK_MONOTONIC: `placed` counts from then */
+	__u64 until_ns; /* the same: then the daemon is asked again; 0: never */
+	__s64 most_us; /* so is it where everybody has more work than that (backend_load's cost_us) */
+	__u32 charge_us; /* what a request adds to that */
+	__u32 placed; /* requests so far */
+	__u32 others_count;
+	__u32 move_us; /* so much more than others its owner may have to do, and keep a connection */
+	struct turn others[OTHERS_MAX];
 };
 
 /* A pool's backends in the order in which they are chosen, over and over. */
-struct turn {
-	__u32 slot;
-	__be16 server_port;
-	__u16 pad;
-};
-
 struct turns {
 	__u64 next; /* counts on; daemon and data path both take turns */
 	__u64 count; /* 0: this pool's policy wants to be asked each time */
@@ -440,6 +470,7 @@ enum answer_phase {
 #define ANSWER_KEEP 512 /* "Connection: keep-alive" */
 #define ANSWER_OF_HEAD 0x03f8
 /* Between two answers: */
+#define ANSWER_GONE 2048 /* it has closed, and the client has been told; or the client has reset */
 #define ANSWER_HUNG_UP 1024 /* the server has closed, and its FIN waits until the client has all */
 
 /* So much of a line is kept when it is cut by the end of a packet: more than all of those that count have. */
@@ -482,7 +513,11 @@ struct setup {
 	__u8 reason; /* OLDER, MOVED: RELEASED_* */
 	__u8 seated; /* 1: the flow has other seats here (lib/seats.bpf.h) */
 	__be16 origin; /* of a seat: the flow's own port; 0: this is it */
-	__u16 pad;
+	__u8 parked; /* MOVED: 1: its socket waits for the flow to come back (lib/park.bpf.h) */
+	__u8 shifted; /* 1: it has come back: these count (lib/shift.bpf.h) */
+	__u32 client_shift; /* by how much the wire's numbers are ahead of the socket's, 0 without: the client's, */
+	__u32 server_shift; /* the server's, */
+	__u32 clock_shift; /* and the server's clock */
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */
@@ -580,6 +615,7 @@ enum drop_reason {
 	X(CONFIRMED, "confirmed", "rebuilt connections that have answered") \
 	X(GHOST, "ghost", "requests that the network repeated after their connection had ended") \
 	X(GIVEN_UP, "given-up", "connections that left for another backend") \
+	X(RESUMED, "resumed", "connections taken up again, whose flow had come back") \
 	X(HANDED_ON, "handed-on", "packets sent on to the next backend") \
 	X(HELD, "held", "connections asked for that could not leave yet") \
 	X(HALF_PIPE, "half-pipe", "of these, with bytes on the way to their client") \

@@ -55,6 +55,15 @@ struct {
 	__type(value, __u32);
 } older SEC(".maps");
 
+/* Flows that another backend has, whose sockets wait here, and since when (CLOCK_MONOTONIC_COARSE). */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, __u64);
+} parked SEC(".maps");
+
 /* For the daemon to tell dispatchers of. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

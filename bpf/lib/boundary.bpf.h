@@ -92,6 +92,8 @@ static __noinline bool move_flow(struct flow *flow, const struct segment *segmen
 	set_tag(meta, meta_tag(key, meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
 			       segment->key.client_port, segment->key.vip_port));
 
+	/* At its own backend, and that is another one from here on. */
+	finish_request(flow);
 	flow->before = flow->meta;
 	flow->previous = flow->backend;
 	flow->server_isn_before = flow->server_isn;
@@ -128,6 +130,24 @@ static __always_inline bool runs_ahead(const struct flow *flow)
 	return (__s32)(bpf_ntohl(flow->meta.epoch) - clock) > EPOCH_LEAD_MAX;
 }
 
+/* The flow's latest request is now the one that `decision` has placed with its owner. */
+static __always_inline void begin_request(struct flow *flow, const struct segment *segment, struct decision *decision)
+{
+	__u32 slot = flow->backend;
+
+	finish_request(flow);
+	/* Before the charge: a copy of the packet must not find that one answered. */
+	flow->asked_ack = segment->ack;
+	flow->asked_ns = bpf_ktime_get_coarse_ns();
+	flow->pool = decision->pool;
+	flow->object = 0;
+	flow->kind = 0;
+	flow->class = 0;
+	flow->shared = 0;
+	flow->charge_us = decision->charge_us;
+	charge(decision, bpf_map_lookup_elem(&loads, &slot));
+}
+
 /* The request that starts in this packet. */
 static __noinline int next_request(context_t *ctx, const struct segment *segment, struct flow *flow, __u32 service)
 {
@@ -150,16 +170,15 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	if (!decision || !(decision->care & CARE_FOLLOW))
 		return BOUNDARY_ASK;
 	bench->care = care_for(decision, bench);
-	turn = whose_turn(decision);
+	if (!whose_turn(decision, &turn, flow))
+		return BOUNDARY_ASK;
 	/* An owner knows of a HEAD, and of a last request, only where it is a setup's first. */
-	if (turn.slot == flow->backend && turn.server_port == flow->meta.server_port &&
-	    !(bench->care & CARE_HEAD) && !(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE)) {
+	if (is_owner(flow, &turn) && !(bench->care & CARE_HEAD) && !(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE)) {
 		/* Of two copies, one: the other is a repetition. */
 		if (!__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload))
 			return BOUNDARY_FORWARD;
 		__sync_fetch_and_add(&flow->requests, 1);
-		flow->asked_ack = segment->ack;
-		flow->pool = decision->pool;
+		begin_request(flow, segment, decision);
 		count_event(EVENT_STAYED);
 		return BOUNDARY_FORWARD;
 	}
@@ -169,8 +188,7 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 		return BOUNDARY_REPEATED;
 	moved = flow->next == segment->seq && move_flow(flow, segment, &turn, bench);
 	if (moved) {
-		flow->asked_ack = segment->ack;
-		flow->pool = decision->pool;
+		begin_request(flow, segment, decision);
 		/* Last, and behind a barrier: who sees it sees all of the rest. */
 		__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload);
 	}

@@ -6,11 +6,15 @@
  */
 #pragma once
 
-/* A segment that leaves, as far as it is looked at. */
+/* A segment that leaves, as far as it is looked at: the first two as they lie there, but for the wire's numbers. */
 struct leaving {
 	struct iphdr ip;
 	struct tcp_header tcp;
+	__be32 own_seq; /* the socket's */
+	__be32 own_ack;
 };
+
+#define LEAVING_HEADERS (sizeof(struct iphdr) + sizeof(struct tcp_header))
 
 /* Does the server close here, with nothing owed, as far as it can know? */
 static __always_inline bool closes_idle(const struct setup *setup, const struct leaving *h, __u32 payload)
@@ -70,7 +74,7 @@ static __always_inline bool turn_round(struct __sk_buff *skb, const struct leavi
 {
 	__be32 addresses[2] = { h->ip.daddr, h->ip.saddr };
 	__be16 ports[2] = { h->tcp.dest, h->tcp.source };
-	__be32 numbers[2] = { h->tcp.ack, h->tcp.seq };
+	__be32 numbers[2] = { h->own_ack, h->own_seq };
 
 	/* What changes places does not change a sum. */
 	return turn_frame(skb) &&
@@ -94,6 +98,10 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 		return drop(DROP_BAD_TAG);
 	fill_encapsulation(&outer, self->address, setup->dispatcher, h->tcp.dest | bpf_htons(0xc000),
 			   bpf_ntohs(h->ip.tot_len));
+	if (setup->shifted &&
+	    (!replace_word(skb, offsetof(struct tcp_header, seq), bpf_ntohl(h->own_ack), bpf_ntohl(h->tcp.ack)) ||
+	     !replace_word(skb, offsetof(struct tcp_header, ack), bpf_ntohl(h->own_seq), bpf_ntohl(h->tcp.seq))))
+		return drop(DROP_REWRITE);
 	*meta = setup->meta;
 	meta->kind = META_VACATED;
 	meta->key_id = self->signing_key;
@@ -132,13 +140,13 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 	/* The client has closed before: there is nothing left that could outlive it. */
 	if (sender->state == TCP_STATE_LAST_ACK)
 		return TC_ACT_UNSPEC;
-	if (setup->state != SETUP_VACANT && is_before(full->snd_una, setup->answers.next)) {
+	if (setup->state != SETUP_VACANT && is_before(full->snd_una + setup->server_shift, setup->answers.next)) {
 		if (h->tcp.flags & TCP_RST)
 			return TC_ACT_UNSPEC;
 		setup->answers.flags |= ANSWER_HUNG_UP;
 		return drop(DROP_SERVER_CLOSE);
 	}
-	setup->clock_offset = full->tsoffset;
+	setup->clock_offset = full->tsoffset + setup->clock_shift;
 	become_vacant(setup);
 	if (!turn_round(skb, h, TCP_RST))
 		return drop(DROP_REWRITE);
@@ -147,4 +155,18 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 	if (!set_flags(skb, h->tcp.offset, TCP_RST, TCP_ACK))
 		return drop(DROP_REWRITE);
 	return tell_vacated(skb, h, setup);
+}
+
+/* A server that closes what is parked: its FIN becomes the RST for its own socket. */
+static __noinline int end_parked(struct __sk_buff *skb, const struct leaving *h, const struct flow_key *key,
+				 struct setup *setup)
+{
+	if (!h || !key || !setup)
+		return drop(DROP_MOVED);
+	count_drop(DROP_MOVED);
+	/* Who takes it out has it: it may just be being taken up. */
+	if (bpf_map_delete_elem(&parked, key))
+		return TC_ACT_SHOT;
+	setup->parked = 0;
+	return turn_round(skb, h, TCP_RST) ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) : drop(DROP_REWRITE);
 }

@@ -114,9 +114,11 @@ static __noinline int finish_request(struct flow *flow)
 	struct backend_load *load;
 	struct workbench *bench = this_workbench();
 	__u32 slot, charge;
+	bool answered;
 
 	if (!flow)
 		return 0;
+	answered = is_answered(flow);
 	slot = flow->backend;
 	charge = flow->charge_us;
 	flow->charge_us = 0;
@@ -128,15 +130,17 @@ static __noinline int finish_request(struct flow *flow)
 	flow->report = 0;
 	bench->finished = (struct finished){
 		.object = flow->object,
-		.bytes = is_answered(flow) ? flow->last_ack - flow->asked_ack : 0,
-		.elapsed_ns = flow->acked_ns - flow->asked_ns,
+		.bytes = answered ? flow->last_ack - flow->asked_ack : 0,
+		.elapsed_ns = flow->acked_ns > flow->asked_ns ? flow->acked_ns - flow->asked_ns : 0,
+		.ended_ns = answered ? flow->acked_ns : 0,
 		.charge_us = charge,
 		.shared = flow->shared,
 		.pool = flow->pool,
 		.slot = slot,
 		.kind = flow->kind,
 		.class = flow->class,
-		.lost = !is_answered(flow),
+		.lost = !answered,
+		.stood = load ? load->stood : 0,
 	};
 	/* Full: the daemon is gone, or learns from the others. */
 	bpf_ringbuf_output(&reports, &bench->finished, sizeof(bench->finished), BPF_RB_NO_WAKEUP);
@@ -195,7 +199,7 @@ static __always_inline void age_flow(struct flow *flow, const struct segment *se
 			flow->acked_ns = bpf_ktime_get_ns();
 	}
 	/* Who asks again has had the answer before. */
-	if (flow->report && segment->payload && is_answered(flow))
+	if ((flow->report || flow->charge_us) && segment->payload && is_answered(flow))
 		finish_request(flow);
 	if (segment->flags & TCP_FIN) {
 		if (flow->last_seq == end)

@@ -77,14 +77,17 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, c
 	struct siphash_key *key;
 	struct meta *meta = &outer.meta;
 	struct headers h;
+	__u16 inner_length;
 
 	if (!segment || !known || !known->before || !self || !(key = tag_key(self->signing_key)))
 		return drop(DROP_STALE_EPOCH);
-	if ((segment->payload || segment->flags & TCP_FIN) && strip_payload(skb, segment))
-		return drop(DROP_REWRITE);
+	/* Some encapsulated packets cannot be cut: then the older owner takes care of that. */
+	if (segment->payload || segment->flags & TCP_FIN)
+		strip_payload(skb, segment);
 	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_REWRITE);
 	outer = *h.outer;
+	inner_length = bpf_ntohs(h.ip->tot_len);
 	meta->kind = META_GC;
 	meta->key_id = self->signing_key;
 	meta->reason = 0;
@@ -95,7 +98,7 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, c
 	set_tag(meta, meta_tag(key, meta, known->before, segment->client, segment->vip, segment->client_port,
 			       segment->key.vip_port));
 	fill_encapsulation(&outer, self->address, known->before, outer.udp.source,
-			   sizeof(struct iphdr) + segment->header_length);
+			   inner_length);
 	if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_GC);
@@ -127,8 +130,12 @@ static __noinline int answer_retired(struct __sk_buff *skb, const struct segment
  */
 static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known)
 {
+	__u32 length = segment->payload + !!(segment->flags & TCP_FIN);
 	__s32 ahead = segment->seq - known->start;
 
+	/* What could not be cut off is as if it had come before. */
+	if (length)
+		return known->start - length;
 	return known->start + (ahead < 0 ? 0 : ahead > OLDER_WINDOW ? OLDER_WINDOW : ahead);
 }
 
@@ -147,7 +154,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	ours = known && is_given_up(known) && known->start == bpf_ntohl(meta.start) &&
 	       !is_before(bpf_ntohl(meta.epoch), known->epoch);
 	if (skb->mark == RESET_MARK)
-		return ours && known->state == SETUP_MOVED ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
+		return ours && known->state == SETUP_MOVED ? tell_own_socket(skb, segment, known) : drop(DROP_STALE_EPOCH);
 	/* A client that resets wants nothing more of anybody. */
 	over = segment->flags & TCP_RST || !is_before(segment->ack, bpf_ntohl(meta.value));
 	if (!ours)
@@ -161,7 +168,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 		known->state = SETUP_MOVED;
 		bpf_map_delete_elem(&older, &segment->key);
 		count_event(EVENT_RETIRED);
-		send_own_reset(skb);
+		send_own_last(skb);
 		return answer_retired(skb, segment);
 	}
 	range.end = known->end;
@@ -170,7 +177,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	range.has_first = !!known->before;
 	if (!unpack(skb, segment) ||
 	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known)) ||
-	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4))
+	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4) || !shift_in(skb, segment, known))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;

@@ -9,44 +9,6 @@
 /* A copy of the packet by which the flow was given up: the RST for its socket here. */
 #define RESET_MARK 0x545a0003
 
-/* What the owner's socket has had and said. */
-struct own_socket {
-	__u32 state; /* TCP state; 0: none */
-	__u32 rcv_nxt;
-	__u32 snd_una;
-	__u32 snd_nxt;
-	__u32 write_seq;
-	__u32 clock_offset;
-};
-
-static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, const struct segment *segment)
-{
-	struct bpf_sock *found = find_connection(skb, segment);
-	struct own_socket own = {};
-	struct tcp_sock *full;
-
-	if (!found)
-		return own;
-	if (is_full(found) && (full = bpf_skc_to_tcp_sock(found))) {
-		own.state = found->state;
-		own.rcv_nxt = full->rcv_nxt;
-		own.snd_una = full->snd_una;
-		own.snd_nxt = full->snd_nxt;
-		own.write_seq = full->write_seq;
-		own.clock_offset = full->tsoffset;
-	}
-	bpf_sk_release(found);
-	return own;
-}
-
-/* The owner's timestamp clock (RFC 7323 4, in milliseconds here), for who comes after it; 0 without. */
-static __always_inline __u32 own_clock(const struct setup *known, __u32 offset)
-{
-	if (!(known->meta.tcp_options & TCP_OPTION_TIMESTAMPS))
-		return 0;
-	return (__u32)(bpf_ktime_get_ns() / 1000000) + offset;
-}
-
 /*
  * Why the flow cannot leave before the request at `start`, its socket's `requests`
  * having been that many; 0: it can (1.2). Drained (1.3) is the caller's to see.
@@ -107,8 +69,8 @@ static __always_inline void give_up(struct setup *known, const struct meta *meta
 	count_event(EVENT_GIVEN_UP);
 }
 
-/* A copy of the packet goes round once more, and becomes the RST for the socket that was given up. */
-static __always_inline void send_own_reset(struct __sk_buff *skb)
+/* A copy of the packet goes round once more, and becomes the last that the socket hears that was given up. */
+static __always_inline void send_own_last(struct __sk_buff *skb)
 {
 	skb->mark = RESET_MARK;
 	/* Without memory the socket stays, and says nothing until its server closes it. */
@@ -117,18 +79,43 @@ static __always_inline void send_own_reset(struct __sk_buff *skb)
 	skb->mark = 0;
 }
 
-static __noinline int reset_own_socket(struct __sk_buff *skb, const struct segment *segment)
+/* Only the acknowledgement counts: its bytes are another's, and here as if they had come before. */
+static __always_inline int acknowledge_own(struct __sk_buff *skb, const struct segment *segment,
+					   const struct setup *known)
+{
+	__u32 seq = segment->seq - (known->shifted ? known->client_shift : 0);
+	__u32 length = segment->payload + !!(segment->flags & TCP_FIN);
+
+	if (!unpack(skb, segment) || !shift_in(skb, segment, known) ||
+	    (length && !replace_word(skb, offsetof(struct tcp_header, seq), seq, seq - length)))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_RECEIVED);
+	return TC_ACT_OK;
+}
+
+/* What a parked one has said is acknowledged; any other is reset. */
+static __noinline int tell_own_socket(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
 	struct occupant occupant;
 
-	if (!segment)
+	if (!segment || !known)
 		return drop(DROP_MALFORMED);
+	skb->mark = 0;
+	if (known->parked)
+		return acknowledge_own(skb, segment, known);
 	occupant = find_occupant(skb, segment);
 	if (!occupant.state)
 		return drop(DROP_MOVED);
 	if (!unpack(skb, segment) || !become_reset(skb, segment, occupant.rcv_nxt))
 		return drop(DROP_REWRITE);
 	return TC_ACT_OK;
+}
+
+/* Does the socket that was given up have to hear something still? */
+static __always_inline bool end_or_park(const struct segment *segment, struct setup *known, const struct meta *meta,
+					const struct own_socket *own)
+{
+	return own->state && (!park(segment, known, meta->tcp_options, own->state) || own->snd_una != known->end);
 }
 
 /* The option of the FORWARD that a HANDOFF stands for, as its dispatcher would seal it (4.2). */
@@ -200,7 +187,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 	epoch = bpf_ntohl(meta.epoch);
 	moved = known && known->state == SETUP_MOVED && is_same_start(known, &meta) && known->next == next;
 	if (skb->mark == RESET_MARK)
-		return moved ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
+		return moved ? tell_own_socket(skb, segment, known) : drop(DROP_STALE_EPOCH);
 	if (!moved) {
 		if (known && is_same_start(known, &meta) && next == self->address && known->state != SETUP_MOVED)
 			return HANDED_TO_US;
@@ -209,9 +196,9 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 		if (!starts_request(segment, start)) {
 			if (!known || !is_set_up(known) || !lies_before(segment, start))
 				return drop(DROP_EARLY);
-			return deliver(skb, segment);
+			return deliver_shifted(skb, segment, known);
 		}
-		own = find_own_socket(skb, segment);
+		own = find_own_socket(skb, segment, known);
 		reason = known ? why_held(known, &own, start, bpf_ntohs(meta.requests)) : HELD_STRANGER;
 		if (!reason && (segment->ack != known->answers.next ||
 				(known->refused && !is_before(known->refused_epoch, epoch))))
@@ -224,8 +211,8 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 			return hold(skb, segment, known, reason);
 		}
 		give_up(known, &meta, next);
-		if (next != self->address && own.state)
-			send_own_reset(skb);
+		if (end_or_park(segment, known, &meta, &own) && next != self->address)
+			send_own_last(skb);
 	}
 	if (next != self->address)
 		return hand_on(skb, segment);
@@ -301,14 +288,14 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 		return drop(DROP_MALFORMED);
 	moved = known && is_given_up(known) && is_same_start(known, &meta) && !known->next;
 	if (skb->mark == RESET_MARK)
-		return moved ? reset_own_socket(skb, segment) : drop(DROP_STALE_EPOCH);
+		return moved ? tell_own_socket(skb, segment, known) : drop(DROP_STALE_EPOCH);
 	if (moved)
 		return answer_released(skb, segment, known);
 	if (!known)
 		return hold(skb, segment, known, HELD_STRANGER);
 	if (!is_before(known->epoch, bpf_ntohl(meta.epoch)))
 		return drop(DROP_STALE_EPOCH);
-	own = find_own_socket(skb, segment);
+	own = find_own_socket(skb, segment, known);
 	if (own.state)
 		known->clock_offset = own.clock_offset;
 	reason = why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests));
@@ -326,7 +313,7 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 	if (reason)
 		return hold(skb, segment, known, reason);
 	give_up(known, &meta, 0);
-	if (own.state)
-		send_own_reset(skb);
+	if (end_or_park(segment, known, &meta, &own))
+		send_own_last(skb);
 	return answer_released(skb, segment, known);
 }

@@ -218,17 +218,3 @@ __noinline int keep_to_range(struct __sk_buff *skb, const struct segment *segmen
 		return -1;
 	return forget_echo(skb, segment) || cut_sack(skb, segment, range) ? -1 : 0;
 }
-
-/* As deliver(), to an owner that may have another before it. */
-static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct segment *segment,
-					    const struct setup *setup)
-{
-	struct range range = { .first = setup->first, .has_first = true };
-
-	if (!setup->before)
-		return deliver(skb, segment);
-	if (!unpack(skb, segment) || keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4))
-		return drop(DROP_REWRITE);
-	count_event(EVENT_RECEIVED);
-	return TC_ACT_OK;
-}

@@ -55,6 +55,9 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 			.before_epoch = known->before_epoch,
 			.before_start = known->before_start,
 		};
+	/* Another socket takes its place. */
+	if (known && known->parked)
+		bpf_map_delete_elem(&parked, &segment->key);
 	/* It was forgotten, and its seats were not. */
 	if (!known && own)
 		seated = !!bpf_map_lookup_elem(&seats, &segment->key);

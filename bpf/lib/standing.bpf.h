@@ -3,7 +3,9 @@
  * standing: a request that is like one that the daemon has placed before is placed
  * here (the later ones of a connection: boundary.bpf.h), as long as the daemon's
  * decision stands: it is in `decisions`, of the daemon's latest generation, and its
- * lease has not run out.
+ * lease has not run out. A policy that looks at loads leaves a choice: of the backends
+ * that have the object in memory the one with the least work, for a few seconds and up
+ * to a limit. The connection's owner is one of them for as long as a move costs more.
  *
  * Alike are requests with the same request line and the same Host line, byte
  * for byte (core/src/head/likeness.rs computes the same), in a packet that holds
@@ -221,21 +223,75 @@ static __noinline __u64 likeness(const __u8 *head, __u32 length, const struct st
 	return siphash_end(&hash.state, words);
 }
 
-/* The decision's backend, or the one whose turn it is. */
-static __always_inline struct turn whose_turn(const struct decision *decision)
+/* Work that the backend has before it, in microseconds. */
+static __always_inline __s64 work_before(__u32 slot)
 {
-	struct turn turn = { .slot = decision->slot, .server_port = decision->server_port };
+	struct backend_load *load = bpf_map_lookup_elem(&loads, &slot);
+
+	return load ? load->cost_us : 0;
+}
+
+/* The owner of a connection that has one. */
+static __always_inline bool is_owner(const struct flow *flow, const struct turn *turn)
+{
+	return flow && turn->slot == flow->backend && turn->server_port == flow->meta.server_port;
+}
+
+/*
+ * Of the decision's backends the one with the least to do, or the owner that `flow`
+ * has, as long as it has not much more. False: it is time to ask the daemon again,
+ * because of that, or anyway.
+ */
+static __always_inline bool least_busy(const struct decision *decision, struct turn *turn, const struct flow *flow)
+{
+	__s64 least = work_before(turn->slot), owners = least;
+	struct turn owner = *turn;
+	bool is_among = is_owner(flow, turn);
+
+	if (decision->until_ns < bpf_ktime_get_coarse_ns())
+		return false;
+#pragma clang loop unroll(full)
+	for (int i = 0; i < OTHERS_MAX; i++) {
+		__s64 work;
+
+		if (i >= decision->others_count)
+			break;
+		work = work_before(decision->others[i].slot);
+		if (is_owner(flow, &decision->others[i])) {
+			is_among = true;
+			owners = work;
+			owner = decision->others[i];
+		}
+		if (work < least) {
+			least = work;
+			*turn = decision->others[i];
+		}
+	}
+	if (is_among && owners - decision->move_us <= least)
+		*turn = owner;
+	return least <= decision->most_us;
+}
+
+/*
+ * The decision's backend, or the one whose turn it is; `flow` is of a connection that has
+ * an owner, or NULL. False: the daemon says who.
+ */
+static __always_inline bool whose_turn(const struct decision *decision, struct turn *turn, const struct flow *flow)
+{
 	__u32 pool = decision->pool;
 	struct turns *all;
 	__u64 count;
 
-	if (turn.slot != SLOT_BY_TURNS)
-		return turn;
+	*turn = (struct turn){ .slot = decision->slot, .server_port = decision->server_port };
+	if (decision->until_ns)
+		return least_busy(decision, turn, flow);
+	if (turn->slot != SLOT_BY_TURNS)
+		return true;
 	all = bpf_map_lookup_elem(&turns, &pool);
 	count = all ? all->count : 0;
-	if (!count)
-		return turn;
-	return all->turns[__sync_fetch_and_add(&all->next, 1) % count & (TURNS_MAX - 1)];
+	if (count)
+		*turn = all->turns[__sync_fetch_and_add(&all->next, 1) % count & (TURNS_MAX - 1)];
+	return count;
 }
 
 static __always_inline __u32 new_epoch(const struct standing *rules, const struct proof *proof)
@@ -328,7 +384,18 @@ static __always_inline __u8 care_for(const struct decision *decision, const stru
 
 	if (care & CARE_FOLLOW && is_head_request(word_at(bench->head, 0)))
 		care |= CARE_HEAD;
-	return bench->closes ? care & ~CARE_OUTLIVE : care;
+	return bench->closes ? care & ~(CARE_OUTLIVE | CARE_PARK) : care;
+}
+
+/* A request more is placed by the decision, at the backend of that load. */
+static __always_inline void charge(struct decision *decision, struct backend_load *load)
+{
+	if (load) {
+		__sync_fetch_and_add(&load->cost_us, decision->charge_us);
+		if (decision->until_ns)
+			__sync_fetch_and_add(&load->stood, 1);
+	}
+	__sync_fetch_and_add(&decision->placed, 1);
 }
 
 /*
@@ -352,11 +419,11 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 	rules = bpf_map_lookup_elem(&standing, &zero);
 	if (!decision || !rules)
 		return false;
-	turn = whose_turn(decision);
-	if (turn.slot >= BACKENDS_MAX ||
+	if (!whose_turn(decision, &turn, NULL) || turn.slot >= BACKENDS_MAX ||
 	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),
 		       new_epoch(rules, proof)))
 		return false;
+	bench->flow.charge_us = decision->charge_us;
 	/* Two copies of a request at once: one makes the record, both are the daemon's to sort. */
 	if (bpf_map_update_elem(&flows, &segment->key, &bench->flow, BPF_NOEXIST))
 		return false;
@@ -366,6 +433,7 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 		__sync_fetch_and_add(&load->active, 1);
 		__sync_fetch_and_add(&load->total, 1);
 	}
+	charge(decision, load);
 	count_event(EVENT_DECIDED);
 	return true;
 }

@@ -85,30 +85,28 @@ static __noinline int keep_unread(struct __sk_buff *skb, const struct segment *s
 	return 0;
 }
 
-/* Does the server reset, having said all that it owed before the request that lies there? */
+/*
+ * Does the server reset, having said all that it owed before the request that lies there?
+ * Without ACK it is the kernel's word, that the request has met a socket that was closed
+ * before it came: nobody can have read it.
+ */
 static __always_inline bool closes_unread(const struct setup *setup, const struct leaving *h, __u32 payload)
 {
 	const struct answers *answers = &setup->answers;
 
-	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & TCP_RST && h->tcp.flags & TCP_ACK && !payload &&
-	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) && !(answers->flags & ANSWER_CLOSING) &&
-	       bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) != next_start(setup) &&
+	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & TCP_RST && !payload &&
+	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
+	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE)) && bpf_ntohl(h->tcp.seq) == answers->next &&
+	       (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) != next_start(setup)) &&
 	       answers->unread < UNREAD_TIMES;
-}
-
-/* RFC 9293 3.1: of the pseudo header alone, for a device, or nobody, to complete. */
-static __always_inline __u16 pseudo_sum(__be32 source, __be32 dest, __u32 length)
-{
-	__u64 sum = (__u64)source + dest + bpf_htons(IPPROTO_TCP) + bpf_htons(length);
-
-	return checksum_fold(sum);
 }
 
 /* The RST becomes the request, as the client sent it, but that it acknowledges all that was said before. */
 static __noinline int become_request(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
 {
 	const __u32 tcp = sizeof(struct iphdr);
-	__u32 length, header_length, start, ack;
+	__u32 length, header_length, start;
+	__be32 ack;
 	struct unread *unread;
 	bool done = false;
 	__u16 sum;
@@ -125,9 +123,11 @@ static __noinline int become_request(struct __sk_buff *skb, const struct leaving
 	/* All that lies there, and no FIN. */
 	if (unread->client == h->ip.daddr && unread->vip == h->ip.saddr && unread->client_port == h->tcp.dest &&
 	    unread->vip_port == h->tcp.source && unread->start == start && length > tcp + header_length &&
-	    length <= UNREAD_MAX && bpf_ntohl(h->tcp.ack) - start == length - tcp - header_length) {
+	    length <= UNREAD_MAX &&
+	    (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) - start == length - tcp - header_length)) {
 		ack = bpf_htonl(setup->answers.next);
-		sum = pseudo_sum(h->ip.daddr, h->ip.saddr, length - tcp);
+		/* Of the pseudo header alone: a card, or nobody, completes it. */
+		sum = checksum_fold(pseudo_header_sum(h->ip.daddr, h->ip.saddr, length - tcp));
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, ack), &ack, sizeof(ack));
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, check), &sum, sizeof(sum));
 		done = !bpf_skb_change_tail(skb, sizeof(struct ethhdr) + length, 0) &&
@@ -152,7 +152,8 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		sender = bpf_sk_fullsock(sender);
 	if (sender)
 		full = bpf_skc_to_tcp_sock(sender);
-	if (!full || full->copied_seq != next_start(setup) || full->snd_una != setup->answers.next)
+	if (h->tcp.flags & TCP_ACK && (!full || full->copied_seq + setup->client_shift != next_start(setup) ||
+				       full->snd_una + setup->server_shift != setup->answers.next))
 		return TC_ACT_UNSPEC;
 	length = become_request(skb, h, setup);
 	if (length < 0)

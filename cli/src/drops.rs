@@ -196,7 +196,10 @@ mod tests {
             .filter(|drop| drop.expected)
             .map(|drop| drop.reason)
             .collect();
-        assert_eq!(expected, ["handshake-ack", "moved", "vacant"]);
+        assert_eq!(
+            expected,
+            ["handshake-ack", "moved", "server-close", "vacant"]
+        );
     }
 
     /// The names above are strings: these are the intake's that have to be among them.

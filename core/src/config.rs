@@ -261,7 +261,7 @@ pub struct Backend {
 pub struct Pool {
     /// Unique among pools, spelt like a node's name.
     pub name: String,
-    /// How one of them is chosen (default round-robin).
+    /// How one of them is chosen (default `rent`).
     pub policy: PolicyConfig,
     /// What binds a client to a backend, whatever the policy.
     pub stickiness: Option<Stickiness>,
@@ -272,6 +272,9 @@ pub struct Pool {
     /// Does a client's connection outlive a server that closes it while no answer is
     /// owed (default true)?
     pub survive_close: bool,
+    /// Does a backend keep its socket for a second when another one gets the connection,
+    /// in case that it comes back (default true)?
+    pub park: bool,
     /// Its backends, at least one.
     pub members: Vec<Member>,
 }

@@ -41,6 +41,7 @@ mod request;
 mod round_robin;
 mod scale;
 mod server_sets;
+mod settled;
 mod stick;
 mod two_choices;
 mod xlard_r;
@@ -66,6 +67,7 @@ pub use lard_r::LardRParameters;
 pub use maglev::MaglevParameters;
 pub use rent::RentParameters;
 pub use request::{Bound, Class, Kind, Request, Subject};
+pub use settled::{SETTLED_MAX, Settled};
 pub use stick::{binding, bound};
 pub use xlard_r::XlardRParameters;
 
@@ -100,7 +102,8 @@ pub trait Policy: Send + Debug {
     ) {
     }
 
-    /// A request has its whole answer.
+    /// A request has its whole answer. What is told late is told with the time at which
+    /// it ended: `now` may be before that of choices, not of what was finished before.
     fn finished(&mut self, _now: Duration, _finished: &Finished) {}
 
     /// A request that was placed will not be answered: refused, reset, or its
@@ -118,6 +121,26 @@ pub trait Policy: Send + Debug {
     fn stands(&self) -> Stands {
         Stands::Not
     }
+
+    /// With [`Stands::WhileSettled`]: where requests like this one, which has just been
+    /// placed at `chosen`, may go without asking. They count in the loads that
+    /// `backends` has, and nothing else is heard of them but [`Policy::settled_took`].
+    fn settled(
+        &mut self,
+        _now: Duration,
+        _request: &Request,
+        _backends: &Backends,
+        _chosen: BackendId,
+    ) -> Option<Settled> {
+        None
+    }
+
+    /// So many requests for the object were placed by what [`Policy::settled`] allowed,
+    /// in the time before the latest that was asked for.
+    fn settled_took(&mut self, _request: &Request, _count: u32, _time: Duration) {}
+
+    /// So many were placed there, since the last that was finished there.
+    fn settled_at(&mut self, _backend: BackendId, _count: u32) {}
 
     /// How many unfinished requests the pool should have at once; the rest wait.
     /// None: as many as come. Only LARD's have a limit, and only who can make
@@ -142,6 +165,8 @@ pub enum Stands {
     ByTurns,
     /// The backend of a URL.
     ByUrl,
+    /// What [`Policy::settled`] allows.
+    WhileSettled,
 }
 
 /// What a policy remembers.

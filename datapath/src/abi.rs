@@ -124,10 +124,19 @@ pod!(
     }
 );
 pod!(
+    struct FlowChange {
+        key: FlowKey,
+        pad: u32,
+        before: Flow,
+        after: Flow,
+    }
+);
+pod!(
     struct Finished {
         object: u64,
         bytes: u64,
         elapsed_ns: u64,
+        ended_ns: u64,
         charge_us: u32,
         shared: u32,
         pool: u32,
@@ -135,7 +144,7 @@ pod!(
         kind: u16,
         class: u8,
         lost: u8,
-        pad: u32,
+        stood: u32,
     }
 );
 pod!(
@@ -155,6 +164,7 @@ pod!(
         active: i64,
         total: u64,
         cost_us: i64,
+        stood: u64,
     }
 );
 pod!(
@@ -255,6 +265,14 @@ pod!(
         server_port: [u8; 2],
         care: u8,
         pad: u8,
+        since_ns: u64,
+        until_ns: u64,
+        most_us: i64,
+        charge_us: u32,
+        placed: u32,
+        others_count: u32,
+        move_us: u32,
+        others: [Turn; OTHERS_MAX],
     }
 );
 pod!(
@@ -295,7 +313,11 @@ pod!(
         reason: u8,
         seated: u8,
         origin: u16,
-        pad: u16,
+        parked: u8,
+        shifted: u8,
+        client_shift: u32,
+        server_shift: u32,
+        clock_shift: u32,
     }
 );
 pod!(
@@ -413,6 +435,8 @@ pub const LOTS: usize = trapeze_core::membership::lots::LOTS;
 pub const POOLS_MAX: usize = 256;
 /// Turns of a pool.
 pub const TURNS_MAX: usize = 512;
+/// As in abi.h.
+pub const OTHERS_MAX: usize = 3;
 /// A decision's slot when its pool takes turns.
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.

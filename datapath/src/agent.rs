@@ -16,6 +16,9 @@ use crate::ring::Ring;
 
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.o"));
 
+/// A socket whose flow has not come back by then is not waited for any more.
+pub const PARKED_FOR: Duration = Duration::from_secs(1);
+
 /// The maps of an agent, whether its daemon runs or not.
 #[derive(Debug)]
 pub struct AgentMaps {
@@ -31,6 +34,8 @@ pub struct AgentMaps {
     pub setups: Map<FlowKey, Setup>,
     /// Flows of which this host is an older owner, and the epoch of the one after it.
     pub older: Map<FlowKey, u32>,
+    /// Flows that another backend has, whose sockets wait here, and since when.
+    pub parked: Map<FlowKey, u64>,
     /// Drops by reason.
     pub drops: PerCpu,
     /// Events by name.
@@ -80,6 +85,7 @@ impl AgentMaps {
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
             setups: Map::from_pin(&pins.join("setups"))?,
             older: Map::from_pin(&pins.join("older"))?,
+            parked: Map::from_pin(&pins.join("parked"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })
@@ -104,14 +110,41 @@ impl AgentMaps {
                     state: SETUP_MOVED,
                     ..setup
                 };
+                let socket = diag::find(&key.into())?;
                 // First, so that nobody hears what the socket says to its end.
                 self.setups.put(&key, &moved, Update::Any)?;
-                diag::destroy(&key.into())?;
+                if let Some(socket) = socket {
+                    diag::destroy(&key.into(), socket)?;
+                }
                 forsaken += 1;
             }
             self.older.delete(&key)?;
         }
         Ok(forsaken)
+    }
+
+    /// Ends the sockets that have been parked for longer than [`PARKED_FOR`], as of `now`
+    /// on the monotonic clock (docs/protocol/handoff.md 8.4). Returns how many.
+    ///
+    /// # Errors
+    /// Those of the maps, and of the kernel when it is to remove a socket.
+    pub fn end_parked(&self, now: Duration) -> io::Result<usize> {
+        let mut ended = 0;
+        for (key, since) in self.parked.all()? {
+            if now.saturating_sub(Duration::from_nanos(since)) < PARKED_FOR {
+                continue;
+            }
+            let socket = diag::find(&key.into())?;
+            // Whoever takes it out has it: the data path may just be taking it up again, or
+            // be putting another in its place.
+            if self.parked.delete(&key)?
+                && let Some(socket) = socket
+                && diag::destroy(&key.into(), socket)?
+            {
+                ended += 1;
+            }
+        }
+        Ok(ended)
     }
 
     /// Counts what the daemon has set again on its host.

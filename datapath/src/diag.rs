@@ -16,37 +16,77 @@ const SOCK_DESTROY: u16 = 21;
 const NLMSG_HEADER: usize = 16;
 const REQUEST: usize = NLMSG_HEADER + 56;
 
-/// Removes the socket of a connection, as a reset would; whether there was one.
+/// Which socket of a 4-tuple: another one that takes its place has another cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cookie([u8; 8]);
+
+/// The socket that a connection has on this host. Not the listener, which the kernel finds
+/// for every client that has none.
+///
+/// # Errors
+/// IPv6 is not supported yet.
+pub fn find(flow: &FlowKey) -> io::Result<Option<Cookie>> {
+    let bytes = about(flow, SOCK_DIAG_BY_FAMILY, libc::NLM_F_REQUEST, ANY)?;
+    let answer = ask(&bytes)?;
+    if u16::from_ne_bytes([answer[4], answer[5]]) == SOCK_DIAG_BY_FAMILY {
+        // struct inet_diag_msg: the cookie ends its inet_diag_sockid.
+        if u32::from(answer[17]) == TCP_LISTEN {
+            return Ok(None);
+        }
+        let cookie = answer.get(60..68).and_then(|at| at.first_chunk());
+        return Ok(cookie.copied().map(Cookie));
+    }
+    found(&answer).map(|_| None)
+}
+
+/// Removes that socket of a connection, as a reset would; whether it was there still.
 ///
 /// # Errors
 /// The kernel lacks INET_DIAG_DESTROY, or we the right to. IPv6 is not supported yet.
-pub fn destroy(flow: &FlowKey) -> io::Result<bool> {
+pub fn destroy(flow: &FlowKey, cookie: Cookie) -> io::Result<bool> {
+    let flags = libc::NLM_F_REQUEST | libc::NLM_F_ACK;
+    found(&ask(&about(flow, SOCK_DESTROY, flags, cookie)?)?)
+}
+
+const ANY: Cookie = Cookie([0xff; 8]);
+
+/// A request about one connection's socket: struct inet_diag_sockid has our port and the
+/// other's, our address and the other's, and the cookie.
+fn about(flow: &FlowKey, kind: u16, flags: i32, cookie: Cookie) -> io::Result<[u8; REQUEST]> {
     let (IpAddr::V4(client), IpAddr::V4(vip)) = (flow.client.ip(), flow.vip.ip()) else {
         return Err(io::ErrorKind::Unsupported.into());
     };
-    let fd = open()?;
     let mut bytes = request(libc::AF_INET as u8);
-    bytes[4..6].copy_from_slice(&SOCK_DESTROY.to_ne_bytes());
-    let flags = (libc::NLM_F_REQUEST | libc::NLM_F_ACK) as u16;
-    bytes[6..8].copy_from_slice(&flags.to_ne_bytes());
+    bytes[4..6].copy_from_slice(&kind.to_ne_bytes());
+    bytes[6..8].copy_from_slice(&(flags as u16).to_ne_bytes());
     bytes[20..24].fill(0xff);
-    // struct inet_diag_sockid: our port and the other's, our address and the other's.
     bytes[24..26].copy_from_slice(&flow.vip.port().to_be_bytes());
     bytes[26..28].copy_from_slice(&flow.client.port().to_be_bytes());
     bytes[28..32].copy_from_slice(&vip.octets());
     bytes[44..48].copy_from_slice(&client.octets());
-    bytes[64..72].fill(0xff); // any cookie
-    send(&fd, &bytes)?;
-    let mut answer = [0u8; 1024];
+    bytes[64..72].copy_from_slice(&cookie.0);
+    Ok(bytes)
+}
+
+fn ask(bytes: &[u8]) -> io::Result<Vec<u8>> {
+    let fd = open()?;
+    send(&fd, bytes)?;
+    let mut answer = vec![0u8; 1024];
     // SAFETY: a whole buffer.
     let length = unsafe { libc::recv(fd.as_raw_fd(), answer.as_mut_ptr().cast(), answer.len(), 0) };
     if length < (NLMSG_HEADER + 4) as isize {
         return Err(io::Error::last_os_error());
     }
+    answer.truncate(length as usize);
+    Ok(answer)
+}
+
+/// Of an NLMSG_ERROR.
+fn found(answer: &[u8]) -> io::Result<bool> {
     let code = i32::from_ne_bytes(*answer[NLMSG_HEADER..].first_chunk().expect("long enough"));
     match -code {
         0 => Ok(true),
-        libc::ENOENT => Ok(false),
+        libc::ENOENT | libc::ESTALE => Ok(false),
         error => Err(io::Error::from_raw_os_error(error)),
     }
 }

@@ -1,6 +1,7 @@
 //! A dispatcher's data path: loaded, attached, and its maps by name.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,11 +9,12 @@ use std::sync::{Arc, Mutex};
 use trapeze_core::config::Attach;
 
 use crate::abi::{
-    self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowKey, Node, Peer,
-    Presence, Proof, Server, Service, ServiceKey, SiphashKey, Spraying, Standing, Turn, Turns,
+    self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowChange, FlowKey, Node,
+    Peer, Presence, Proof, Server, Service, ServiceKey, SiphashKey, Spraying, Standing, Turn,
+    Turns,
 };
 use crate::attach::{Hook, attach};
-use crate::map::{Map, PerCpu, share};
+use crate::map::{Map, PerCpu, check, share};
 use crate::object::{self, LoadError, MapSize};
 
 static DISPATCH_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch_tc.o"));
@@ -129,6 +131,62 @@ impl DispatcherMaps {
     }
 }
 
+/// Changes flow records while the data path goes on with them (bpf/lib/change.bpf.h).
+#[derive(Debug)]
+pub struct FlowChanger {
+    program: OwnedFd,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FlowChanged {
+    /// The record is as it was to be.
+    Yes,
+    /// It has changed since it was read.
+    Stale,
+    /// There is none any more.
+    Gone,
+}
+
+impl FlowChanger {
+    /// Of a data path that was loaded.
+    pub fn of(loaded: &object::Loaded) -> Self {
+        Self {
+            program: loaded.program("change_flow"),
+        }
+    }
+
+    /// Makes of a record that was `before`, when it was read, the one that is `after`.
+    /// What packets have changed since and both have alike stays as they left it.
+    ///
+    /// # Errors
+    /// The kernel does not run the program.
+    pub fn change(&self, key: &FlowKey, before: &Flow, after: &Flow) -> io::Result<FlowChanged> {
+        let mut change = FlowChange {
+            key: *key,
+            pad: 0,
+            before: *before,
+            after: *after,
+        };
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            ctx_in: (&raw mut change).cast(),
+            ctx_size_in: size_of::<FlowChange>() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the kernel reads and writes as many bytes as is said.
+        check(unsafe {
+            libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
+        })?;
+        match options.retval {
+            0 => Ok(FlowChanged::Yes),
+            1 => Ok(FlowChanged::Stale),
+            2 => Ok(FlowChanged::Gone),
+            other => Err(io::Error::other(format!("change_flow says {other}"))),
+        }
+    }
+}
+
 /// The loads map in this process's memory: the data path counts down, the daemon up.
 #[derive(Debug)]
 pub struct Loads {
@@ -140,6 +198,7 @@ struct LoadEntry {
     active: AtomicI64,
     total: AtomicU64,
     cost_us: AtomicI64,
+    stood: AtomicU64,
 }
 
 const _: () = assert!(size_of::<LoadEntry>() == size_of::<BackendLoad>());
@@ -178,6 +237,12 @@ impl Loads {
         self.entry(slot).cost_us.load(Ordering::Relaxed).max(0) as u64
     }
 
+    /// Of these, those that the data path has placed by decisions of a policy that looks
+    /// at loads.
+    pub fn stood(&self, slot: u32) -> u64 {
+        self.entry(slot).stood.load(Ordering::Relaxed)
+    }
+
     /// One more, with a request that is expected to cost so much.
     pub fn opened(&self, slot: u32, charge_us: u32) {
         let entry = self.entry(slot);
@@ -210,6 +275,7 @@ impl Loads {
         self.entry(slot).active.store(0, Ordering::Relaxed);
         self.entry(slot).total.store(0, Ordering::Relaxed);
         self.entry(slot).cost_us.store(0, Ordering::Relaxed);
+        self.entry(slot).stood.store(0, Ordering::Relaxed);
     }
 }
 

@@ -252,6 +252,7 @@ fn constants_are_the_same() {
     }
     let dispatcher = Presence::Dispatcher { workload: None };
     assert_eq!(constant("MEMBER_DISPATCHER"), u64::from(dispatcher.role()));
+    assert_eq!(constant("OTHERS_MAX"), abi::OTHERS_MAX as u64);
     assert_eq!(
         constant("HEAD_MAX"),
         trapeze_core::head::LIKENESS_HEAD_MAX as u64

@@ -3,11 +3,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
-use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Stands};
+use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Settled, Stands};
 use trapeze_core::route::{Asked, route};
 use trapeze_core::wire::meta::{Care, Keys};
 
@@ -99,12 +100,14 @@ impl Cluster {
         Some(self.pools[self.config.pools.iter().position(like)?].clone())
     }
 
-    /// Looks at a connection's first bytes, and decides once they suffice.
+    /// Looks at a request's first bytes, and decides once they suffice. `owner` has its
+    /// connection now.
     pub fn look(
         &self,
         health: &Health,
         vip: SocketAddr,
         client: SocketAddr,
+        owner: Option<u32>,
         inspection: &Inspection,
     ) -> Looked<Decision> {
         let Some(service) = self.config.service_at(vip) else {
@@ -121,7 +124,10 @@ impl Cluster {
         let Some(pool) = routed.pool() else {
             return Looked::Done(Decision::Refuse(refusal.nowhere, refusal.body));
         };
-        let request = self.request(pool, &asked, client, routed.class(service));
+        let request = Request {
+            current: owner.map(|slot| BackendId(slot as u16)),
+            ..self.request(pool, &asked, client, routed.class(service))
+        };
         Looked::Done(match self.choose(health, pool, vip.port(), request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(refusal.nobody, refusal.body),
@@ -181,6 +187,13 @@ impl Cluster {
         }
     }
 
+    /// A request does not go where it was placed after all.
+    pub fn not_taken(&self, choice: &Choice) {
+        if choice.placed.report {
+            self.lost(choice.pool, &choice.placed.request, choice.slot);
+        }
+    }
+
     /// A request will not be answered where it was placed.
     pub fn lost(&self, pool: usize, request: &Request, slot: u32) {
         if let Some(pool) = self.pools.get(pool) {
@@ -194,6 +207,20 @@ impl Cluster {
             Some(_) => Stands::Not,
             None => self.pools[pool].stands(),
         }
+    }
+
+    /// Where requests like the one that this choice was made for may go without asking,
+    /// for a policy whose decisions stand so.
+    pub fn settled(&self, health: &Health, port: u16, choice: &Choice) -> Option<Settled> {
+        let backends = self.backends(health, choice.pool, port)?;
+        let chosen = BackendId(u16::try_from(choice.slot).ok()?);
+        let request = &choice.placed.request;
+        self.pools[choice.pool].settled(clock::monotonic(), request, &backends, chosen)
+    }
+
+    /// So many were placed so in the time before the one that this choice was made for.
+    pub fn settled_took(&self, choice: &Choice, count: u32, time: Duration) {
+        self.pools[choice.pool].settled_took(&choice.placed.request, count, time);
     }
 
     /// The backend whose turn it is, in a pool that takes turns with the data path:
@@ -221,6 +248,7 @@ impl Cluster {
             follow,
             head: false,
             outlive: follow && pool.survive_close,
+            park: follow && pool.park,
         }
     }
 

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_datapath::abi::{BACKENDS_MAX, Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_TUNNEL};
+use trapeze_datapath::agent::PARKED_FOR;
 use trapeze_datapath::clock;
 
 use crate::Shared;
@@ -27,6 +28,8 @@ const SHARE: u32 = 10;
 /// A client that has closed its side, and has not been heard of for so long, waits for
 /// nothing any more.
 const CLOSED: Duration = Duration::from_secs(2);
+/// A backend whose last connection has gone has no socket parked after this.
+const EMPTY_AFTER: Duration = PARKED_FOR.saturating_add(Duration::from_millis(500));
 
 /// What a backend that is drained still has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,6 +137,7 @@ pub fn tell_health(shared: &Shared) {
 /// Looks for connections to take from their owners, until the daemon stops.
 pub fn run(shared: &Shared) -> anyhow::Result<()> {
     let mut pause = INTERVAL;
+    let mut had_some: HashMap<u32, Duration> = HashMap::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(pause.min(Duration::from_secs(5)));
         pause = INTERVAL;
@@ -155,6 +159,15 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
                 idle.expect("no thread panics with it").push(key);
             }
         })?;
+        had_some.retain(|slot, _| slots.contains(slot));
+        for (&slot, left) in &left {
+            let seen = had_some.entry(slot).or_insert(now);
+            if left.connections > 0 {
+                *seen = now;
+            }
+        }
+        // Then there is none that waits for its flow to come back, either.
+        left.retain(|slot, left| left.connections > 0 || now - had_some[slot] > EMPTY_AFTER);
         *shared.drains.left.lock().expect("no thread panics with it") = left;
         pause = INTERVAL.max(started.elapsed() * SHARE);
     }

@@ -57,7 +57,11 @@ pub enum Due {
 
 /// All that wait.
 #[derive(Debug, Default)]
-pub struct Waitings(HashMap<FlowKey, Waiting>);
+pub struct Waitings {
+    all: HashMap<FlowKey, Waiting>,
+    /// Nothing is due before.
+    quiet_until: Option<Duration>,
+}
 
 impl Waitings {
     /// A request begins to wait; its owner has not been asked, or has just said no.
@@ -80,51 +84,56 @@ impl Waitings {
             retry_after: FIRST_RETRY,
             gives_up: now + patience,
         };
-        self.0.insert(key, waiting);
+        let until = self.quiet_until.unwrap_or(waiting.retry_at);
+        self.quiet_until = Some(until.min(waiting.retry_at));
+        self.all.insert(key, waiting);
     }
 
     /// Its owner is not asked before then.
     pub fn defer(&mut self, key: &FlowKey, until: Duration) {
-        if let Some(waiting) = self.0.get_mut(key) {
+        if let Some(waiting) = self.all.get_mut(key) {
             waiting.retry_at = until;
         }
     }
 
     /// The request of that flow, if one waits.
     pub fn get(&self, key: &FlowKey) -> Option<&Waiting> {
-        self.0.get(key)
+        self.all.get(key)
     }
 
     /// The request that this word is about.
     pub fn find(&self, key: &FlowKey, epoch: u32, start: ClientSeq) -> Option<&Waiting> {
-        (self.0.get(key)).filter(|w| w.epoch == epoch && w.start == start)
+        (self.all.get(key)).filter(|w| w.epoch == epoch && w.start == start)
     }
 
     /// It waits no longer.
     pub fn end(&mut self, key: &FlowKey) -> Option<Waiting> {
-        self.0.remove(key)
+        self.all.remove(key)
     }
 
     /// Has it waited so long that an owner without such a connection has none? The packet
     /// that sets it up may be on its way up the owner's stack.
     pub fn is_settled(&self, key: &FlowKey, now: Duration) -> bool {
-        (self.0.get(key)).is_some_and(|w| now >= w.began + SETTLING)
+        (self.all.get(key)).is_some_and(|w| now >= w.began + SETTLING)
     }
 
     /// Has it waited long enough?
     pub fn is_over(&self, key: &FlowKey, now: Duration) -> bool {
-        self.0.get(key).is_some_and(|w| now >= w.gives_up)
+        (self.all.get(key)).is_some_and(|w| now >= w.gives_up)
     }
 
-    /// When [`Self::due`] has something.
+    /// When [`Self::due`] may have something.
     pub fn next_due(&self) -> Option<Duration> {
-        self.0.values().map(|w| w.retry_at).min()
+        self.quiet_until
     }
 
     /// What is due; what is to be asked counts as asked.
     pub fn due(&mut self, now: Duration) -> Vec<Due> {
         let mut all = Vec::new();
-        for (key, waiting) in &mut self.0 {
+        if self.quiet_until.is_none_or(|until| now < until) {
+            return all;
+        }
+        for (key, waiting) in &mut self.all {
             if waiting.retry_at > now {
                 continue;
             }
@@ -136,6 +145,7 @@ impl Waitings {
             waiting.retry_at = now + waiting.retry_after;
             all.push(Due::Ask(*key));
         }
+        self.quiet_until = self.all.values().map(|w| w.retry_at).min();
         all
     }
 }

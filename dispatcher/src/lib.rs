@@ -37,6 +37,7 @@ pub use explain::{Explained, Question, explain_offline};
 pub use peers::{PeerStatus, Told};
 pub use trapeze_datapath::control::ask;
 
+use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -49,7 +50,8 @@ use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service, ServiceKey};
 use trapeze_datapath::attach;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
-    DispatcherMaps, DispatcherOptions, Loads, attach_dispatcher, load_dispatcher,
+    DispatcherMaps, DispatcherOptions, FinishedRequests, FlowChanger, Loads, attach_dispatcher,
+    load_dispatcher,
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
@@ -89,6 +91,7 @@ pub(crate) struct Shared {
     records: Records,
     peers: Arc<Peers>,
     standing: Standing,
+    reports: Mutex<FinishedRequests>,
     health: Health,
     drains: Drains,
     registry: Mutex<Registry>,
@@ -126,7 +129,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     standing.suspend()?;
     let peers = Arc::new(Peers::new(&config, &own, maps.clone())?);
     let cluster = Cluster::new(config, &own, &mut registry, &loads, standing.turns(), None)?;
-    let records = Records::new(maps.clone(), loads.clone(), peers.clone());
+    let records = Records::new(
+        maps.clone(),
+        FlowChanger::of(&loaded),
+        loads.clone(),
+        peers.clone(),
+    );
     records.know_slots(registry.all());
     let shared = Arc::new(Shared {
         config_path,
@@ -135,6 +143,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         records,
         peers,
         standing,
+        reports: Mutex::new(FinishedRequests::open(&node.pins())?),
         health: Health::new(loads, cluster.config.limits.heartbeat),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         registry: Mutex::new(registry),
@@ -199,6 +208,18 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
 }
 
 impl Shared {
+    /// Policies hear of the requests that have finished. If another thread is telling
+    /// them, that will do.
+    pub(crate) fn hear_finished(&self, cluster: &Cluster) -> io::Result<()> {
+        let Ok(reports) = self.reports.try_lock() else {
+            return Ok(());
+        };
+        for told in reports.take()? {
+            cluster.finished(&self.health, &told);
+        }
+        Ok(())
+    }
+
     pub(crate) fn cluster(&self) -> Arc<Cluster> {
         self.cluster
             .read()

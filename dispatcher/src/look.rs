@@ -7,6 +7,7 @@ use trapeze_core::intake::Looked;
 
 use crate::Shared;
 use crate::cluster::{Cluster, Decision};
+use crate::standing::Seen;
 
 /// How far a request, or a piece of its body, goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +30,15 @@ pub enum Found {
     Owners(Extent),
 }
 
+/// What is known of a connection that has an owner.
+#[derive(Clone, Copy, Debug)]
+pub struct Later {
+    /// What starts at its boundary.
+    pub expected: Expected,
+    /// The owner's slot.
+    pub owner: u32,
+}
+
 /// What is looked at.
 pub struct Look<'a> {
     pub shared: &'a Shared,
@@ -36,8 +46,8 @@ pub struct Look<'a> {
     /// The generation that decisions made now belong to.
     pub decisions: u32,
     pub key: FlowKey,
-    /// In a connection that has an owner: what starts at its boundary.
-    pub later: Option<Expected>,
+    /// It is in a connection that has an owner.
+    pub later: Option<Later>,
     /// A decision could not be remembered.
     pub not_remembered: bool,
 }
@@ -45,7 +55,7 @@ pub struct Look<'a> {
 impl Look<'_> {
     /// At `bytes`, all that have come from the boundary on.
     pub fn at(&mut self, bytes: &[u8], progress: &mut Progress) -> Looked<Found> {
-        match self.later {
+        match self.later.map(|later| later.expected) {
             None | Some(Expected::Head) => self.at_head(bytes, progress),
             Some(expected) => match head::follow(expected, bytes) {
                 Followed::More => Looked::More,
@@ -67,7 +77,8 @@ impl Look<'_> {
         let inspection = head::inspect_from(bytes, progress, limit);
         let (vip, client) = (self.key.vip, self.key.client);
         let health = &self.shared.health;
-        let decision = match self.cluster.look(health, vip, client, &inspection) {
+        let owner = self.later.map(|later| later.owner);
+        let decision = match (self.cluster).look(health, vip, client, owner, &inspection) {
             Looked::More => return Looked::More,
             // What the server makes of it is the server's to say.
             Looked::Bad(_) if self.later.is_some() => {
@@ -82,7 +93,8 @@ impl Look<'_> {
             && is_alone
         {
             let standing = &self.shared.standing;
-            let told = standing.remember(self.decisions, self.cluster, vip, head, bytes, choice);
+            let seen = Seen { vip, head, bytes };
+            let told = standing.remember(self.decisions, self.cluster, health, &seen, choice);
             self.not_remembered |= told.is_err();
         }
         let is_head = matches!(&inspection, Inspection::Http(head) if head.method == "HEAD");

@@ -1,12 +1,13 @@
 //! What is remembered of a pool: its policy's tables, and what requests have cost.
 //! It outlives a reload that leaves the pool as it is.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use trapeze_core::config;
 use trapeze_core::policy::{
-    self, BackendId, Backends, Class, CostModel, Finished, Kind, Policy, Request, Stands,
+    self, BackendId, Backends, Class, CostModel, Finished, Kind, Policy, Request, Settled, Stands,
 };
 use trapeze_datapath::abi;
 
@@ -17,6 +18,10 @@ pub struct Memory(Arc<Mutex<Inner>>);
 struct Inner {
     policy: Box<dyn Policy>,
     costs: CostModel,
+    /// When what was told of last had ended.
+    told: Duration,
+    /// By slot, how many the data path had placed by what is settled.
+    stood: HashMap<u32, u32>,
 }
 
 /// What a policy has made of a request.
@@ -49,6 +54,8 @@ impl Memory {
         Self(Arc::new(Mutex::new(Inner {
             policy: policy::build(&pool.policy, seed),
             costs: CostModel::new(pool.costs),
+            told: Duration::ZERO,
+            stood: HashMap::new(),
         })))
     }
 
@@ -68,8 +75,8 @@ impl Memory {
         mut request: Request,
         backends: &Backends,
     ) -> Option<(BackendId, Placed)> {
-        let Inner { policy, costs } = &mut *self.lock();
-        let report = policy.stands() == Stands::Not;
+        let Inner { policy, costs, .. } = &mut *self.lock();
+        let report = !matches!(policy.stands(), Stands::ByUrl | Stands::ByTurns);
         if report {
             request.cost_us = costs.estimate(&request);
         }
@@ -88,6 +95,22 @@ impl Memory {
         Some((chosen, placed))
     }
 
+    /// Where requests like this one, which has just been placed, may go without asking.
+    pub fn settled(
+        &self,
+        now: Duration,
+        request: &Request,
+        backends: &Backends,
+        chosen: BackendId,
+    ) -> Option<Settled> {
+        self.lock().policy.settled(now, request, backends, chosen)
+    }
+
+    /// So many were placed so in that time.
+    pub fn settled_took(&self, request: &Request, count: u32, time: Duration) {
+        self.lock().policy.settled_took(request, count, time);
+    }
+
     /// As [`Self::place`], and nothing is remembered.
     pub fn preview(
         &self,
@@ -95,16 +118,32 @@ impl Memory {
         mut request: Request,
         backends: &Backends,
     ) -> Option<BackendId> {
-        let Inner { policy, costs } = &mut *self.lock();
+        let Inner { policy, costs, .. } = &mut *self.lock();
         request.cost_us = costs.estimate(&request);
         policy::preview(&mut **policy, now, &request, backends)
     }
 
-    /// The data path tells how a request ended; its backend has `outstanding` now.
+    /// The data path tells how a request ended, some time ago; its backend has
+    /// `outstanding` now.
     pub fn finished(&self, now: Duration, told: &abi::Finished, outstanding: u64) {
         let request = request_of(told.object, told.kind, told.class, told.charge_us);
         let backend = BackendId(told.slot as u16);
-        let Inner { policy, costs } = &mut *self.lock();
+        let inner = &mut *self.lock();
+        if told.ended_ns > 0 {
+            inner.told = inner.told.max(Duration::from_nanos(told.ended_ns).min(now));
+        }
+        let Inner {
+            policy,
+            costs,
+            told: ended,
+            stood,
+        } = inner;
+        let before = stood.insert(told.slot, told.stood).unwrap_or(told.stood);
+        // A report that was overtaken by a later one tells of none.
+        let unheard = told.stood.wrapping_sub(before) as i32;
+        if unheard > 0 {
+            policy.settled_at(backend, unheard as u32);
+        }
         if told.lost != 0 {
             return policy.lost(now, &request, backend);
         }
@@ -118,7 +157,7 @@ impl Memory {
             hit: None,
         };
         costs.learn(&finished);
-        policy.finished(now, &finished);
+        policy.finished(*ended, &finished);
     }
 
     /// A request that was placed there is not answered there.

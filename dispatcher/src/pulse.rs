@@ -17,7 +17,6 @@ use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{Backend, GENEVE_PORT};
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::FinishedRequests;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
@@ -35,19 +34,16 @@ pub struct Pulse {
     shared: Arc<Shared>,
     socket: UdpSocket,
     own: Ipv4Addr,
-    finished: FinishedRequests,
 }
 
 impl Pulse {
     pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
         let own = v4(own.address)?;
         let socket = UdpSocket::bind(SocketAddrV4::new(own, 0), 0, 1)?;
-        let finished = FinishedRequests::open(&shared.node.pins())?;
         Ok(Self {
             shared,
             socket,
             own,
-            finished,
         })
     }
 
@@ -75,9 +71,7 @@ impl Pulse {
             self.socket.send(&beats);
             self.tell_the_data_path(&cluster, &mut silent)?;
             self.shared.renew_decisions()?;
-            for told in self.finished.take()? {
-                cluster.finished(&self.shared.health, &told);
-            }
+            self.shared.hear_finished(&cluster)?;
             due = (due + interval).max(Instant::now());
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }

@@ -1,6 +1,7 @@
 //! Flow records: written here, followed and aged by the data path. What other dispatchers
 //! know of them is in records/replica.rs.
 
+mod latest;
 mod replica;
 
 use std::io;
@@ -19,23 +20,31 @@ use trapeze_datapath::abi::{
     MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
 };
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::{DispatcherMaps, Loads};
+use trapeze_datapath::dispatcher::{DispatcherMaps, FlowChanged, FlowChanger, Loads};
 use trapeze_datapath::map::Update;
 
 use crate::cluster::Choice;
 use crate::inquiry;
 use crate::look::Extent;
-use crate::memory::{Placed, request_of};
+use crate::memory::request_of;
 use crate::peers::Peers;
 use replica::Slots;
+
+/// So often a change is tried again because packets have changed the record meanwhile.
+const CHANGES: usize = 100;
+
+/// Who has it may change records.
+type Changing<'a> = MutexGuard<'a, ()>;
 
 /// The flow table.
 pub struct Records {
     maps: Arc<DispatcherMaps>,
+    changer: FlowChanger,
     loads: Arc<Loads>,
     peers: Arc<Peers>,
     slots: Slots,
-    /// Held by who reads a record, changes it, and writes it.
+    /// Held by who reads a record and puts another in its place, or changes it: of two
+    /// threads one would undo what the other has done.
     changing: Mutex<()>,
     highest_epoch: AtomicU64,
 }
@@ -97,19 +106,55 @@ pub struct Record {
     pub maker: Ipv4Addr,
 }
 
+/// A record has a backend.
+#[derive(Clone, Copy, Debug)]
+pub struct Assigned {
+    pub record: Record,
+    /// It is the one that was chosen. False: this very connection had one, and keeps it.
+    pub is_new: bool,
+    /// What the record's latest request before has come to, if nobody has been told yet.
+    pub finished: Option<Finished>,
+}
+
+/// A flow has no backend any more.
+#[derive(Clone, Copy, Debug)]
+pub struct Vacated {
+    /// What its latest request has come to, if nobody has been told yet.
+    pub finished: Option<Finished>,
+}
+
+/// What a backend has no more when a flow leaves it.
+struct Left {
+    was_open: bool,
+    slot: u32,
+    charge_us: u32,
+    vacated: Vacated,
+}
+
 /// How an owner is told to give up, or has been told: docs/protocol/handoff.md §3.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
-    /// The record is again that of the owner before; the other was to have been this.
-    Yes { slot: u32, server_port: u16 },
+    /// The record is again that of the owner before; the other was to have been this
+    /// backend, which has `charge_us` less to do.
+    Yes {
+        slot: u32,
+        server_port: u16,
+        charge_us: u32,
+    },
     /// The word is late, or about something else.
     No,
 }
 
 impl Records {
-    pub fn new(maps: Arc<DispatcherMaps>, loads: Arc<Loads>, peers: Arc<Peers>) -> Self {
+    pub fn new(
+        maps: Arc<DispatcherMaps>,
+        changer: FlowChanger,
+        loads: Arc<Loads>,
+        peers: Arc<Peers>,
+    ) -> Self {
         Self {
             maps,
+            changer,
             loads,
             peers,
             slots: Slots::default(),
@@ -123,7 +168,7 @@ impl Records {
         self.slots.set(all);
     }
 
-    fn changing(&self) -> MutexGuard<'_, ()> {
+    fn changing(&self) -> Changing<'_> {
         self.changing.lock().expect("no thread panics with it")
     }
 
@@ -137,8 +182,9 @@ impl Records {
 
     /// Assigns a flow to a backend, unless this very connection has one: then
     /// that one stays.
-    pub fn assign(&self, to: &Assignment<'_>) -> io::Result<Record> {
+    pub fn assign(&self, to: &Assignment<'_>) -> io::Result<Assigned> {
         let key = abi::FlowKey::from(to.key);
+        let mut finished = None;
         let mut epoch = match to.after {
             Some(refused) => refused.wrapping_add(1),
             None => later(self.epoch_now(), to.older),
@@ -152,9 +198,16 @@ impl Records {
                 if let Some((raw, old)) = there.and_then(|raw| Some((raw, Record::read(&raw)?))) {
                     let has_backend = ![FlowState::Reading, FlowState::Vacant].contains(&old.state);
                     let same = old.isns == to.isns;
-                    if same && has_backend && to.after != Some(old.epoch) {
-                        return Ok(old);
+                    let refused = to.after == Some(old.epoch);
+                    if same && has_backend && !refused {
+                        return Ok(Assigned {
+                            record: old,
+                            is_new: false,
+                            finished,
+                        });
                     }
+                    // Of one that was refused the policy has been told.
+                    finished = self.finished(&raw).filter(|_| !refused);
                     if old.state == FlowState::Established {
                         self.loads.closed(old.slot);
                     }
@@ -175,7 +228,11 @@ impl Records {
         }
         let charge_us = to.choice.placed.charge_us;
         self.loads.opened(to.choice.slot, charge_us);
-        Ok(Record::read(&flow).expect("a record just made"))
+        Ok(Assigned {
+            record: Record::read(&flow).expect("a record just made"),
+            is_new: true,
+            finished,
+        })
     }
 
     /// Epochs begin at the clock, 954 to a second, so that a connection's is above
@@ -193,9 +250,16 @@ impl Records {
         self.epoch_now()
     }
 
-    /// Lets the data path bring a connection's packets here.
-    pub fn read_on(&self, key: &FlowKey, isns: Isns, handshake: Handshake) -> io::Result<()> {
+    /// Lets the data path bring a connection's packets here. What the record's latest
+    /// request before has come to, if nobody has been told yet.
+    pub fn read_on(
+        &self,
+        key: &FlowKey,
+        isns: Isns,
+        handshake: Handshake,
+    ) -> io::Result<Option<Finished>> {
         let map_key = abi::FlowKey::from(*key);
+        let mut finished = None;
         let mut flow = new_flow(isns, handshake);
         let _changing = self.changing();
         let there = self.maps.flows.get(&map_key)?;
@@ -206,25 +270,30 @@ impl Records {
                 self.loads.closed(old.slot);
             }
             self.loads.finished(old.slot, old.request.cost_us);
+            finished = self.finished(&raw);
             if old.isns == isns {
                 inherit(&mut flow, &raw);
             }
             // Backends that had the 4-tuple take nothing earlier.
             flow.meta[4..8].copy_from_slice(&raw.meta[4..8]);
         }
-        self.put(&map_key, &mut flow, there.as_ref(), Update::Any)
+        self.put(&map_key, &mut flow, there.as_ref(), Update::Any)?;
+        Ok(finished)
     }
 
     /// Its owner has been given what starts at the boundary: the boundary is behind it.
     /// `asked` says which request begins there, and what the client had acknowledged.
+    /// What requests have come to of which nobody will be told else: the one before, and
+    /// this one if that has not been answered, for nobody can tell their answers apart.
     pub fn advance(
         &self,
         key: &FlowKey,
         extent: &Extent,
-        asked: Option<(ServerSeq, Option<&Placed>)>,
+        asked: Option<(ServerSeq, Option<&Choice>)>,
         has_rest: bool,
-    ) -> io::Result<()> {
+    ) -> io::Result<[Option<Finished>; 2]> {
         let mut charge_us = 0;
+        let mut finished = [None; 2];
         let flow = self.change(key, |flow| {
             flow.marks &= !(MARK_HELD | MARK_RELEASING);
             match extent.next {
@@ -237,55 +306,58 @@ impl Records {
                 }
                 None => flow.marks |= MARK_TUNNEL,
             }
-            let Some((heard, placed)) = asked else { return };
-            flow.requests += 1;
-            flow.asked_ack = heard.raw();
-            flow.asked_ns = clock::monotonic().as_nanos() as u64;
-            if let Some(placed) = placed {
-                flow.object = placed.request.object;
-                flow.kind = placed.request.kind.number();
-                flow.class = placed.request.class as u8;
-                charge_us = placed.charge_us;
-                flow.charge_us = flow.charge_us.wrapping_add(charge_us);
-                flow.shared = placed.shared;
-                flow.report = placed.report.into();
-            }
+            let Some((heard, choice)) = asked else { return };
+            let stood = self.loads.stood(flow.backend);
+            let now = clock::monotonic();
+            finished = latest::replace(flow, heard, choice, stood, now);
+            charge_us = choice.map_or(0, |choice| choice.placed.charge_us);
         })?;
-        if let Some(flow) = flow.filter(|_| charge_us > 0) {
-            self.loads.charged(flow.backend, charge_us);
-        }
-        Ok(())
+        let Some(flow) = flow else {
+            return Ok([None; 2]);
+        };
+        self.loads.charged(flow.backend, charge_us);
+        Ok(finished)
     }
 
     /// The owner has given the flow up, at `isns`: another one has it from there on,
-    /// under that epoch.
-    pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Record>> {
-        let key = abi::FlowKey::from(to.key);
-        let _changing = self.changing();
-        let Some(old) = self.maps.flows.get(&key)? else {
+    /// under that epoch. None: it does not stand there any more.
+    pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Assigned>> {
+        let start = to.isns.client + 1;
+        let made = to.flow(epoch);
+        let mut left = None;
+        let moved = self.exchange(&to.key, |old| {
+            if old.next != start.raw() {
+                return None;
+            }
+            left = Some((old.state, old.backend, old.charge_us, self.finished(old)));
+            let mut flow = made;
+            inherit(&mut flow, old);
+            // What the client has had of the owner before, if that still sends.
+            flow.last_ack = old.last_ack;
+            flow.window = old.window;
+            flow.last_seq = ClientSeq::new(flow.last_seq)
+                .later_of(ClientSeq::new(old.last_seq))
+                .raw();
+            flow.state = old.state;
+            flow.marks |= old.marks & MARK_PIPELINES;
+            Some(flow)
+        })?;
+        let (Some(flow), Some((state, owner, charge_us, finished))) = (moved, left) else {
             return Ok(None);
         };
-        let mut flow = to.flow(epoch);
-        inherit(&mut flow, &old);
-        // What the client has had of the owner before, if that still sends.
-        flow.last_ack = old.last_ack;
-        flow.window = old.window;
-        flow.last_seq = ClientSeq::new(flow.last_seq)
-            .later_of(ClientSeq::new(old.last_seq))
-            .raw();
-        flow.state = old.state;
-        flow.marks |= old.marks & MARK_PIPELINES;
-        self.put(&key, &mut flow, Some(&old), Update::Replace)?;
-        if old.state == FlowState::Established as u32 {
-            self.loads.closed(old.backend);
-            self.loads
-                .opened(to.choice.slot, to.choice.placed.charge_us);
+        let placed = &to.choice.placed;
+        if state == FlowState::Established as u32 {
+            self.loads.closed(owner);
+            self.loads.opened(to.choice.slot, placed.charge_us);
         } else {
-            self.loads
-                .charged(to.choice.slot, to.choice.placed.charge_us);
+            self.loads.charged(to.choice.slot, placed.charge_us);
         }
-        self.loads.finished(old.backend, old.charge_us);
-        Ok(Record::read(&flow))
+        self.loads.finished(owner, charge_us);
+        Ok(Record::read(&flow).map(|record| Assigned {
+            record,
+            is_new: true,
+            finished,
+        }))
     }
 
     /// An owner that the data path has passed over has not given the flow up: it has it
@@ -293,134 +365,76 @@ impl Records {
     pub fn take_back(
         &self,
         key: &FlowKey,
-        (epoch, start): (u32, ClientSeq),
+        moved: (u32, ClientSeq),
         owner: u32,
         requests: u16,
-        restored: impl FnOnce(&Record) -> Option<meta::Raw>,
+        restored: impl Fn(&Record) -> Option<meta::Raw>,
     ) -> io::Result<TakenBack> {
-        let map_key = abi::FlowKey::from(*key);
-        let _changing = self.changing();
-        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
+        let mut taken = TakenBack::No;
+        let mut had = owner;
+        let flow = self.exchange(key, |flow| {
+            had = flow.backend;
+            let (flow, back) = taken_back(flow, moved, owner, requests, &restored)?;
+            taken = back;
+            Some(flow)
+        })?;
+        let Some(flow) = flow else {
             return Ok(TakenBack::No);
         };
-        let there = flow;
-        let of = |raw: &meta::Raw| {
-            let word =
-                |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
-            (word(4), ClientSeq::new(word(8)))
-        };
-        let last = flow.marks & MARK_SHORT != 0 && of(&flow.meta) == (epoch, start);
-        let before = flow.marks & MARK_SHORT_BEFORE != 0 && of(&flow.before) == (epoch, start);
-        let Some(record) = Record::read(&flow).filter(|_| last || before) else {
-            return Ok(TakenBack::No);
-        };
-        let refused = if last { flow.backend } else { flow.previous };
-        let refused_meta = if last { flow.meta } else { flow.before };
-        let server_port = u16::from_be_bytes([refused_meta[16], refused_meta[17]]);
-        let (had, has) = (flow.backend, owner);
-        let known = last && flow.before[0] != 0 && flow.previous == owner;
-        let option = match known {
-            true => Some(flow.before),
-            false => restored(&record),
-        };
-        let Some(option) = option else {
-            return Ok(TakenBack::No);
-        };
-        flow.meta = option;
-        flow.backend = owner;
-        flow.client_isn = of(&option).1.raw().wrapping_sub(1);
-        if known {
-            flow.server_isn = flow.server_isn_before;
-        }
-        flow.requests = match known {
-            true => flow.requests_before,
-            false => requests.into(),
-        };
-        flow.next = start.raw();
-        flow.expect = Expected::Head.number();
-        let was_short = known && flow.marks & MARK_SHORT_BEFORE != 0;
-        flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
-        flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
-        flow.before = [0; 32];
-        self.put(&map_key, &mut flow, Some(&there), Update::Replace)?;
-        if flow.state == FlowState::Established as u32 && had != has {
+        if flow.state == FlowState::Established as u32 && had != owner {
             self.loads.closed(had);
-            self.loads.opened(has, 0);
+            self.loads.opened(owner, 0);
         }
-        Ok(TakenBack::Yes {
-            slot: refused,
-            server_port,
-        })
+        if let TakenBack::Yes { charge_us, .. } = taken {
+            self.loads.finished(had, charge_us);
+        }
+        Ok(taken)
     }
 
     /// The server has closed, and owes nothing: no backend has the flow, until the next
-    /// request comes. False: an answer is owed, or the word is late.
+    /// request comes. None: an answer is owed, or the word is late.
     pub fn vacate(
         &self,
         key: &FlowKey,
         epoch: u32,
         answers: u16,
         end: ServerSeq,
-    ) -> io::Result<bool> {
-        let mut vacated = None;
-        self.change(key, |flow| {
-            let known = Record::read(flow).filter(|record| {
+    ) -> io::Result<Option<Vacated>> {
+        self.vacate_if(key, end, |flow| {
+            Record::read(flow).is_some_and(|record| {
                 record.epoch == epoch
                     && record.requests as u16 == answers
                     && record.state == FlowState::Established
                     && record.marks & (MARK_HELD | MARK_MOVING | MARK_TUNNEL) == 0
                     && record.expected == Expected::Head
-            });
-            if known.is_none() {
-                return;
-            }
-            become_vacant(flow, end);
-            vacated = Some((flow.backend, std::mem::take(&mut flow.charge_us)));
-        })?;
-        if let Some((slot, charge_us)) = vacated {
-            self.loads.closed(slot);
-            self.loads.finished(slot, charge_us);
-        }
-        Ok(vacated.is_some())
+            })
+        })
     }
 
     /// The owner's server has closed, owing nothing before the flow's latest request,
     /// which starts at `start`, and the owner has given that back: no backend has the
-    /// flow. False: the word is late.
+    /// flow. None: the word is late.
     pub fn take_request_back(
         &self,
         key: &FlowKey,
         epoch: u32,
         start: ClientSeq,
         end: ServerSeq,
-    ) -> io::Result<bool> {
-        let mut vacated = None;
-        self.change(key, |flow| {
-            let known = Record::read(flow).filter(|record| {
+    ) -> io::Result<Option<Vacated>> {
+        self.vacate_if(key, end, |flow| {
+            let known = Record::read(flow).is_some_and(|record| {
                 record.epoch == epoch
                     && record.has_backend()
                     && record.isns.client.before(start)
                     && start.before(record.next)
             });
-            if let Some(record) = known {
+            if known {
                 flow.next = start.raw();
                 flow.expect = Expected::Head.number();
                 flow.marks &= !(MARK_HELD | MARK_TUNNEL);
-                become_vacant(flow, end);
-                vacated = Some((
-                    record.state,
-                    flow.backend,
-                    std::mem::take(&mut flow.charge_us),
-                ));
             }
-        })?;
-        if let Some((state, slot, charge_us)) = vacated {
-            if state == FlowState::Established {
-                self.loads.closed(slot);
-            }
-            self.loads.finished(slot, charge_us);
-        }
-        Ok(vacated.is_some())
+            known
+        })
     }
 
     /// The owner has given the flow up, as it was asked to, and there is no request.
@@ -429,25 +443,58 @@ impl Records {
         key: &FlowKey,
         (epoch, start): (u32, ClientSeq),
         end: ServerSeq,
-    ) -> io::Result<()> {
-        let mut closed = None;
-        self.change(key, |flow| {
+    ) -> io::Result<Vacated> {
+        let vacated = self.vacate_if(key, end, |flow| {
             if flow.next != start.raw() || flow.state == FlowState::Vacant as u32 {
-                return;
+                return false;
             }
-            let charge_us = std::mem::take(&mut flow.charge_us);
-            closed = Some((flow.state, flow.backend, charge_us));
             flow.meta[4..8].copy_from_slice(&epoch.to_be_bytes());
             flow.marks &= MARK_PIPELINES;
-            become_vacant(flow, end);
+            true
         })?;
-        if let Some((state, slot, charge_us)) = closed {
-            if state == FlowState::Established as u32 {
-                self.loads.closed(slot);
-            }
-            self.loads.finished(slot, charge_us);
+        Ok(vacated.unwrap_or(Vacated { finished: None }))
+    }
+
+    /// No backend has the flow, if `ready` says so, which makes it ready for that.
+    fn vacate_if(
+        &self,
+        key: &FlowKey,
+        end: ServerSeq,
+        mut ready: impl FnMut(&mut Flow) -> bool,
+    ) -> io::Result<Option<Vacated>> {
+        let mut left = None;
+        let changed = self.change(key, |flow| {
+            left = ready(flow).then(|| self.leave(flow, end));
+        })?;
+        Ok(changed.and(left).map(|left| self.left(left)))
+    }
+
+    /// Without a backend, from its boundary on, the server's numbers being at `end`.
+    fn leave(&self, flow: &mut Flow, end: ServerSeq) -> Left {
+        let left = Left {
+            was_open: flow.state == FlowState::Established as u32,
+            slot: flow.backend,
+            charge_us: flow.charge_us,
+            vacated: Vacated {
+                finished: self.finished(flow),
+            },
+        };
+        (flow.charge_us, flow.report) = (0, 0);
+        flow.client_isn = flow.next.wrapping_sub(1);
+        flow.server_isn = end.raw().wrapping_sub(1);
+        flow.asked_ack = end.raw();
+        flow.state = FlowState::Vacant as u32;
+        flow.before = [0; 32];
+        left
+    }
+
+    /// Its backend has one less, once the record says so.
+    fn left(&self, left: Left) -> Vacated {
+        if left.was_open {
+            self.loads.closed(left.slot);
         }
-        Ok(())
+        self.loads.finished(left.slot, left.charge_us);
+        left.vacated
     }
 
     /// Lets the data path bring here what comes next of a flow that is idle, as far as
@@ -494,36 +541,77 @@ impl Records {
         self.change(key, |flow| flow.marks &= !MARK_HELD).map(drop)
     }
 
-    /// Changes a record, if there is one of a flow that has a backend.
-    fn change(&self, key: &FlowKey, change: impl FnOnce(&mut Flow)) -> io::Result<Option<Flow>> {
-        let map_key = abi::FlowKey::from(*key);
-        let _changing = self.changing();
-        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
-            return Ok(None);
-        };
-        if flow.state == FlowState::Reading as u32 {
-            return Ok(None);
+    /// Changes a record, if there is one of a flow that has a backend, and returns what it
+    /// is then. `change` is called once more where packets have changed it meanwhile.
+    fn change(&self, key: &FlowKey, mut change: impl FnMut(&mut Flow)) -> io::Result<Option<Flow>> {
+        self.exchange(key, |flow| {
+            if flow.state == FlowState::Reading as u32 {
+                return None;
+            }
+            let mut after = *flow;
+            change(&mut after);
+            Some(after)
+        })
+    }
+
+    /// As [`Self::change`], of any flow; nothing happens if `after` makes nothing of what
+    /// is there. The others are told.
+    fn exchange(
+        &self,
+        key: &FlowKey,
+        mut after: impl FnMut(&Flow) -> Option<Flow>,
+    ) -> io::Result<Option<Flow>> {
+        let key = abi::FlowKey::from(*key);
+        let mut is_news = false;
+        let changing = self.changing();
+        let flow = self.swap(&changing, &key, |before| {
+            let mut flow = after(before)?;
+            is_news = self.date(&mut flow, Some(before));
+            Some(flow)
+        })?;
+        if let Some(flow) = flow.filter(|_| is_news) {
+            self.tell(&key, &flow);
         }
-        let before = flow;
-        change(&mut flow);
-        if flow != before {
-            self.put(&map_key, &mut flow, Some(&before), Update::Replace)?;
+        Ok(flow)
+    }
+
+    /// As [`Self::exchange`], and nobody is told.
+    fn swap(
+        &self,
+        _: &Changing<'_>,
+        key: &abi::FlowKey,
+        mut after: impl FnMut(&Flow) -> Option<Flow>,
+    ) -> io::Result<Option<Flow>> {
+        for _ in 0..CHANGES {
+            let Some(before) = self.maps.flows.get(key)? else {
+                return Ok(None);
+            };
+            let Some(after) = after(&before) else {
+                return Ok(None);
+            };
+            if after == before {
+                return Ok(Some(after));
+            }
+            match self.changer.change(key, &before, &after)? {
+                FlowChanged::Yes => return Ok(Some(after)),
+                FlowChanged::Stale => {}
+                FlowChanged::Gone => return Ok(None),
+            }
         }
-        Ok(Some(flow))
+        Err(io::Error::other("a flow's record changes all the time"))
     }
 
     /// The client's FIN has come this way, unseen by the data path.
     pub fn client_closed(&self, key: &FlowKey) -> io::Result<()> {
-        let map_key = abi::FlowKey::from(*key);
-        let _changing = self.changing();
-        let Some(mut flow) = self.maps.flows.get(&map_key)? else {
-            return Ok(());
-        };
-        let before = flow;
-        if flow.state == FlowState::Established as u32 {
-            flow.state = FlowState::ClientFin as u32;
-            flow.last_seq = flow.last_seq.wrapping_add(1);
-            self.put(&map_key, &mut flow, Some(&before), Update::Replace)?;
+        let mut was_open = false;
+        let closed = self.change(key, |flow| {
+            was_open = flow.state == FlowState::Established as u32;
+            if was_open {
+                flow.state = FlowState::ClientFin as u32;
+                flow.last_seq = flow.last_seq.wrapping_add(1);
+            }
+        })?;
+        if let Some(flow) = closed.filter(|_| was_open) {
             self.loads.closed(flow.backend);
         }
         Ok(())
@@ -533,27 +621,27 @@ impl Records {
     /// while, and is returned as it was; nothing if the question was about another
     /// connection, or the client has spoken since.
     pub fn lost(&self, key: &FlowKey, epoch: u32, asked_at: u32) -> io::Result<Option<Flow>> {
-        let map_key = abi::FlowKey::from(*key);
-        let _changing = self.changing();
-        let Some(flow) = self.maps.flows.get(&map_key)? else {
-            return Ok(None);
-        };
-        let is_meant = Record::read(&flow).is_some_and(|record| {
-            record.state == FlowState::Established
-                && record.epoch == epoch
-                && inquiry::asked_at(&flow) == asked_at
-        });
-        if !is_meant {
-            return Ok(None);
+        let mut lost = None;
+        self.exchange(key, |flow| {
+            lost = None;
+            let record = Record::read(flow)?;
+            if record.state != FlowState::Established
+                || record.epoch != epoch
+                || inquiry::asked_at(flow) != asked_at
+            {
+                return None;
+            }
+            lost = Some(*flow);
+            Some(Flow {
+                state: FlowState::Reset as u32,
+                last_seen_ns: clock::monotonic().as_nanos() as u64,
+                ..*flow
+            })
+        })?;
+        if let Some(flow) = lost {
+            self.loads.closed(flow.backend);
         }
-        let mut ended = Flow {
-            state: FlowState::Reset as u32,
-            last_seen_ns: clock::monotonic().as_nanos() as u64,
-            ..flow
-        };
-        self.put(&map_key, &mut ended, Some(&flow), Update::Replace)?;
-        self.loads.closed(flow.backend);
-        Ok(Some(flow))
+        Ok(lost)
     }
 
     /// Takes a record away that was for reading, or has no backend; another connection's
@@ -568,7 +656,7 @@ impl Records {
         Ok(())
     }
 
-    /// Deletes a record whose time has come. What its first request came to, if
+    /// Deletes a record whose time has come. What its latest request came to, if
     /// nobody has been told yet.
     pub fn expire(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<Option<Finished>> {
         if !self.maps.flows.delete(key)? {
@@ -578,23 +666,11 @@ impl Records {
             self.loads.closed(flow.backend);
         }
         self.loads.finished(flow.backend, flow.charge_us);
-        let bytes = match flow.is_answered() {
-            true => flow.last_ack.wrapping_sub(flow.asked_ack),
-            false => 0,
-        };
-        Ok((flow.report != 0).then(|| Finished {
-            object: flow.object,
-            bytes: bytes.into(),
-            elapsed_ns: flow.acked_ns.saturating_sub(flow.asked_ns),
-            charge_us: flow.charge_us,
-            shared: flow.shared,
-            pool: flow.pool,
-            slot: flow.backend,
-            kind: flow.kind,
-            class: flow.class,
-            lost: (bytes == 0).into(),
-            pad: 0,
-        }))
+        Ok(self.finished(flow))
+    }
+
+    fn finished(&self, flow: &Flow) -> Option<Finished> {
+        latest::finished(flow, self.loads.stood(flow.backend))
     }
 }
 
@@ -674,6 +750,7 @@ impl Assignment<'_> {
             care: Care {
                 head: self.extent.is_head && self.care.follow,
                 outlive: self.care.outlive && !self.extent.is_last,
+                park: self.care.park && !self.extent.is_last,
                 ..self.care
             },
             ..meta_of(self.isns, self.handshake)
@@ -740,13 +817,55 @@ fn repeat(flow: &mut Flow, old: &Flow) {
     flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
 }
 
-/// Without a backend, from its boundary on, the server's numbers being at `end`.
-fn become_vacant(flow: &mut Flow, end: ServerSeq) {
-    flow.client_isn = flow.next.wrapping_sub(1);
-    flow.server_isn = end.raw().wrapping_sub(1);
-    flow.asked_ack = end.raw();
-    flow.state = FlowState::Vacant as u32;
+/// The record of [`Records::take_back`], and who was to have had it.
+fn taken_back(
+    flow: &Flow,
+    (epoch, start): (u32, ClientSeq),
+    owner: u32,
+    requests: u16,
+    restored: impl Fn(&Record) -> Option<meta::Raw>,
+) -> Option<(Flow, TakenBack)> {
+    let of = |raw: &meta::Raw| {
+        let word = |at: usize| u32::from_be_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]);
+        (word(4), ClientSeq::new(word(8)))
+    };
+    let last = flow.marks & MARK_SHORT != 0 && of(&flow.meta) == (epoch, start);
+    let before = flow.marks & MARK_SHORT_BEFORE != 0 && of(&flow.before) == (epoch, start);
+    let record = Record::read(flow).filter(|_| last || before)?;
+    let (slot, option) = match last {
+        true => (flow.backend, flow.meta),
+        false => (flow.previous, flow.before),
+    };
+    let refused = TakenBack::Yes {
+        slot,
+        server_port: u16::from_be_bytes([option[16], option[17]]),
+        charge_us: flow.charge_us,
+    };
+    let known = last && flow.before[0] != 0 && flow.previous == owner;
+    let option = match known {
+        true => flow.before,
+        false => restored(&record)?,
+    };
+    let mut flow = *flow;
+    flow.meta = option;
+    flow.backend = owner;
+    flow.client_isn = of(&option).1.raw().wrapping_sub(1);
+    if known {
+        flow.server_isn = flow.server_isn_before;
+    }
+    flow.requests = match known {
+        true => flow.requests_before,
+        false => requests.into(),
+    };
+    flow.next = start.raw();
+    flow.expect = Expected::Head.number();
+    let was_short = known && flow.marks & MARK_SHORT_BEFORE != 0;
+    flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
+    flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
     flow.before = [0; 32];
+    // What the data path has placed nobody wants to hear of.
+    (flow.charge_us, flow.report) = (0, 0);
+    Some((flow, refused))
 }
 
 /// What a new record of the same connection keeps of the one before.

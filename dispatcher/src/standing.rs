@@ -3,7 +3,9 @@
 //! request like an earlier one is placed without a word from here.
 //!
 //! A decision stands until the set of backends that can be chosen changes, the
-//! configuration is reloaded, or this daemon has been gone for a few heartbeats.
+//! configuration is reloaded, or this daemon has been gone for a few heartbeats. That of
+//! a policy that looks at loads stands for some seconds, for what the policy calls
+//! settled, and as long as loads are below a limit; then the next request is a sample.
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,6 +40,15 @@ pub struct Standing {
     generation: AtomicU32,
     /// By pool and port: whom its policy chooses from, as last told.
     told: Mutex<Vec<Vec<Option<Backends>>>>,
+}
+
+/// A request, as it was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen<'a> {
+    pub vip: SocketAddr,
+    pub head: &'a HttpHead<'a>,
+    /// Its head and whatever came with it.
+    pub bytes: &'a [u8],
 }
 
 impl Standing {
@@ -115,17 +126,16 @@ impl Standing {
         self.maps.standing.put(&0, &rules, Update::Any)
     }
 
-    /// Where requests like this one go from now on, if rules and policy let it
-    /// stand. `bytes` are the request's, its head and whatever came with it.
+    /// Where requests like this one go from now on, if rules and policy let it stand.
     pub fn remember(
         &self,
         generation: u32,
         cluster: &Cluster,
-        vip: SocketAddr,
-        head: &HttpHead<'_>,
-        bytes: &[u8],
+        health: &Health,
+        seen: &Seen<'_>,
         choice: &Choice,
     ) -> io::Result<()> {
+        let Seen { vip, head, bytes } = *seen;
         let services = &cluster.config.services;
         let Some(service) = services.iter().position(|s| s.address == vip) else {
             return Ok(());
@@ -135,11 +145,13 @@ impl Standing {
         if asks_more || head.path.is_empty() {
             return Ok(());
         }
-        let slot = match cluster.stands(choice.pool) {
+        let decision = match cluster.stands(choice.pool) {
             Stands::Not => return Ok(()),
             Stands::ByTurns if self.turns.peek(choice.pool).is_none() => return Ok(()),
-            Stands::ByTurns => SLOT_BY_TURNS,
-            Stands::ByUrl => choice.slot,
+            Stands::ByTurns => decision(generation, cluster, choice, SLOT_BY_TURNS),
+            Stands::ByUrl | Stands::WhileSettled => {
+                decision(generation, cluster, choice, choice.slot)
+            }
         };
         let Some(likeness) = likeness(bytes, &self.key) else {
             return Ok(());
@@ -149,15 +161,45 @@ impl Standing {
             service: service as u32,
             pad: 0,
         };
-        let decision = Decision {
-            generation,
-            pool: choice.pool as u32,
-            slot,
-            server_port: choice.server_port.to_be_bytes(),
-            care: cluster.care(choice.pool).bits(),
-            pad: 0,
-        };
+        if cluster.stands(choice.pool) == Stands::WhileSettled {
+            return self.settle(&key, decision, cluster, health, vip.port(), choice);
+        }
         self.maps.decisions.put(&key, &decision, Update::Any)
+    }
+
+    /// The policy hears how often the decision has been used, and says for how long the
+    /// next one stands, if it does.
+    fn settle(
+        &self,
+        key: &DecisionKey,
+        mut decision: Decision,
+        cluster: &Cluster,
+        health: &Health,
+        port: u16,
+        choice: &Choice,
+    ) -> io::Result<()> {
+        let now_ns = clock::monotonic().as_nanos() as u64;
+        if let Some(before) = self.maps.decisions.get(key)? {
+            let time = Duration::from_nanos(now_ns.saturating_sub(before.since_ns));
+            cluster.settled_took(choice, before.placed, time);
+        }
+        let Some(settled) = cluster.settled(health, port, choice) else {
+            // One that still stands does so for the backends that it names.
+            return Ok(());
+        };
+        decision.since_ns = now_ns;
+        decision.until_ns = now_ns + settled.lasts.as_nanos() as u64;
+        decision.most_us = settled.most_us.try_into().unwrap_or(i64::MAX);
+        decision.charge_us = settled.charge_us;
+        decision.move_us = settled.move_us;
+        let others = (settled.backends().iter())
+            .filter(|id| u32::from(id.0) != choice.slot)
+            .filter_map(|&id| cluster.choice(choice.pool, id, choice.placed));
+        for (other, place) in others.zip(&mut decision.others) {
+            *place = turn(&other);
+            decision.others_count += 1;
+        }
+        self.maps.decisions.put(key, &decision, Update::Any)
     }
 
     fn rules(&self, valid_until_ns: u64, epoch_floor: u32) -> Rules {
@@ -185,12 +227,28 @@ fn order(cluster: &Cluster, pool: usize, backends: &Backends) -> Vec<Turn> {
     (0..length)
         .filter_map(|_| policy::place(&mut *policy, Duration::ZERO, &request, backends))
         .filter_map(|chosen| cluster.choice(pool, chosen, Placed::unnoticed(request)))
-        .map(|choice| Turn {
-            slot: choice.slot,
-            server_port: choice.server_port.to_be_bytes(),
-            pad: 0,
-        })
+        .map(|choice| turn(&choice))
         .collect()
+}
+
+fn turn(choice: &Choice) -> Turn {
+    Turn {
+        slot: choice.slot,
+        server_port: choice.server_port.to_be_bytes(),
+        pad: 0,
+    }
+}
+
+/// A decision that stands until the generation ends.
+fn decision(generation: u32, cluster: &Cluster, choice: &Choice, slot: u32) -> Decision {
+    Decision {
+        generation,
+        pool: choice.pool as u32,
+        slot,
+        server_port: choice.server_port.to_be_bytes(),
+        care: cluster.care(choice.pool).bits(),
+        ..Decision::zeroed()
+    }
 }
 
 fn gcd(a: u64, b: u64) -> u64 {

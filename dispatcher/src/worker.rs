@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
-use trapeze_core::head::{self, Expected, Inspection};
+use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Action, Answer, Arrived, Body, Bounds, Intake, Looked, Outcome};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
@@ -23,7 +23,7 @@ use trapeze_core::wire::meta::{self, Binding, Kind, Meta, Refusal};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_core::wire::{geneve, ipv4};
-use trapeze_datapath::abi::{ENCAP_LEN, GENEVE_PORT};
+use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
@@ -33,7 +33,7 @@ use crate::cluster::{Choice, Cluster, Decision};
 use crate::farewell;
 use crate::handoff::Waitings;
 use crate::health;
-use crate::look::{Extent, Found, Look};
+use crate::look::{Extent, Found, Later, Look};
 use crate::records::{Assignment, Record};
 use crate::{Shared, v4};
 
@@ -118,6 +118,8 @@ impl Worker {
             // In this order: a decision by an older configuration must not stand.
             self.state.decisions = self.state.shared.standing.generation();
             self.state.follow_reload();
+            // Decisions are to know what the answers until now have told.
+            self.state.shared.hear_finished(&self.state.cluster)?;
             let now = clock::monotonic();
             for index in 0..count {
                 let (datagram, from) = self.socket.datagram(index);
@@ -194,6 +196,19 @@ impl Before {
             _ => None,
         }
     }
+}
+
+/// What has waited here says what the client had acknowledged when it came. The data path
+/// has told the owner more since, and TCP takes nothing whose acknowledgement is too old
+/// (RFC 5961 §5.2). The segment that starts the owner's connection says where that begins.
+fn as_heard(mut segment: Segment, record: &Record) -> Segment {
+    let header = &mut segment.header;
+    let starts = ClientSeq::new(header.seq) == record.isns.client + 1;
+    if !starts && ServerSeq::new(header.ack).before(record.heard) {
+        header.ack = record.heard.raw();
+        header.window = record.window;
+    }
+    segment
 }
 
 /// RFC 9110 §9.2.2.
@@ -306,13 +321,12 @@ impl State {
         self.act();
     }
 
-    /// Gives a packet to the intake; `later` says what starts at its flow's boundary, if
-    /// the flow has an owner.
+    /// Gives a packet to the intake; `later` if its flow has an owner.
     fn take(
         &mut self,
         now: Duration,
         arrived: &Arrived<'_>,
-        later: Option<Expected>,
+        later: Option<Later>,
     ) -> Outcome<Found> {
         let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
         let mut look = Look {
@@ -398,8 +412,8 @@ impl State {
     ) {
         let end = ServerSeq::new(arrived.header.ack);
         match (self.shared.records).take_request_back(&arrived.key, meta.epoch, start, end) {
-            Ok(true) => {}
-            Ok(false) => return self.count("late-refusals"),
+            Ok(Some(vacated)) => self.tell(vacated.finished),
+            Ok(None) => return self.count("late-refusals"),
             Err(_) => return self.count("record-failures"),
         }
         let request = Meta {
@@ -473,9 +487,13 @@ impl State {
         cluster.lost(record.pool, &record.request, record.slot);
         let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
         let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
-        if let Looked::Done(decision) | Looked::Cut(decision, _) =
-            cluster.look(health, arrived.key.vip, arrived.key.client, &inspection)
-        {
+        if let Looked::Done(decision) | Looked::Cut(decision, _) = cluster.look(
+            health,
+            arrived.key.vip,
+            arrived.key.client,
+            None,
+            &inspection,
+        ) {
             return decision;
         }
         // Only the first part of a longer head came back: its pool is known.
@@ -484,6 +502,13 @@ impl State {
         match cluster.choose(health, record.pool, port, record.request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
+        }
+    }
+
+    /// Policies hear of requests of which the data path will not tell.
+    fn tell(&self, finished: impl IntoIterator<Item = Finished>) {
+        for finished in finished {
+            self.cluster.finished(&self.shared.health, &finished);
         }
     }
 
@@ -542,10 +567,17 @@ impl State {
             },
         };
         match self.shared.records.assign(&assignment) {
-            Ok(record) => Some(record),
+            Ok(assigned) => {
+                self.tell(assigned.finished);
+                if !assigned.is_new {
+                    self.cluster.not_taken(choice);
+                }
+                Some(assigned.record)
+            }
             Err(_) => {
                 // The table is full: limits.flows.
                 self.count("table-full");
+                self.cluster.not_taken(choice);
                 self.intake
                     .answer(now, arrived, Answer::ServiceUnavailable, Body::Full);
                 None
@@ -631,9 +663,9 @@ impl State {
                     self.to_clients
                         .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
                 }
-                Action::ToBackend { key, segment } => self.send_to_backend(&key, &segment, None),
+                Action::ToBackend { key, segment } => self.send_to_backend(&key, segment, None),
                 Action::Probe { key, segment } => {
-                    self.send_to_backend(&key, &segment, Some(Kind::Probe))
+                    self.send_to_backend(&key, segment, Some(Kind::Probe))
                 }
                 Action::Acknowledge { key, seq } => self.acknowledge(&key, seq),
                 Action::Reading {
@@ -647,14 +679,21 @@ impl State {
                     let assigned = known.is_some_and(|r| r.isns == isns && r.has_backend());
                     if self.intake.is_reading(&key) && assigned {
                         self.intake.forget(&key);
-                    } else if self.shared.records.read_on(&key, isns, handshake).is_err() {
-                        self.count("table-full");
-                        self.intake.forget(&key);
+                    } else {
+                        match self.shared.records.read_on(&key, isns, handshake) {
+                            Ok(finished) => self.tell(finished),
+                            Err(_) => {
+                                self.count("table-full");
+                                self.intake.forget(&key);
+                            }
+                        }
                     }
                 }
                 Action::Keep(kept) => self.share(kept),
                 Action::Stay { key } => {
-                    self.waiting.end(&key);
+                    if let Some(waiting) = self.waiting.end(&key) {
+                        self.not_moved(&waiting.target);
+                    }
                     if self.shared.records.stay(&key).is_err() {
                         self.count("record-failures");
                     }
@@ -666,7 +705,7 @@ impl State {
         }
     }
 
-    fn send_to_backend(&mut self, key: &FlowKey, segment: &Segment, kind: Option<Kind>) {
+    fn send_to_backend(&mut self, key: &FlowKey, segment: Segment, kind: Option<Kind>) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
@@ -680,7 +719,7 @@ impl State {
         if kind.is_none() {
             self.note_end(key, segment.header.flags);
         }
-        let packet = segment.to_packet();
+        let packet = as_heard(segment, &record).to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
     }
@@ -700,7 +739,7 @@ impl State {
                 ..Header::default()
             },
         );
-        self.send_to_backend(key, &segment, None);
+        self.send_to_backend(key, segment, None);
     }
 
     /// The owner's address, and its option as `change` makes it.

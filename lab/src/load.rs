@@ -68,6 +68,22 @@ pub struct Errors {
     pub timeout: u64,
 }
 
+/// Lets a host use a port again that it has just used, for loads with a connection
+/// for each request. Each end of theirs that comes from the client blocks a port for
+/// a minute else: beyond 470 a second the kernel soon looks for ports most of the
+/// time. A second is enough where there are timestamps (RFC 6191).
+///
+/// # Errors
+/// The kernel does not let us.
+pub fn reuse_ports(host: &HostHandle) -> Result<()> {
+    let set = |name: &str, value: &str| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value);
+    netns::inside(host.namespace(), || {
+        set("tcp_tw_reuse", "1")?;
+        set("ip_local_port_range", "1024 65535")
+    })
+    .with_context(|| format!("cannot set how {} uses its ports", host.name()))
+}
+
 /// wrk on a host.
 pub struct Client {
     host: HostHandle,
@@ -90,23 +106,6 @@ impl Client {
             program: program::find("wrk")?,
             script,
         })
-    }
-
-    /// Lets the host use a port again that it has just used, for loads with a connection
-    /// for each request. Each end of theirs that comes from the client blocks a port for
-    /// a minute else: beyond 470 a second the kernel soon looks for ports most of the
-    /// time. A second is enough where there are timestamps (RFC 6191).
-    ///
-    /// # Errors
-    /// The kernel does not let us.
-    pub fn reuse_ports(&self) -> Result<()> {
-        let set =
-            |name: &str, value: &str| std::fs::write(format!("/proc/sys/net/ipv4/{name}"), value);
-        netns::inside(self.host.namespace(), || {
-            set("tcp_tw_reuse", "1")?;
-            set("ip_local_port_range", "1024 65535")
-        })
-        .with_context(|| format!("cannot set how {} uses its ports", self.host.name()))
     }
 
     /// Makes the load, to its end. One thread of wrk: it must leave the servers

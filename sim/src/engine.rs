@@ -85,15 +85,31 @@ pub struct Span {
     pub warmup: u64,
     /// Simulated time until the end.
     pub most_ns: u64,
+    /// When a workload that ends is over.
+    pub until: Until,
+}
+
+/// When a workload that ends is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Until {
+    /// With the last answer.
+    LastAnswer,
+    /// When one of its users has nothing left to ask, unless hardly anything has been
+    /// counted by then. The cluster runs empty from there on: how long the longest of a
+    /// handful of queues is says nothing about throughput.
+    UserWithoutRequest,
 }
 
 impl Span {
-    /// So many requests, of which the first fifth does not count.
+    /// So many requests, of which the first fifth does not count; if the workload ends
+    /// with them, neither do those that come when the first users have no more.
     pub fn requests(requests: u64) -> Self {
         Span {
             requests,
             warmup: requests / 5,
             most_ns: u64::MAX,
+            until: Until::UserWithoutRequest,
         }
     }
 
@@ -103,6 +119,7 @@ impl Span {
             requests: u64::MAX,
             warmup: 0,
             most_ns: seconds * 1_000_000_000,
+            until: Until::LastAnswer,
         }
     }
 }
@@ -191,6 +208,8 @@ struct Engine<'a> {
     free: Vec<u32>,
     requests: Vec<Request>,
     tally: Tally,
+    /// Whether the workload has no more to ask.
+    at_end: bool,
     done: Vec<u32>,
 }
 
@@ -262,6 +281,7 @@ impl<'a> Engine<'a> {
             now: 0,
             agenda: Agenda::default(),
             tally: Tally::new(run.span, &stations, map.backends),
+            at_end: false,
             stations,
             map,
             caches: vec![cache; map.backends],
@@ -306,7 +326,7 @@ impl<'a> Engine<'a> {
                 Event::Tick { station, version } => self.tick(station, version),
             }
             let answered = self.tally.answered();
-            if answered >= run.span.requests {
+            if self.is_over(&run.span) {
                 break;
             }
             if answered >= seen + WATCH_EVERY {
@@ -325,6 +345,13 @@ impl<'a> Engine<'a> {
         )
     }
 
+    fn is_over(&self, span: &Span) -> bool {
+        let counted = self.tally.answered().saturating_sub(span.warmup);
+        let runs_empty = self.at_end && counted > 4 * self.slots.len() as u64;
+        self.tally.answered() >= span.requests
+            || (runs_empty && span.until == Until::UserWithoutRequest)
+    }
+
     /// The integral of unfinished requests over time, for each backend.
     fn outstanding_ns(&self) -> Vec<f64> {
         (0..self.map.backends)
@@ -340,6 +367,7 @@ impl<'a> Engine<'a> {
 
     fn next_of_user(&mut self, user: u32) {
         let Some(ask) = self.source.next(user) else {
+            self.at_end = true;
             return self.leave(user);
         };
         let slot = &mut self.slots[user as usize];

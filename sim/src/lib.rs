@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod batch;
+mod bound;
 mod cache;
 mod dist;
 mod engine;
@@ -22,8 +23,9 @@ pub mod trace;
 pub mod workload;
 
 pub use batch::run_all;
+pub use bound::{Bound, Limit};
 pub use cache::Replacement;
-pub use engine::{Decides, Entrant, Run, Span};
+pub use engine::{Decides, Entrant, Run, Span, Until};
 pub use hardware::{Backend, Change, Clients, Condition, Disk, Dispatcher, Hardware};
 pub use outcome::{Busy, Outcome};
 pub use station::Discipline;

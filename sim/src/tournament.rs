@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::engine::{Entrant, Run, Span};
+use crate::engine::{Entrant, Run, Span, Until};
 use crate::hardware::Hardware;
 use crate::outcome::Outcome;
 use crate::trace::Trace;
@@ -35,7 +35,7 @@ pub struct Standing {
 
 /// Requests of a backend before counting, and then.
 const WARMUP: u64 = 30_000;
-const COUNTED: u64 = 20_000;
+const COUNTED: u64 = 50_000;
 
 impl Round {
     /// Those of the synthetic workloads.
@@ -58,6 +58,7 @@ impl Round {
                         requests: backends as u64 * (WARMUP + COUNTED),
                         warmup: backends as u64 * WARMUP,
                         most_ns: u64::MAX,
+                        until: Until::UserWithoutRequest,
                     },
                 }
             })

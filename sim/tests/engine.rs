@@ -6,7 +6,9 @@ use trapeze_sim::trace::{Reading, Record, Trace};
 use trapeze_sim::workload::{
     self, Content, Kind, Object, Pace, Recorded, RecordedOptions, Workload, Zipf,
 };
-use trapeze_sim::{Change, Condition, Decides, Entrant, Hardware, Outcome, Replacement, Run, Span};
+use trapeze_sim::{
+    Change, Condition, Decides, Entrant, Hardware, Outcome, Replacement, Run, Span, Until,
+};
 
 fn entrants() -> impl Strategy<Value = Entrant> {
     let decides = [Decides::Requests, Decides::Connections, Decides::Blindly];
@@ -118,7 +120,7 @@ proptest! {
             ..RecordedOptions::default()
         };
         let workload = Recorded::new("made up", trace, options);
-        let span = Span { requests: u64::MAX, warmup: 0, most_ns: u64::MAX };
+        let span = Span { requests: u64::MAX, warmup: 0, most_ns: u64::MAX, until: Until::LastAnswer };
         let run = Run { hardware: &hardware, workload: &workload, entrant: &entrant, span, seed };
         let outcome = run.go();
         prop_assert_eq!(outcome.requests, workload.requests().unwrap());
@@ -143,6 +145,61 @@ proptest! {
         }
         prop_assert_eq!(run.go(), outcome);
     }
+}
+
+/// Neither hears of the other. What one has had read, the other finds at home.
+#[test]
+fn two_dispatchers_with_rent_meet_at_objects_homes() {
+    let workload = Zipf::like_ibm(1);
+    let hardware = Hardware {
+        dispatchers: 2,
+        ..Hardware::lard98()
+    };
+    let [rent, hrw, lard_r] = [PolicyKind::Rent, PolicyKind::Hrw, PolicyKind::LardR].map(|kind| {
+        let entrant = &Entrant::of(kind);
+        let span = Span::requests(200_000);
+        let run = Run {
+            hardware: &hardware,
+            workload: &workload,
+            entrant,
+            span,
+            seed: 1,
+        };
+        run.go().requests_per_second
+    });
+    assert!(rent > 0.85 * hrw, "{rent} {hrw}");
+    assert!(rent > 1.1 * lard_r, "{rent} {lard_r}");
+}
+
+/// Eight users; the first that has nothing to ask ends it, if enough has been counted.
+#[test]
+fn what_is_asked_when_users_have_gone_does_not_count() {
+    let hardware = Hardware::lard98().with_backends(2);
+    let counted = |users, until| {
+        let options = RecordedOptions {
+            pace: Pace::Users(users),
+            ..RecordedOptions::default()
+        };
+        let workload = Recorded::new("made up", trace(400, 1), options);
+        let span = Span {
+            until,
+            warmup: 0,
+            ..Span::requests(400)
+        };
+        let entrant = &Entrant::of(PolicyKind::Hrw);
+        Run {
+            hardware: &hardware,
+            workload: &workload,
+            entrant,
+            span,
+            seed: 1,
+        }
+        .go()
+        .requests
+    };
+    assert_eq!(counted(8, Until::UserWithoutRequest), 393);
+    assert_eq!(counted(8, Until::LastAnswer), 400);
+    assert_eq!(counted(200, Until::UserWithoutRequest), 400);
 }
 
 /// So many requests for forty files and two programs, a millisecond apart.
@@ -318,6 +375,7 @@ fn one_user_sees_the_sum_of_costs() {
             requests: 101,
             warmup: 1,
             most_ns: u64::MAX,
+            until: Until::LastAnswer,
         },
         seed: 1,
     }

@@ -4,7 +4,7 @@
 use trapeze_core::config::{PolicyConfig, PolicyKind};
 use trapeze_core::policy::XlardRParameters;
 use trapeze_sim::workload::{Surge, WebBench, Workload, Zipf};
-use trapeze_sim::{Decides, Entrant, Hardware, Outcome, Replacement, Run, Span, run_all};
+use trapeze_sim::{Decides, Entrant, Hardware, Outcome, Replacement, Run, Span, Until, run_all};
 
 fn go(hardware: &Hardware, workload: &dyn Workload, entrant: &Entrant, span: Span) -> Outcome {
     Run {
@@ -88,6 +88,7 @@ fn rate(backends: usize, workload: &WebBench, entrant: &Entrant) -> f64 {
         requests: backends as u64 * 45_000,
         warmup: backends as u64 * 30_000,
         most_ns: u64::MAX,
+        until: Until::LastAnswer,
     };
     let hardware = Hardware::lvscad07().with_backends(backends);
     go(&hardware, workload, entrant, span).requests_per_second
@@ -176,6 +177,7 @@ fn on_ibms_trace_lard_r_is_about_twice_as_fast() {
         requests: 320_000,
         warmup: 160_000,
         most_ns: u64::MAX,
+        until: Until::LastAnswer,
     };
     let run = |entrant: &Entrant| go(&hardware, &workload, entrant, span).requests_per_second;
     let factor =
@@ -192,6 +194,7 @@ fn lard_r_gains_a_factor_of_two_to_four_on_a_trace_larger_than_memory() {
         requests: 400_000,
         warmup: 240_000,
         most_ns: u64::MAX,
+        until: Until::LastAnswer,
     };
     let run = |entrant: &Entrant| go(&hardware, &workload, entrant, span);
     let wrr = run(&Entrant::of(PolicyKind::LeastConnections));

@@ -41,7 +41,8 @@ impl Cluster {
         }
     }
 
-    /// As configured: `text` has everything but the nodes.
+    /// As configured: `text` has everything but the nodes. Its pools take turns, so that
+    /// tests can count, unless they name another policy.
     pub fn configured(
         test: &str,
         backends: u8,
@@ -59,8 +60,9 @@ impl Cluster {
         Self::configured(test, 3, text, |_| {})
     }
 
-    /// As configured in a whole file.
+    /// As configured in a whole file; pools as in [`Self::configured`].
     pub fn configured_whole(test: &str, text: &str, change: impl FnOnce(&mut Options)) -> Self {
+        let text = taking_turns(text);
         let directory = tempfile::tempdir().expect("a temporary directory");
         let path = directory.path().join("trapeze.toml");
         std::fs::write(&path, text).expect("a temporary file");
@@ -334,6 +336,21 @@ impl Deref for Cluster {
         &self.lab
     }
 }
+
+/// The same configuration, in which pools that name no policy take turns.
+pub fn taking_turns(text: &str) -> String {
+    const POOL: &str = "[[pool]]\n";
+    let (start, pools) = text.split_once(POOL).unwrap_or((text, ""));
+    let pools = pools.split(POOL).filter(|pool| !pool.is_empty());
+    pools.fold(start.to_owned(), |text, pool| {
+        let (own, _) = pool.split_once("\n[").unwrap_or((pool, ""));
+        let names_one = own.lines().any(|line| line.starts_with("policy"));
+        let policy = if names_one { "" } else { TURNS };
+        text + POOL + policy + pool
+    })
+}
+
+const TURNS: &str = "policy = \"round-robin\"\n";
 
 /// Waits until `look` finds something, within [`PATIENCE`].
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {

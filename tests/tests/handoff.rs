@@ -50,7 +50,9 @@ fn every_request_of_a_connection_has_its_own_backend() {
     // Each document's first request asks the daemon, and no other.
     assert!(d1.of("to-daemon") <= 8, "{d1:?}");
     assert!(d1.of("moved") >= requests as u64 - 8, "{d1:?}");
-    assert_eq!(agents.of("rebuilt"), requests as u64, "each runs once");
+    let taken = agents.of("rebuilt") + agents.of("resumed");
+    assert_eq!(taken, requests as u64, "each runs once");
+    assert!(agents.of("resumed") >= requests as u64 - 8, "{agents:?}");
     assert_eq!(agents.of("ghost") + agents.of("refused"), 0, "{agents:?}");
 }
 
@@ -304,10 +306,6 @@ fn servers_may_reload_under_load() {
                 assert!(hup.unwrap().success());
             }
         });
-    });
-    until("the daemon says that servers have closed", || {
-        let vacated = cluster.daemon().counters.get("vacated").copied();
-        vacated.filter(|&count| count > 0)
     });
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use trapeze_lab::Process;
-use trapeze_tests::{Cluster, Connection, until};
+use trapeze_tests::{Cluster, Connection, Counts, until};
 
 fn site(policy: &str, backends: &str) -> String {
     format!(
@@ -66,6 +66,59 @@ fn a_policy_that_looks_at_loads_is_asked_each_time() {
     let cluster = Cluster::configured("asked", 2, &site, |_| {});
     shares(&cluster, 10, "/1k");
     assert_eq!(cluster.dispatcher().of("decided"), 0);
+}
+
+/// The policy of a pool that says nothing: it looks at loads, and is asked for what it
+/// is not sure of.
+#[test]
+fn what_the_default_policy_calls_settled_stands() {
+    let site = site("rent", r#""b1", "b2""#).replace("policy = \"rent\"\n", "");
+    let cluster = Cluster::configured("settled", 2, &site, |_| {});
+    until("answers have told where it is", || {
+        shares(&cluster, 5, "/1k");
+        (cluster.dispatcher().of("decided") > 0).then_some(())
+    });
+    let before = cluster.dispatcher();
+    shares(&cluster, 200, "/1k");
+    let after = cluster.dispatcher();
+    let [asked, decided] = ["to-daemon", "decided"].map(|of| after.of(of) - before.of(of));
+    assert_eq!(asked + decided, 200);
+    // One every two seconds, and what comes before its answer.
+    assert!(decided >= 150, "{decided} of 200");
+    assert_eq!(cluster.agents().of("refused"), 0);
+}
+
+/// So it does for the later requests of a connection, wherever they go; and all that
+/// they are charged is taken back.
+#[test]
+fn what_is_settled_stands_for_later_requests() {
+    let site = site("rent", r#""b1", "b2""#);
+    let cluster = Cluster::configured("later", 2, &site, |_| {});
+    until("answers have told where it is", || {
+        shares(&cluster, 5, "/1k");
+        (cluster.dispatcher().of("decided") > 0).then_some(())
+    });
+    let before = cluster.dispatcher();
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        for number in 0..200 {
+            client.ask(["/1k", "/10k"][number / 8 % 2]).ok();
+        }
+        client.finish().expect_end();
+    });
+    let after = cluster.dispatcher();
+    let placed = |counts: &Counts| ["decided", "stayed", "moved"].map(|of| counts.of(of));
+    let placed = [&before, &after].map(|counts| placed(counts).iter().sum::<u64>());
+    let later = placed[1] - placed[0];
+    assert!((100..=200).contains(&later), "{later} of 200");
+    let loads = || [0, 1].map(|slot| cluster.dispatcher_maps().loads.get(&slot).unwrap().unwrap());
+    assert_eq!(
+        loads().map(|load| load.stood).iter().sum::<u64>(),
+        placed[1]
+    );
+    until("nothing is left of the charges", || {
+        (loads().iter().all(|load| load.cost_us == 0)).then_some(())
+    });
 }
 
 #[test]

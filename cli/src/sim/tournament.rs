@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
-use trapeze_sim::Run;
 use trapeze_sim::tournament::{Round, Standing, standings};
+use trapeze_sim::{Bound, Run};
 
 use super::setup;
 use crate::output::Output;
@@ -41,6 +41,9 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     rounds: Vec<String>,
+    /// What no policy can exceed, of the best policy's throughput.
+    bound_of_best: Vec<Option<f64>>,
+    bounds: Vec<Option<Bound>>,
     standings: Vec<Standing>,
 }
 
@@ -60,8 +63,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .flat_map(|round| entrants.iter().map(|entrant| round.run(entrant, args.seed)))
         .collect();
     let outcomes = setup::go(&runs, setup::threads(args.threads));
+    let bounds: Vec<Option<Bound>> = (runs.chunks(entrants.len()))
+        .map(|round| Bound::of(&round[0]))
+        .collect();
+    let best = outcomes.chunks(entrants.len()).map(|round| {
+        round
+            .iter()
+            .fold(1e-9, |b: f64, o| b.max(o.requests_per_second))
+    });
     args.output.one(&Report {
         rounds: rounds.iter().map(|round| round.name.clone()).collect(),
+        bound_of_best: (bounds.iter().zip(best))
+            .map(|(bound, best)| Some(bound.as_ref()?.requests_per_second / best))
+            .collect(),
+        bounds,
         standings: standings(&entrants, &outcomes),
     })
 }
@@ -89,6 +104,11 @@ impl fmt::Display for Report {
             }
             writeln!(f)?;
         }
-        Ok(())
+        write!(f, "  {:width$}               ", "no policy above")?;
+        for (bound, round) in self.bound_of_best.iter().zip(&self.rounds) {
+            let cell = bound.map_or_else(|| "-".to_owned(), |bound| format!("{bound:.3}"));
+            write!(f, "  {cell:>width$}", width = round.len().max(8))?;
+        }
+        writeln!(f)
     }
 }

@@ -230,6 +230,7 @@ fn read_pools<'s>(
             let costs = read_costs(&mut section);
             let handoff = section.optional("handoff", value::handoff);
             let survive_close = section.optional("survive_close", value::boolean);
+            let park = section.optional("park", value::boolean);
             let listed = section.required("backends", "[\"b1\"]", |v| {
                 v.as_array().ok_or_else(|| "expected an array such as [\"b1\", \"b2\"]".to_owned())
             });
@@ -257,6 +258,7 @@ fn read_pools<'s>(
                 costs,
                 handoff: value_or(handoff, Handoff::default()),
                 survive_close: value_or(survive_close, true),
+                park: value_or(park, true),
                 members,
             }
         })

@@ -15,13 +15,13 @@ pub(super) fn read_policy(pool: &mut Section<'_>) -> PolicyConfig {
             let kind = table.required("name", "\"lard\"", value::policy);
             // Whose keys they are is not known.
             let Some(kind) = kind else {
-                return PolicyKind::RoundRobin.into();
+                return PolicyKind::default().into();
             };
             let config = read_parameters(kind.into_inner(), &mut table);
             table.finish();
             config
         }
-        None => PolicyKind::RoundRobin.into(),
+        None => PolicyKind::default().into(),
     }
 }
 

@@ -100,7 +100,7 @@ impl From<PolicyKind> for PolicyConfig {
 }
 
 /// Which policy, without parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum PolicyKind {
     /// `round-robin`.
     RoundRobin,
@@ -132,7 +132,8 @@ pub enum PolicyKind {
     TwoChoices,
     /// `ewma`.
     Ewma,
-    /// `rent`.
+    /// `rent`, where a pool says nothing.
+    #[default]
     Rent,
 }
 

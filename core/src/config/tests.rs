@@ -231,6 +231,15 @@ fn first_pool(how: &str) -> Pool {
 }
 
 #[test]
+fn a_pool_that_says_nothing_has_the_default_policy() {
+    let lines = EXAMPLE.lines();
+    let silent = lines.filter(|line| !line.starts_with("policy = "));
+    let text: String = silent.map(|line| format!("{line}\n")).collect();
+    let config = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    assert_eq!(config.pools[0].policy, PolicyKind::Rent.into());
+}
+
+#[test]
 fn every_policy_has_a_short_form_with_defaults_and_a_long_one() {
     for kind in PolicyKind::ALL {
         let name = kind.name();

@@ -151,8 +151,10 @@ pub(super) fn segments_ahead(
 ///
 /// Only the one that starts the connection has timestamps. A retransmission of the
 /// client's may have overtaken it and started the connection with a later clock; the
-/// others would be refused by that one's (PAWS, RFC 7323 §5.3), for ever. Linux takes
-/// segments without (against RFC 7323 §3.2), and every backend is Linux.
+/// others would be refused by that one's (PAWS, RFC 7323 §5.3), for ever. So would all of
+/// a later request that stays with its owner: what the client has said to that one while
+/// the request waited here has a later clock. Linux takes segments without (against RFC
+/// 7323 §3.2), and every backend is Linux.
 fn segments(
     connection: &Connection,
     start: usize,
@@ -171,7 +173,7 @@ fn segments(
         let at = start + number * mss;
         let seq = connection.start() + at as u32;
         let mut segment = connection.segment_to_backend(seq, flags, piece.to_vec());
-        if at > 0 {
+        if at > 0 || connection.later {
             segment.header.options.timestamps = None;
         }
         segment

@@ -20,10 +20,12 @@ mod server;
 use std::time::Duration;
 
 use super::objects::Objects;
-use super::{BackendId, Backends, Candidate, Finished, Memory, Policy, Request, hrw};
+use super::{
+    BackendId, Backends, Candidate, Finished, Memory, Policy, Request, Settled, Stands, hrw,
+};
 use crate::config::PolicyKind;
 use ages::Age;
-use costs::Costs;
+use costs::{Costs, Mean};
 use known::Known;
 use server::{History, Pool, Server, sixth};
 
@@ -53,6 +55,9 @@ pub(super) struct Rent {
     pool: Pool,
     costs: Costs,
     disks: Disks,
+    /// How often an object without a known copy was in the memory of its home all the
+    /// same: other dispatchers have it there.
+    homes: Mean,
     /// So many placements later `disks` is worked out again.
     refresh_in: usize,
     /// The backends whose weights `servers` have.
@@ -110,6 +115,7 @@ impl Rent {
                 turnover: 0.0,
             },
             costs,
+            homes: Mean::default(),
             refresh_in: 0,
             weighed: 0,
         }
@@ -163,7 +169,7 @@ impl Rent {
     /// as on a backend of mean weight.
     fn price(&self, terms: &Terms<'_>, c: &Candidate, chance: f64) -> f64 {
         let server = self.server(c.id);
-        let scale = server.scale;
+        let scale = f64::from(server.scale);
         let mut us = scale * server.processor_us(c);
         if terms.current.is_some_and(|current| current != c.id) {
             us += terms.handoff_us;
@@ -173,11 +179,11 @@ impl Rent {
         }
         let queue_us = scale * server.disk_us(c, terms.now_us, terms.mean_us);
         // Lifetimes until it is asked for again.
-        let idle = terms.gap_us * server.turnover;
+        let idle = terms.gap_us * f64::from(server.turnover);
         let gone_by_then = sixth(idle).min(1.0);
         // Reads that a disk with nothing to do makes later cost nobody anything.
         let busy = (terms.busy * (queue_us + terms.mean_us)).min(1.0);
-        let rent = terms.kib * server.rent_us * idle.min(1.0);
+        let rent = terms.kib * f64::from(server.rent_us) * idle.min(1.0);
         us + (1.0 - chance) * terms.share * (1.0 + terms.queue * queue_us)
             + busy * (rent + gone_by_then * terms.read)
     }
@@ -186,6 +192,26 @@ impl Rent {
     fn price_with_copies(&self, terms: &Terms<'_>, c: &Candidate) -> f64 {
         let chance = chance(terms.known, c.id, self.server(c.id), terms.turn_us);
         self.price(terms, c, chance)
+    }
+
+    /// Where other dispatchers look for an object first: at the price that follows from
+    /// how often they have been met there, if they have been at all.
+    fn offer_home(
+        &self,
+        least: &mut Least,
+        request: &Request,
+        terms: &Terms<'_>,
+        backends: &Backends,
+    ) {
+        let Some(chance) = self.homes.get().filter(|&chance| chance > MET) else {
+            return;
+        };
+        let home = hrw::winner(request.object, backends.open().iter());
+        if let Some(home) = home.filter(|home| terms.known.position(home.id).is_none()) {
+            // A copy elsewhere would be another one.
+            let spared = chance * terms.share * (1.0 + QUEUE);
+            least.offer(self.price(terms, home, chance) - spared, home.id);
+        }
     }
 
     fn server(&self, id: BackendId) -> &Server {
@@ -208,7 +234,7 @@ impl Rent {
             let mean = backends.weight_total() as f64 / backends.open().len().max(1) as f64;
             for c in backends.open() {
                 self.grow(c.id);
-                self.servers[c.id.index()].scale = mean / f64::from(c.weight);
+                self.servers[c.id.index()].scale = (mean / f64::from(c.weight)) as f32;
             }
         }
         if self.refresh_in > 0 {
@@ -222,7 +248,7 @@ impl Rent {
             let server = self.server(c.id);
             queues_us += server.disk_us(c, micros(now), read_us);
             if server.turnover > 0.0 {
-                turnovers += server.turnover;
+                turnovers += f64::from(server.turnover);
                 turning += 1.0;
             }
         }
@@ -254,19 +280,27 @@ impl Policy for Rent {
         let nothing = Known::default();
         let terms = self.terms(now, request, known.unwrap_or(&nothing), backends);
         let mut least = Least::default();
-        match terms.known.spread {
-            true => (backends.open().iter())
-                .for_each(|c| least.offer(self.price_with_copies(&terms, c), c.id)),
-            false => {
-                // A copy makes it cheaper only.
+        if terms.known.is_spread() {
+            for c in backends.open() {
+                least.offer(self.price_with_copies(&terms, c), c.id);
+            }
+        } else {
+            let mut surest = 0.0f64;
+            for &id in terms.known.ids() {
+                if let Some(c) = backends.get_open(BackendId(id)) {
+                    let chance = chance(terms.known, c.id, self.server(c.id), terms.turn_us);
+                    least.offer(self.price(&terms, c, chance), c.id);
+                    surest = surest.max(chance);
+                }
+            }
+            // Where there is no copy its share of a read is paid at least.
+            if surest < SURE || least.price >= terms.share {
                 for c in backends.open() {
                     least.offer(self.price(&terms, c, 0.0), c.id);
                 }
-                for &id in terms.known.ids() {
-                    if let Some(c) = backends.get_open(BackendId(id)) {
-                        least.offer(self.price_with_copies(&terms, c), c.id);
-                    }
-                }
+            }
+            if file && surest < SURE {
+                self.offer_home(&mut least, request, &terms, backends);
             }
         }
         let holder = least.holder?;
@@ -290,6 +324,8 @@ impl Policy for Rent {
             // What was never reported.
             history.forget_unfinished(server);
         }
+        let before_us = server.processor_us(c);
+        server.charged_us += f64::from(request.cost_us);
         if request.class.is_dynamic() {
             server.programs_us += f64::from(request.cost_us);
             return;
@@ -314,8 +350,12 @@ impl Policy for Rent {
                 known.before[at] != Age::ABSENT && server.chance(known.before[at].kib()) > 0.5
             }
             false => {
-                let (cpu_us, queue_us) = (server.processor_us(c), server.reading_us);
+                let (cpu_us, queue_us) = (before_us, server.reading_us);
                 let ordered_us = (1.0 - chance) * read_us;
+                if age == Age::ABSENT {
+                    let home = hrw::winner(request.object, backends.open().iter());
+                    known.set_home(at, home.is_some_and(|home| home.id == chosen));
+                }
                 known.begin(at, age, cpu_us + hit_us, queue_us + read_us, ordered_us);
                 server.begin_read(micros(now), known.ordered_us(at));
                 chance > 0.5
@@ -324,7 +364,7 @@ impl Policy for Rent {
         if in_memory {
             history.await_hit(server, now, hit_us);
         }
-        known.used[at] = server.clock();
+        known.used[at] = server.clock_kib;
     }
 
     fn finished(&mut self, now: Duration, finished: &Finished) {
@@ -332,10 +372,15 @@ impl Policy for Rent {
         self.grow(id);
         let server = &mut self.servers[id.index()];
         let history = &mut self.histories[id.index()];
+        server.uncharge(finished.request.cost_us);
         let began = now.saturating_sub(finished.elapsed);
         history.overtaken(server, began);
         let since = |last: Duration| micros(now.saturating_sub(last.max(began)));
-        let (since_answer_us, since_read_us) = (since(history.answered), since(history.read));
+        let since_read_us = since(history.read);
+        // Answers that nobody has told of lie in between.
+        let answers = 1.0 + f64::from(std::mem::take(&mut history.unheard));
+        let since_answer_us =
+            (micros(now.saturating_sub(history.answered)) / answers).min(micros(finished.elapsed));
         history.answered = now;
         let request = &finished.request;
         if request.class.is_dynamic() {
@@ -396,7 +441,11 @@ impl Policy for Rent {
                 self.pool.late_us += read_us;
             }
         }
-        if age != Age::ABSENT {
+        if age == Age::ABSENT {
+            if known.is_home(at) {
+                self.homes.add(f64::from(u8::from(!slow)));
+            }
+        } else {
             self.pool.ages.add(age, slow);
             history.ages.add(age, slow);
         }
@@ -407,6 +456,7 @@ impl Policy for Rent {
     fn lost(&mut self, _now: Duration, request: &Request, backend: BackendId) {
         self.grow(backend);
         let server = &mut self.servers[backend.index()];
+        server.uncharge(request.cost_us);
         if request.class.is_dynamic() {
             server.programs_us = (server.programs_us - f64::from(request.cost_us)).max(0.0);
             return;
@@ -424,6 +474,67 @@ impl Policy for Rent {
                 self.objects.remove(request.object);
             }
         }
+    }
+
+    fn stands(&self) -> Stands {
+        Stands::WhileSettled
+    }
+
+    /// What is in memory beyond doubt and will be asked for long before it leaves, goes
+    /// where it is: to any of its copies, as long as that one's processor has less before
+    /// it than the mean twice, and a read.
+    fn settled(
+        &mut self,
+        now: Duration,
+        request: &Request,
+        backends: &Backends,
+        chosen: BackendId,
+    ) -> Option<Settled> {
+        let known = self.objects.get(request.object)?;
+        if request.class.is_dynamic() || known.bytes == 0 {
+            return None;
+        }
+        let lifetimes = known.gap_us(now)? * self.disks.turnover;
+        let is_there = |id: BackendId| {
+            let server = self.server(id);
+            let age_kib = known.settled_age_kib(known.position(id)?, server)?;
+            (server.chance(age_kib) > SURE && backends.get_open(id).is_some()).then_some(())
+        };
+        is_there(chosen)?;
+        if lifetimes > OFTEN {
+            return None;
+        }
+        let lasts_us = (OFTEN / self.disks.turnover.max(1e-12)).min(micros(LASTS));
+        let count = backends.open().len().max(1) as u64;
+        let mean_us = backends.open().iter().map(|c| c.cost_us).sum::<u64>() / count;
+        let mut settled = Settled::on(
+            chosen,
+            Duration::from_micros(lasts_us as u64),
+            2 * mean_us + self.disks.read_us as u64,
+            self.costs.hit_us(known.bytes.into()) as u32,
+        );
+        settled.move_us = self.costs.handoff_us() as u32;
+        for &id in known.ids() {
+            if is_there(BackendId(id)).is_some() {
+                settled.or_on(BackendId(id));
+            }
+        }
+        if let Some(known) = self.objects.get_mut(request.object) {
+            known.settle();
+        }
+        Some(settled)
+    }
+
+    fn settled_took(&mut self, request: &Request, count: u32, time: Duration) {
+        if let Some(known) = self.objects.get_mut(request.object) {
+            known.asked_meanwhile(count, time);
+        }
+    }
+
+    fn settled_at(&mut self, backend: BackendId, count: u32) {
+        self.grow(backend);
+        let unheard = &mut self.histories[backend.index()].unheard;
+        *unheard = unheard.saturating_add(count);
     }
 
     fn memory(&self) -> Memory {
@@ -476,7 +587,7 @@ impl Least {
 fn chance(known: &Known, id: BackendId, server: &Server, turn_us: f64) -> f64 {
     match known.position(id) {
         Some(at) => server.chance(known.age_kib(at, server).into()),
-        None if known.spread => server.chance_by_turns(turn_us),
+        None if known.is_spread() => server.chance_by_turns(turn_us),
         None => 0.0,
     }
 }
@@ -493,5 +604,13 @@ const HEAD_BYTES: u32 = 512;
 /// Another copy is paid for by the requests of a lifetime: each pays this many shares, at
 /// most the whole, since not all of them will go to it.
 const LATER: f64 = 16.0;
+/// Of a copy that need not be asked after: the probability that it is in memory,
+const SURE: f64 = 0.9;
+/// and the most lifetimes between requests for it, and between questions.
+const OFTEN: f64 = 1.0 / 8.0;
+/// Nor is it longer than this: what becomes popular has to get copies.
+const LASTS: Duration = Duration::from_secs(2);
+/// Homes count when so many of their objects have been met there.
+const MET: f64 = 0.02;
 /// For what has been asked for once.
 const NEVER_US: f64 = 1e18;

@@ -1,12 +1,14 @@
 //! What holds of every policy. What each one promises is tested in a file of its
 //! own below `tests/`.
 
+mod clock;
 mod even;
 mod feedback;
 mod hrw;
 mod locality;
 mod promises;
 mod requests;
+mod settled;
 mod spread;
 mod sticky;
 

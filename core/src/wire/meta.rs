@@ -56,6 +56,8 @@ pub struct Care {
     pub head: bool,
     /// The client's connection outlives a server that closes without owing one.
     pub outlive: bool,
+    /// Its socket may wait for the flow to come back, when another backend has got it.
+    pub park: bool,
 }
 
 /// How far a server's socket has come in what it sends.
@@ -437,12 +439,16 @@ const ECN: u8 = 8;
 const FOLLOW: u8 = 16;
 const HEAD: u8 = 32;
 const OUTLIVE: u8 = 64;
+const PARK: u8 = 128;
 
 impl Care {
     /// Its bits among the TCP options, as they travel.
     pub fn bits(self) -> u8 {
         let bit = |set: bool, bit: u8| if set { bit } else { 0 };
-        bit(self.follow, FOLLOW) | bit(self.head, HEAD) | bit(self.outlive, OUTLIVE)
+        bit(self.follow, FOLLOW)
+            | bit(self.head, HEAD)
+            | bit(self.outlive, OUTLIVE)
+            | bit(self.park, PARK)
     }
 
     fn of(bits: u8) -> Self {
@@ -450,6 +456,7 @@ impl Care {
             follow: bits & FOLLOW != 0,
             head: bits & HEAD != 0,
             outlive: bits & OUTLIVE != 0,
+            park: bits & PARK != 0,
         }
     }
 }

@@ -15,7 +15,7 @@ use trapeze_datapath::abi::{
     Pod, Proof, Service, ServiceKey, SiphashKey,
 };
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests};
+use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests, FlowChanger};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::object;
 
@@ -69,6 +69,7 @@ pub struct Bench {
     pub maps: DispatcherMaps,
     pub proofs: Map<FlowKey, Proof>,
     pub finished: FinishedRequests,
+    pub changer: FlowChanger,
     _loaded: object::Loaded,
     _pins: Pins,
 }
@@ -100,6 +101,7 @@ impl Bench {
             maps: DispatcherMaps::open(pins.path()).unwrap(),
             finished: FinishedRequests::open(pins.path()).unwrap(),
             proofs: Map::from_pin(&loaded.pin("proofs")).unwrap(),
+            changer: FlowChanger::of(&loaded),
             _loaded: loaded,
             _pins: pins,
         };
@@ -163,6 +165,7 @@ impl Bench {
             active: 10,
             total: 10,
             cost_us: 7000,
+            stood: 0,
         };
         self.maps.loads.put(&SLOT, &load, Update::Any).unwrap();
     }

@@ -10,7 +10,8 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
-    MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Standing,
+    MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
+    Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -34,6 +35,7 @@ const FOLLOW: Care = Care {
     follow: true,
     head: false,
     outlive: true,
+    park: false,
 };
 
 /// A flow whose first request has been forwarded and answered.
@@ -95,21 +97,35 @@ fn put_standing(bench: &Bench, valid_until_ns: u64) {
 }
 
 fn decide(bench: &Bench, slot: u32, care: u8) {
+    decide_so(bench, &decision_for(slot, care));
+}
+
+fn decision_for(slot: u32, care: u8) -> Decision {
+    Decision {
+        generation: GENERATION,
+        pool: 6,
+        slot,
+        server_port: 8080u16.to_be_bytes(),
+        care,
+        ..Decision::zeroed()
+    }
+}
+
+fn key_of(head: &[u8]) -> DecisionKey {
+    DecisionKey {
+        likeness: likeness(head, &KEY).unwrap().get(),
+        service: SERVICE.id,
+        pad: 0,
+    }
+}
+
+fn decide_so(bench: &Bench, decision: &Decision) {
     for head in [REQUEST, HEAD] {
-        let key = DecisionKey {
-            likeness: likeness(head, &KEY).unwrap().get(),
-            service: SERVICE.id,
-            pad: 0,
-        };
-        let decision = Decision {
-            generation: GENERATION,
-            pool: 6,
-            slot,
-            server_port: 8080u16.to_be_bytes(),
-            care,
-            pad: 0,
-        };
-        (bench.maps.decisions.put(&key, &decision, Update::Any)).unwrap();
+        (bench
+            .maps
+            .decisions
+            .put(&key_of(head), decision, Update::Any))
+        .unwrap();
     }
 }
 
@@ -126,6 +142,7 @@ fn put_ways(bench: &Bench) {
         active: 10,
         total: 10,
         cost_us: 0,
+        stood: 0,
     };
     bench
         .maps
@@ -170,6 +187,7 @@ fn a_request_for_the_owner_only_moves_the_boundary() {
         let expected = Flow {
             next: END,
             requests: 2,
+            asked_ns: after.asked_ns,
             asked_ack: ANSWERED,
             pool: 6,
             last_seq: END,
@@ -190,6 +208,158 @@ fn a_request_for_the_owner_only_moves_the_boundary() {
         let third = segment(ACK | PSH, END, ANSWERED, REQUEST).frame();
         assert_eq!(bench.run_as_resolved(&third).counted, ["to-daemon"]);
         assert_eq!(bench.flow().marks, MARK_PIPELINES | MARK_HELD);
+    }
+}
+
+/// By a policy that looks at loads: the request before is told of, its charge is taken
+/// back where it was, and the next one is charged where it goes, as a first one is.
+#[test]
+fn what_is_settled_charges_the_later_request_and_gives_the_earlier_one_back() {
+    const BEFORE: u32 = 3000;
+    const CHARGE: u32 = 500;
+    let later_ns = clock::monotonic().as_nanos() as u64 + 3_600_000_000_000;
+    for hook in [Hook::Tc, Hook::Xdp] {
+        for (slot, counted) in [(SLOT, "stayed"), (OTHER_SLOT, "moved")] {
+            let bench = bench(hook, slot);
+            decide_so(
+                &bench,
+                &Decision {
+                    until_ns: later_ns,
+                    most_us: 10_000,
+                    charge_us: CHARGE,
+                    ..decision_for(slot, FOLLOW.bits())
+                },
+            );
+            let before = Flow {
+                object: 77,
+                charge_us: BEFORE,
+                report: 1,
+                asked_ns: clock::monotonic().as_nanos() as u64 - 1_000_000,
+                ..asked_once()
+            };
+            let own = Flow {
+                charge_us: BEFORE,
+                ..asked_once()
+            };
+            for before in [before, own] {
+                let frame = later(REQUEST).frame();
+                let outcome = run(&bench, &before, &frame);
+                assert_eq!(outcome.counted, [counted, "forwarded"], "{hook:?}");
+                let told = bench.finished.take().unwrap();
+                assert_eq!(told.len(), usize::from(before.report), "{told:?}");
+                if let [told] = told[..] {
+                    assert_eq!((told.object, told.slot, told.pool), (77, SLOT, 4));
+                    assert_eq!((told.bytes, told.lost, told.stood), (5000, 0, 0));
+                }
+                let after = bench.flow();
+                assert_eq!((after.backend, after.charge_us), (slot, CHARGE));
+                assert_eq!((after.object, after.report), (0, 0));
+                let load = |slot| bench.maps.loads.get(&slot).unwrap().unwrap();
+                let given_back = 7000 - i64::from(BEFORE);
+                let charge = i64::from(CHARGE);
+                let expected = match slot == SLOT {
+                    true => ((given_back + charge, 1), (0, 0)),
+                    false => ((given_back, 0), (charge, 1)),
+                };
+                let of = |slot| (load(slot).cost_us, load(slot).stood);
+                assert_eq!((of(SLOT), of(OTHER_SLOT)), expected, "{hook:?}");
+                // A copy of the packet is charged to nobody.
+                bench.run_as_resolved(&frame);
+                assert_eq!((of(SLOT), of(OTHER_SLOT)), expected, "a copy");
+                // Its own end: the client has heard some of the answer, and closes.
+                let close = segment(ACK | FIN, END, ANSWERED + 100, b"").frame();
+                bench.run_as_resolved(&close);
+                assert_eq!(load(SLOT).cost_us, given_back);
+                assert_eq!(load(OTHER_SLOT).cost_us, 0);
+                assert_eq!(bench.flow().charge_us, 0);
+            }
+            let used = bench.maps.decisions.get(&key_of(REQUEST)).unwrap().unwrap();
+            assert_eq!(used.placed, 2);
+        }
+    }
+}
+
+/// A move costs something: who has the connection keeps it, unless it has more to do than
+/// another one by that.
+#[test]
+fn the_owner_keeps_a_connection_while_a_move_costs_more() {
+    const MOVE: u32 = 200;
+    let later_ns = clock::monotonic().as_nanos() as u64 + 3_600_000_000_000;
+    let turn = |slot| Turn {
+        slot,
+        server_port: 8080u16.to_be_bytes(),
+        pad: 0,
+    };
+    for hook in [Hook::Tc, Hook::Xdp] {
+        // The owner is the decision's first, or one of the others.
+        for (first, other) in [(SLOT, OTHER_SLOT), (OTHER_SLOT, SLOT)] {
+            for (owners, others, expected) in [
+                (0, 0, SLOT),
+                (1200, 1000, SLOT),
+                (1201, 1000, OTHER_SLOT),
+                (0, 1000, SLOT),
+                (1000, -50, OTHER_SLOT),
+            ] {
+                let bench = bench(hook, SLOT);
+                let mut decision = Decision {
+                    until_ns: later_ns,
+                    most_us: 10_000,
+                    others_count: 1,
+                    move_us: MOVE,
+                    ..decision_for(first, FOLLOW.bits())
+                };
+                decision.others[0] = turn(other);
+                decide_so(&bench, &decision);
+                bench.reset();
+                put_ways(&bench);
+                for (slot, cost_us) in [(SLOT, owners), (OTHER_SLOT, others)] {
+                    let load = BackendLoad {
+                        active: 10,
+                        total: 10,
+                        cost_us,
+                        stood: 0,
+                    };
+                    bench.maps.loads.put(&slot, &load, Update::Any).unwrap();
+                }
+                bench.put_flow(&asked_once());
+                bench.run_as_resolved(&later(REQUEST).frame());
+                let found = bench.flow().backend;
+                assert_eq!(found, expected, "{hook:?} {first} {owners} {others}");
+            }
+        }
+    }
+}
+
+/// Everybody is busy, or the time is over: a later request is the sample, and the daemon
+/// hears that the one before is finished.
+#[test]
+fn a_later_request_is_a_sample_too() {
+    let now_ns = clock::monotonic().as_nanos() as u64;
+    let hour = 3_600_000_000_000;
+    for (until_ns, most_us) in [(now_ns + hour, 3999), (now_ns - 50_000_000, 10_000)] {
+        for hook in [Hook::Tc, Hook::Xdp] {
+            let bench = bench(hook, SLOT);
+            decide_so(
+                &bench,
+                &Decision {
+                    until_ns,
+                    most_us,
+                    charge_us: 500,
+                    ..decision_for(SLOT, FOLLOW.bits())
+                },
+            );
+            let before = Flow {
+                charge_us: 3000,
+                ..asked_once()
+            };
+            let outcome = run(&bench, &before, &later(REQUEST).frame());
+            assert_eq!(outcome.counted, ["to-daemon"], "{hook:?}");
+            let flow = bench.flow();
+            assert_eq!((flow.next, flow.marks), (NEXT, MARK_HELD));
+            assert_eq!((flow.charge_us, bench.state().load.cost_us), (0, 4000));
+            let unused = bench.maps.decisions.get(&key_of(REQUEST)).unwrap().unwrap();
+            assert_eq!(unused.placed, 0);
+        }
     }
 }
 
@@ -236,6 +406,7 @@ fn a_request_for_another_backend_goes_by_way_of_the_owner() {
                 marks: MARK_MOVING | MARK_SHORT,
                 next: end,
                 last_seq: end,
+                asked_ns: after.asked_ns,
                 asked_ack: ANSWERED,
                 requests: 1,
                 before: before.meta,

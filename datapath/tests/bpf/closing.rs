@@ -18,7 +18,7 @@ use crate::bench::*;
 use crate::handoff::*;
 use crate::outcome::Outcome;
 use crate::packet::*;
-use crate::rebuild::accept;
+use crate::rebuild::{accept, stop};
 
 /// `enum setup_state`.
 const VACANT: u32 = 5;
@@ -28,6 +28,7 @@ fn outliving() -> Meta {
         follow: true,
         head: false,
         outlive: true,
+        park: false,
     };
     Meta {
         care,
@@ -204,13 +205,19 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
     owner.expect_alive();
 }
 
-/// It has not run, though it was acknowledged: it is the first of a new connection.
-#[test]
-fn a_request_that_nobody_has_read_comes_again() {
+/// Has answered, and its next request lies there.
+fn asked_again() -> Owner {
     let mut owner = owner();
     owner.answer(ANSWER);
     let next = sealed(&outliving(), &second().packet());
     owner.agent.receive("the next", &next, &["received"]);
+    owner
+}
+
+/// It has not run, though it was acknowledged: it is the first of a new connection.
+#[test]
+fn a_request_that_nobody_has_read_comes_again() {
+    let owner = asked_again();
     let Owner {
         agent,
         server,
@@ -243,10 +250,7 @@ fn a_request_that_nobody_has_read_comes_again() {
 /// It may have run.
 #[test]
 fn a_request_of_which_a_byte_was_read_does_not_come_again() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    let next = sealed(&outliving(), &second().packet());
-    owner.agent.receive("the next", &next, &["received"]);
+    let mut owner = asked_again();
     owner.stream.read_exact(&mut [0]).unwrap();
     let sniffer = PacketSocket::open("lo").unwrap();
     let Owner { agent, stream, .. } = owner;
@@ -259,16 +263,13 @@ fn a_request_of_which_a_byte_was_read_does_not_come_again() {
 /// Without a listener its dispatcher has it back, as it came.
 #[test]
 fn an_unread_request_goes_back_where_no_server_listens() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    let next = sealed(&outliving(), &second().packet());
-    owner.agent.receive("the next", &next, &["received"]);
+    let owner = asked_again();
     let Owner {
         agent,
         server,
         stream,
     } = owner;
-    drop(server);
+    stop(server);
     let sniffer = PacketSocket::open("lo").unwrap();
     let counted = ["no-listener", "refused", "unread"];
     agent.expect_count("it closes", || drop(stream), &counted);

@@ -101,6 +101,7 @@ fn the_end_of_the_first_request_is_told_once() {
                 object: 0x1234_5678_9abc,
                 bytes: if lost == 1 { 0 } else { LENGTH.into() },
                 elapsed_ns: told.elapsed_ns,
+                ended_ns: if lost == 1 { 0 } else { told.ended_ns },
                 charge_us: CHARGE,
                 shared: 4,
                 pool: 6,
@@ -108,9 +109,11 @@ fn the_end_of_the_first_request_is_told_once() {
                 kind: 77,
                 class: 2,
                 lost,
-                pad: 0,
+                stood: 0,
             };
             assert_eq!(told, expected, "{what}");
+            let now_ns = clock::monotonic().as_nanos() as u64;
+            assert!(lost == 1 || told.ended_ns > 0 && told.ended_ns <= now_ns);
             let elapsed = Duration::from_nanos(told.elapsed_ns);
             assert!(
                 lost == 1 || elapsed >= ago && elapsed < ago * 50,

@@ -7,6 +7,7 @@
 //! | handshake | SYNs: which are answered, and with what |
 //! | cookies | which cookies are believed |
 //! | flows | packets of known flows: sent on, and how they age the record |
+//! | changes | how the daemon changes records
 //! | lengths | headers that lie, and what is none of ours |
 //! | guard | what reaches the daemon, and what is for somebody else |
 //! | icmp | errors about the backends' answers |
@@ -30,6 +31,7 @@ mod backend;
 mod bench;
 mod boundary;
 mod budget;
+mod changes;
 mod closing;
 mod cookie;
 mod cookies;
@@ -46,6 +48,7 @@ mod lengths;
 mod noise;
 mod outcome;
 mod packet;
+mod parked;
 mod rebuild;
 mod seats;
 mod spray;

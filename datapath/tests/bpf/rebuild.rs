@@ -8,11 +8,13 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::wire::meta::{Kind, Meta, Refusal};
 use trapeze_datapath::abi::{Server, ServerKey};
+use trapeze_datapath::diag;
 use trapeze_datapath::map::Update;
 
 use crate::agent::{INNER_AT, META_AT, START, forward};
 use crate::backend::*;
 use crate::bench::*;
+use crate::handoff::wait_for;
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
@@ -296,6 +298,16 @@ fn a_leftover_makes_room_for_the_new_connection() {
     let mut old = &standing.accepted;
     let error = old.read(&mut bytes).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
+}
+
+/// Nobody listens any more: a child process that another test is just starting may have
+/// the socket for a moment longer.
+pub fn stop(server: TcpListener) {
+    let port = server.local_addr().unwrap().port();
+    drop(server);
+    wait_for("nobody listens", || {
+        !diag::listening_ports().unwrap().contains(&port)
+    });
 }
 
 pub fn accept(server: &TcpListener) -> TcpStream {

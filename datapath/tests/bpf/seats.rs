@@ -20,7 +20,7 @@ use crate::halfpipe::*;
 use crate::handoff::*;
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
-use crate::rebuild::accept;
+use crate::rebuild::{accept, stop};
 
 /// The epoch in which it comes back, where its request starts, and where its answers do.
 const BACK: u32 = MOVE + 1;
@@ -34,6 +34,7 @@ fn care() -> Care {
         follow: true,
         head: false,
         outlive: true,
+        park: false,
     }
 }
 
@@ -594,7 +595,7 @@ fn a_new_connection_has_nothing_of_the_seats_before() {
 fn a_seat_that_was_not_taken_hides_no_older_owner() {
     let owner = older();
     let server = owner.server;
-    drop(server);
+    stop(server);
     let got = owner
         .agent
         .run(&owner.agent.ingress, &sealed(&back(), &third().packet()));

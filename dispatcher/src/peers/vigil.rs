@@ -280,10 +280,15 @@ impl Vigil {
 
     fn learn(&self, sender: Ipv4Addr, message: &Message<'_>) -> anyhow::Result<()> {
         let records = &self.shared.records;
-        let limit = self.shared.cluster().config.limits.reading_bytes;
+        let cluster = self.shared.cluster();
+        let limit = cluster.config.limits.reading_bytes;
         for entry in message.entries() {
             match entry {
-                Entry::Record(record) => records.apply(&record)?,
+                Entry::Record(record) => {
+                    if let Some(told) = records.apply(&record)? {
+                        cluster.finished(&self.shared.health, &told);
+                    }
+                }
                 Entry::Seen(seen) => records.refresh(&seen)?,
                 Entry::Bytes(kept) => {
                     let copies = &self.shared.peers.copies;

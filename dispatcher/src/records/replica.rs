@@ -15,7 +15,7 @@ use trapeze_core::replica::{self, Entry, Seen};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::Meta;
 use trapeze_datapath::abi::{
-    self, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_RELEASING, MARK_TUNNEL, Pod,
+    self, Finished, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_RELEASING, MARK_TUNNEL, Pod,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -57,8 +57,8 @@ impl Slots {
 }
 
 impl Records {
-    /// Writes a record that has changed, and has the others told. Every change of a record
-    /// goes this way. `old` is what was there.
+    /// Puts a record in the place of `old`, and has the others told. Every change of a record
+    /// goes this way, or that of [`Self::exchange`].
     pub(super) fn put(
         &self,
         key: &abi::FlowKey,
@@ -66,17 +66,30 @@ impl Records {
         old: Option<&Flow>,
         update: Update,
     ) -> io::Result<()> {
-        let known = old.map_or(0, |old| old.version);
-        flow.version = known;
-        let is_private = flow.state == FlowState::Reading as u32 && known == 0;
-        let is_known = |old: &Flow| known != 0 && what_others_know(old) == what_others_know(flow);
-        if !self.peers.are_there() || is_private || old.is_some_and(is_known) {
-            return self.maps.flows.put(key, flow, update);
-        }
-        self.raise_version(flow);
+        let is_news = self.date(flow, old);
         self.maps.flows.put(key, flow, update)?;
-        self.tell(key, flow);
+        if is_news {
+            self.tell(key, flow);
+        }
         Ok(())
+    }
+
+    /// The next version of the record, if it has come to differ from `old` in what others
+    /// are to know: then true.
+    pub(super) fn date(&self, flow: &mut Flow, old: Option<&Flow>) -> bool {
+        let unknown = Flow::zeroed();
+        let known = old.unwrap_or(&unknown);
+        flow.version = known.version;
+        flow.maker = known.maker;
+        flow.told = known.told;
+        flow.refreshed_ns = known.refreshed_ns;
+        let is_private = flow.state == FlowState::Reading as u32 && known.version == 0;
+        let is_known = known.version != 0 && what_others_know(known) == what_others_know(flow);
+        let is_news = self.peers.are_there() && !is_private && !is_known;
+        if is_news {
+            self.raise_version(flow);
+        }
+        is_news
     }
 
     fn raise_version(&self, flow: &mut Flow) {
@@ -86,7 +99,7 @@ impl Records {
         flow.refreshed_ns = clock::monotonic().as_nanos() as u64;
     }
 
-    fn tell(&self, key: &abi::FlowKey, flow: &Flow) {
+    pub(super) fn tell(&self, key: &abi::FlowKey, flow: &Flow) {
         if let Some(record) = self.record_of(key, flow) {
             self.peers.herald.tell(&Entry::Record(record));
         }
@@ -142,21 +155,21 @@ impl Records {
         if flow.version != 0 {
             return Ok(self.record_of(key, flow));
         }
-        let _changing = self.changing();
-        let Some(mut flow) = self.maps.flows.get(key)? else {
-            return Ok(None);
-        };
-        if flow.version == 0 {
-            self.raise_version(&mut flow);
-            self.maps.flows.put(key, &flow, Update::Replace)?;
-        }
-        Ok(self.record_of(key, &flow))
+        let flow = self.swap(&self.changing(), key, |flow| {
+            let mut flow = *flow;
+            if flow.version == 0 {
+                self.raise_version(&mut flow);
+            }
+            Some(flow)
+        })?;
+        Ok(flow.and_then(|flow| self.record_of(key, &flow)))
     }
 
-    /// Another dispatcher has told a record. What is here stays, if that is later.
-    pub fn apply(&self, record: &replica::Record) -> io::Result<()> {
+    /// Another dispatcher has told a record. What is here stays, if that is later. What the
+    /// latest request of the one that was here has come to, if nobody has been told yet.
+    pub fn apply(&self, record: &replica::Record) -> io::Result<Option<Finished>> {
         let Some(state) = FlowState::from_raw(record.state.into()) else {
-            return Ok(());
+            return Ok(None);
         };
         let can_be = Meta::decode(&record.option).is_ok()
             && Expected::from_number(record.expect.into()).is_some();
@@ -164,49 +177,61 @@ impl Records {
         let slot = match self.slots.slot(record.backend) {
             Some(slot) => slot,
             // Its configuration is another one: its packets go to the flow's keeper.
-            None if has_backend => return Ok(()),
+            None if has_backend => return Ok(None),
             None => 0,
         };
         if !can_be {
-            return Ok(());
+            return Ok(None);
         }
         let key = abi::FlowKey::from(record.key);
-        let _changing = self.changing();
-        let old = self.maps.flows.get(&key)?;
-        if old.is_some_and(|old| !is_newer(record, &old)) {
-            return Ok(());
+        let told = flow_of(record, slot);
+        let changing = self.changing();
+        let Some(old) = self.maps.flows.get(&key)? else {
+            return self.begin(&key, &told).map(|()| None);
+        };
+        let mut left = None;
+        if old.cookie == told.cookie {
+            self.swap(&changing, &key, |old| {
+                left = Some(*old).filter(|old| is_newer(record, old));
+                left.map(|old| goes_on(&told, &old))
+            })?;
+        } else if is_newer(record, &old) {
+            let flow = Flow {
+                syn_isn: old.syn_isn,
+                syn_seen_ns: old.syn_seen_ns,
+                ..told
+            };
+            self.maps.flows.put(&key, &flow, Update::Any)?;
+            left = Some(old);
         }
-        let mut flow = flow_of(record, slot);
-        if let Some(old) = &old {
-            flow.syn_isn = old.syn_isn;
-            flow.syn_seen_ns = old.syn_seen_ns;
-            if old.cookie == flow.cookie {
-                meet(&mut flow, &numbers(old), old.last_seen_ns);
-                flow.created_ns = old.created_ns;
-                flow.packets = old.packets;
-                flow.bytes = old.bytes;
-            }
+        let Some(old) = left else { return Ok(None) };
+        if old.state == FlowState::Established as u32 {
+            self.loads.closed(old.backend);
         }
-        match self.maps.flows.put(&key, &flow, Update::Any) {
+        if told.state == FlowState::Established as u32 {
+            self.loads.opened(told.backend, 0);
+        }
+        if is_same_request(&told, &old) {
+            return Ok(None);
+        }
+        self.loads.finished(old.backend, old.charge_us);
+        Ok(self.finished(&old))
+    }
+
+    /// Another dispatcher has told the record of a flow that is new here.
+    fn begin(&self, key: &abi::FlowKey, told: &Flow) -> io::Result<()> {
+        match self.maps.flows.put(key, told, Update::Any) {
             // The table is full: its packets go to the flow's keeper.
             Err(e) if e.raw_os_error() == Some(libc::E2BIG) => return Ok(()),
             done => done?,
         }
-        if old.is_none() {
-            // What its proof was for is done: encapsulation.md 8.4.
-            let proof = self.maps.proofs.get(&key)?;
-            if proof.is_some_and(|proof| proof.server_isn == flow.cookie) {
-                self.maps.proofs.delete(&key)?;
-            }
+        // What its proof was for is done: encapsulation.md 8.4.
+        let proof = self.maps.proofs.get(key)?;
+        if proof.is_some_and(|proof| proof.server_isn == told.cookie) {
+            self.maps.proofs.delete(key)?;
         }
-        if let Some(old) = &old {
-            if old.state == FlowState::Established as u32 {
-                self.loads.closed(old.backend);
-            }
-            self.loads.finished(old.backend, old.charge_us);
-        }
-        if flow.state == FlowState::Established as u32 {
-            self.loads.opened(flow.backend, 0);
+        if told.state == FlowState::Established as u32 {
+            self.loads.opened(told.backend, 0);
         }
         Ok(())
     }
@@ -214,18 +239,15 @@ impl Records {
     /// Another dispatcher has seen packets of a flow.
     pub fn refresh(&self, seen: &Seen) -> io::Result<()> {
         let key = abi::FlowKey::from(seen.key);
-        let _changing = self.changing();
-        let Some(mut flow) = self.maps.flows.get(&key)? else {
-            return Ok(());
-        };
-        if flow.cookie != seen.cookie.raw() {
-            return Ok(());
-        }
         let now = clock::monotonic().as_nanos() as u64;
         let then = now.saturating_sub(u64::from(seen.idle_ms) * 1_000_000);
-        meet(&mut flow, &seen.numbers, then);
-        flow.refreshed_ns = now;
-        self.maps.flows.put(&key, &flow, Update::Replace)
+        let seen = |flow: &Flow| {
+            (flow.cookie == seen.cookie.raw()).then(|| Flow {
+                refreshed_ns: now,
+                ..met(flow, &seen.numbers, then)
+            })
+        };
+        self.swap(&self.changing(), &key, seen).map(drop)
     }
 
     /// What the others are to know of a flow that the data path alone has changed: its end,
@@ -242,25 +264,34 @@ impl Records {
         if !has_ended && !lives {
             return Ok(());
         }
-        let _changing = self.changing();
-        let Some(mut flow) = self.maps.flows.get(key)? else {
-            return Ok(());
-        };
+        let changing = self.changing();
         if has_ended {
-            self.raise_version(&mut flow);
-            self.maps.flows.put(key, &flow, Update::Replace)?;
-            self.tell(key, &flow);
+            let ended = self.swap(&changing, key, |flow| {
+                let mut flow = *flow;
+                self.raise_version(&mut flow);
+                Some(flow)
+            })?;
+            if let Some(flow) = ended {
+                self.tell(key, &flow);
+            }
             return Ok(());
         }
-        flow.refreshed_ns = now.as_nanos() as u64;
-        self.maps.flows.put(key, &flow, Update::Replace)?;
-        let idle = flow.refreshed_ns.saturating_sub(flow.last_seen_ns) / 1_000_000;
-        self.peers.herald.tell(&Entry::Seen(Seen {
-            key: name,
-            cookie: ServerSeq::new(flow.cookie),
-            numbers: numbers(&flow),
-            idle_ms: idle as u32,
-        }));
+        let refreshed_ns = now.as_nanos() as u64;
+        let refreshed = self.swap(&changing, key, |flow| {
+            Some(Flow {
+                refreshed_ns,
+                ..*flow
+            })
+        })?;
+        if let Some(flow) = refreshed {
+            let idle = refreshed_ns.saturating_sub(flow.last_seen_ns) / 1_000_000;
+            self.peers.herald.tell(&Entry::Seen(Seen {
+                key: name,
+                cookie: ServerSeq::new(flow.cookie),
+                numbers: numbers(&flow),
+                idle_ms: idle as u32,
+            }));
+        }
         Ok(())
     }
 }
@@ -273,15 +304,55 @@ fn numbers(flow: &Flow) -> Numbers {
     }
 }
 
-/// What somebody else has seen of the client counts here, too.
-fn meet(flow: &mut Flow, theirs: &Numbers, seen_ns: u64) {
+/// The record with what somebody else has seen of the client.
+fn met(flow: &Flow, theirs: &Numbers, seen_ns: u64) -> Flow {
     let ours = numbers(flow);
-    if ours.heard.at_or_before(theirs.heard) {
-        flow.window = theirs.window.into();
+    let window = match ours.heard.at_or_before(theirs.heard) {
+        true => theirs.window.into(),
+        false => flow.window,
+    };
+    Flow {
+        window,
+        last_seq: ours.end.later_of(theirs.end).raw(),
+        last_ack: ours.heard.later_of(theirs.heard).raw(),
+        last_seen_ns: flow.last_seen_ns.max(seen_ns),
+        ..*flow
     }
-    flow.last_seq = ours.end.later_of(theirs.end).raw();
-    flow.last_ack = ours.heard.later_of(theirs.heard).raw();
-    flow.last_seen_ns = flow.last_seen_ns.max(seen_ns);
+}
+
+/// A record that another dispatcher has told, in the place of the same connection's. What
+/// each dispatcher counts for itself stays.
+fn goes_on(told: &Flow, old: &Flow) -> Flow {
+    let mut flow = Flow {
+        syn_isn: old.syn_isn,
+        syn_seen_ns: old.syn_seen_ns,
+        created_ns: old.created_ns,
+        packets: old.packets,
+        bytes: old.bytes,
+        busy: old.busy,
+        ..met(told, &numbers(old), old.last_seen_ns)
+    };
+    if is_same_request(told, old) {
+        flow.pool = old.pool;
+        flow.object = old.object;
+        flow.kind = old.kind;
+        flow.class = old.class;
+        flow.charge_us = old.charge_us;
+        flow.shared = old.shared;
+        flow.report = old.report;
+        flow.asked_ns = old.asked_ns;
+        flow.acked_ns = old.acked_ns;
+    }
+    flow
+}
+
+/// Is the latest request, in a record that was told, that of the record before?
+fn is_same_request(told: &Flow, old: &Flow) -> bool {
+    let epoch = |flow: &Flow| flow.meta[4..8].to_vec();
+    told.cookie == old.cookie
+        && told.backend == old.backend
+        && told.requests == old.requests
+        && epoch(told) == epoch(old)
 }
 
 /// All of a record that is not counted or aged by each dispatcher for itself.

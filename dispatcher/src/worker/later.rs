@@ -18,11 +18,11 @@ use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_SHORT};
 use trapeze_datapath::clock;
 
 use super::State;
-use crate::cluster::Decision;
+use crate::cluster::{Choice, Decision};
 use crate::handoff::{Due, Target};
-use crate::look::{Extent, Found, Look};
+use crate::look::{Extent, Found, Later, Look};
 use crate::memory::Placed;
-use crate::records::{Assignment, Record, TakenBack};
+use crate::records::{Assignment, Record, TakenBack, Vacated};
 
 /// Another dispatcher that has asked an owner to give a flow up, and keeps the flow no
 /// more, is to be done with it by then.
@@ -77,7 +77,7 @@ impl State {
         }
         starts_at_boundary(&mut arrived, record);
         let key = arrived.key;
-        match self.take(now, &arrived, Some(record.expected)) {
+        match self.take(now, &arrived, later(record)) {
             Outcome::Decide(found) | Outcome::Complete(found) => self.on_found(now, &key, found),
             Outcome::Ignored(_) if !self.intake.holds(&key) => {
                 let _ = self.shared.records.let_go(&key);
@@ -104,7 +104,7 @@ impl State {
                 ..arrived.header
             },
         );
-        self.send_to_backend(&arrived.key, &segment, None);
+        self.send_to_backend(&arrived.key, segment, None);
     }
 
     /// Goes on with what has come behind a request that was assigned.
@@ -118,7 +118,7 @@ impl State {
             cluster: &cluster,
             decisions: self.decisions,
             key: *key,
-            later: Some(record.expected),
+            later: later(&record),
             not_remembered: false,
         };
         let outcome = (self.intake).resume(now, key, |bytes, progress| look.at(bytes, progress));
@@ -144,9 +144,8 @@ impl State {
                     && !extent.is_head
                     && !extent.is_last =>
             {
-                self.count("stayed");
-                let placed = Some(&choice.placed);
-                self.give_to_owner(now, key, &record, extent, Some(placed));
+                self.count("stayed-with-owner");
+                self.give_to_owner(now, key, &record, extent, Some(Some(&choice)));
             }
             Decision::To(choice) => self.release(now, key, &record, Target::To(choice), extent),
             Decision::Refuse(answer, body) => {
@@ -155,23 +154,24 @@ impl State {
         }
     }
 
-    /// The owner has what starts at the boundary: a request, if `asked` says of which.
+    /// The owner has what starts at the boundary: a request, if `asked`, and that one
+    /// because it was chosen, if that says so.
     fn give_to_owner(
         &mut self,
         now: Duration,
         key: &FlowKey,
         record: &Record,
         extent: Extent,
-        asked: Option<Option<&Placed>>,
+        asked: Option<Option<&Choice>>,
     ) {
         let Ok(meta) = Meta::decode(&record.option) else {
             return;
         };
         let has_rest = self.intake.has_rest(key);
-        let asked = asked.map(|placed| (record.heard, placed));
-        let advanced = (self.shared.records).advance(key, &extent, asked, has_rest);
-        if advanced.is_err() {
-            self.count("record-failures");
+        let asked = asked.map(|choice| (record.heard, choice));
+        match (self.shared.records).advance(key, &extent, asked, has_rest) {
+            Ok(finished) => self.tell(finished.into_iter().flatten()),
+            Err(_) => self.count("record-failures"),
         }
         let payload_max = self.payload_max(&meta.handshake);
         self.intake.assigned(now, key, payload_max);
@@ -194,6 +194,7 @@ impl State {
         let lead = epoch.wrapping_sub(abi::epoch(clock::cluster()));
         if lead.cast_signed() > EPOCH_LEAD_MAX {
             self.count("moves-too-fast");
+            self.not_moved(&target);
             return self.keep(now, key, record, extent);
         }
         let patience = self.cluster.config.limits.head_timeout;
@@ -231,6 +232,7 @@ impl State {
             return;
         };
         let Ok(Some(record)) = self.shared.records.get(key) else {
+            self.not_moved(&waiting.target);
             self.waiting.end(key);
             return;
         };
@@ -247,6 +249,10 @@ impl State {
             epoch: waiting.epoch,
             start: waiting.start,
             requests: record.requests as u16,
+            care: Care {
+                park: meta.care.park && !matches!(waiting.target, Target::Nobody),
+                ..meta.care
+            },
             ..meta
         });
         let Some((to, option)) = way else {
@@ -311,6 +317,7 @@ impl State {
             return;
         };
         self.count("kept");
+        self.not_moved(&waiting.target);
         match (self.shared.records.get(key), waiting.target) {
             (Ok(Some(record)), Target::To(_)) => self.keep(now, key, &record, waiting.extent),
             (_, Target::Nobody) => drop(self.shared.records.kept(key)),
@@ -384,7 +391,12 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
-        let Some(Ok(TakenBack::Yes { slot, server_port })) = taken_back else {
+        let Some(Ok(TakenBack::Yes {
+            slot,
+            server_port,
+            charge_us,
+        })) = taken_back
+        else {
             // Late, or of a request behind one that was refused: as if it came now.
             return self.pass_on(now, &record, arrived, inner);
         };
@@ -395,26 +407,34 @@ impl State {
         }
         starts_at_boundary(&mut arrived, &record);
         let (Outcome::Decide(found) | Outcome::Complete(found)) =
-            self.take(now, &arrived, Some(record.expected))
+            self.take(now, &arrived, later(&record))
         else {
             return;
         };
         let Found::Request(decision, extent) = found else {
             return self.on_found(now, &key, found);
         };
+        let decided = match decision {
+            Decision::To(choice) => Target::To(choice),
+            Decision::Refuse(answer, body) => Target::Answer(answer, body),
+        };
         if matches!(held, Held::Closing | Held::Stranger) {
+            self.not_moved(&decided);
             return self.keep(now, &key, &record, extent);
         }
         // The same as before: a copy of the packet may still come to the owner, and be
         // sent on by it.
-        let bound = (self.cluster).choice(
-            record.pool,
-            BackendId(slot as u16),
-            Placed::unnoticed(record.request),
-        );
-        let target = match (bound.filter(|b| b.server_port == server_port), decision) {
-            (Some(choice), _) | (None, Decision::To(choice)) => Target::To(choice),
-            (None, Decision::Refuse(answer, body)) => Target::Answer(answer, body),
+        let placed = Placed {
+            charge_us,
+            ..Placed::unnoticed(record.request)
+        };
+        let bound = (self.cluster).choice(record.pool, BackendId(slot as u16), placed);
+        let target = match bound.filter(|bound| bound.server_port == server_port) {
+            Some(bound) => {
+                self.not_moved(&decided);
+                Target::To(bound)
+            }
+            None => decided,
         };
         let patience = self.cluster.config.limits.head_timeout;
         self.waiting
@@ -440,6 +460,7 @@ impl State {
             return;
         };
         let Ok(Some(record)) = self.shared.records.get(&key) else {
+            self.not_moved(&waiting.target);
             return self.intake.forget(&key);
         };
         // Another dispatcher, that kept the flow before, has moved it.
@@ -470,13 +491,14 @@ impl State {
             Target::Nobody => {
                 let moved = (waiting.epoch, waiting.start);
                 match self.shared.records.vacate_released(&key, moved, end) {
-                    Ok(()) => self.count("vacated"),
+                    Ok(vacated) => self.on_vacant(&vacated),
                     Err(_) => self.count("record-failures"),
                 }
                 return;
             }
             Target::Answer(answer, body) => {
-                let _ = (self.shared.records).read_on(&key, isns, agreed.handshake);
+                let read = (self.shared.records).read_on(&key, isns, agreed.handshake);
+                self.tell(read.ok().flatten());
                 arrived.isns = isns;
                 arrived.handshake = agreed.handshake;
                 self.intake.answer(now, &arrived, answer, body);
@@ -502,8 +524,11 @@ impl State {
         let again = u32::from(choice.slot == record.slot);
         let epoch = waiting.epoch.wrapping_add(again);
         match self.shared.records.move_on(&assignment, epoch) {
-            Ok(Some(_)) => {}
-            _ => return self.count("record-failures"),
+            Ok(Some(assigned)) => self.tell(assigned.finished),
+            _ => {
+                self.cluster.not_taken(&choice);
+                return self.count("record-failures");
+            }
         }
         let payload_max = self.payload_max(&agreed.handshake);
         self.intake.assigned(now, &key, payload_max);
@@ -532,11 +557,31 @@ impl State {
         };
         let records = &self.shared.records;
         match records.vacate(&arrived.key, meta.epoch, meta.requests, end) {
-            Ok(true) => self.count("vacated"),
-            Ok(false) => self.count("late-vacancies"),
+            Ok(Some(vacated)) => self.on_vacant(&vacated),
+            Ok(None) => self.count("late-vacancies"),
             Err(_) => self.count("record-failures"),
         }
     }
+
+    fn on_vacant(&mut self, vacated: &Vacated) {
+        self.count("vacated");
+        self.tell(vacated.finished);
+    }
+
+    /// A request that was to move stays with its owner, or is nobody's.
+    pub(super) fn not_moved(&self, target: &Target) {
+        if let Target::To(choice) = target {
+            self.cluster.not_taken(choice);
+        }
+    }
+}
+
+/// What is known of the flow's next request.
+pub(super) fn later(record: &Record) -> Option<Later> {
+    Some(Later {
+        expected: record.expected,
+        owner: record.slot,
+    })
 }
 
 /// To the intake a later request is of a connection that begins at the boundary.

@@ -5,7 +5,6 @@
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::head::Expected;
 use trapeze_core::intake::{Arrived, Kept, Outcome};
 use trapeze_core::replica::Entry;
 use trapeze_core::replica::record::PIECE;
@@ -13,9 +12,10 @@ use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options};
 
+use super::later::later;
 use super::{Before, State};
 use crate::cluster::Decision;
-use crate::look::{Found, Look};
+use crate::look::{Found, Later, Look};
 
 impl State {
     /// Others are to have what a client is about to be told that we have.
@@ -75,7 +75,9 @@ impl State {
             return;
         }
         self.count("read-on");
-        let later = same.filter(|_| kept.later).map(|record| record.expected);
+        let later = same
+            .filter(|_| kept.later)
+            .and_then(|record| later(&record));
         match self.look_again(now, key, later) {
             Some(Outcome::Decide(found)) if kept.later => self.on_found(now, key, found),
             Some(Outcome::Decide(Found::Request(Decision::To(choice), extent))) => {
@@ -98,7 +100,7 @@ impl State {
         &mut self,
         now: Duration,
         key: &FlowKey,
-        later: Option<Expected>,
+        later: Option<Later>,
     ) -> Option<Outcome<Found>> {
         let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
         let mut look = Look {

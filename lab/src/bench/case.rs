@@ -161,12 +161,21 @@ impl Case {
         }
     }
 
-    /// What Trapeze is to reach.
-    pub fn bars(self) -> Bars {
+    /// What Trapeze is to reach: with several backends, where requests move from one to
+    /// the other, only what a proxy does.
+    pub fn bars(self, backends: u8) -> Bars {
         let bars = |of_direct, of_best_proxy| Bars {
             of_direct,
             of_best_proxy,
         };
+        if backends > 1 {
+            return match (self.size.bytes, self.mode) {
+                (..10_000, Mode::KeepAlive) => bars(None, Some(1.0)),
+                (..100_000, Mode::KeepAlive) => bars(None, Some(1.3)),
+                (_, Mode::KeepAlive) => bars(None, Some(2.0)),
+                _ => bars(None, None),
+            };
+        }
         match (self.size.name, self.mode) {
             ("1k", Mode::ConnectionPerRequest) => bars(None, Some(1.3)),
             ("1k", Mode::KeepAlive) => bars(Some(0.9), Some(1.7)),
@@ -181,6 +190,19 @@ impl Case {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_several_backends_others_bars_hold() {
+        let case = |name| Case {
+            size: Size::named(name).unwrap(),
+            mode: Mode::KeepAlive,
+        };
+        assert_eq!(case("1k").bars(1).of_best_proxy, Some(1.7));
+        let moving = ["1k", "10k", "100k", "10m"].map(|name| case(name).bars(2));
+        let of_best_proxy = moving.map(|bars| bars.of_best_proxy.unwrap());
+        assert_eq!(of_best_proxy, [1.0, 1.3, 2.0, 2.0]);
+        assert!(moving.iter().all(|bars| bars.of_direct.is_none()));
+    }
 
     #[test]
     fn connections_are_measured_at_the_smallest_size() {

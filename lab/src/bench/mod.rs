@@ -130,7 +130,7 @@ impl Measurement {
             environment,
             targets: bench.targets.clone(),
             cases: cases
-                .map(|case| CaseResults::new(case, &bench.targets))
+                .map(|case| CaseResults::new(case, &bench.targets, bench.backends))
                 .collect(),
             failures: Vec::new(),
             runs_done: 0,

@@ -127,7 +127,7 @@ pub struct Comparison {
 
 impl CaseResults {
     /// Of nothing yet.
-    pub fn new(case: Case, targets: &[Target]) -> Self {
+    pub fn new(case: Case, targets: &[Target], backends: u8) -> Self {
         let none = |&target| TargetResults {
             target,
             median: None,
@@ -137,7 +137,7 @@ impl CaseResults {
             title: case.title(),
             case,
             targets: targets.iter().map(none).collect(),
-            bars: case.bars(),
+            bars: case.bars(backends),
             ratios: Ratios::default(),
         }
     }

@@ -22,7 +22,7 @@ use trapeze_datapath::signal::Signals;
 use crate::args::{Compare, DEFAULT_NAME};
 use crate::cpu::Accounts;
 use crate::lab::LabGuard;
-use crate::load::{Client, Load};
+use crate::load::{self, Client, Load};
 use crate::machine::Machine;
 use crate::objects;
 use crate::options::{Options, ServerKind};
@@ -96,8 +96,9 @@ impl Comparison {
             origin: origin.clone(),
             ..Options::named(name)
         })?;
-        let client = Client::new(lab.host(CLIENT)?, RunDir::of(name).path(), REQUESTS)?;
-        client.reuse_ports()?;
+        let host = lab.host(CLIENT)?;
+        load::reuse_ports(&host)?;
+        let client = Client::new(host, RunDir::of(name).path(), REQUESTS)?;
         let results = |&kind: &PolicyKind| (kind, PolicyResults::new(kind.name()));
         Ok(Comparison {
             settings: Settings {

@@ -22,6 +22,7 @@ use trapeze_datapath::signal::Signals;
 use crate::args::{DEFAULT_NAME, Handoff};
 use crate::lab::LabGuard;
 use crate::link::settings::LinkSettings;
+use crate::load;
 use crate::machine::Machine;
 use crate::options::Options;
 use crate::role::VIP;
@@ -55,6 +56,7 @@ pub fn run(name: &str, handoff: &Handoff) -> Result<ExitCode> {
         config: Some(config),
         ..Options::named(&name)
     })?;
+    load::reuse_ports(&lab.host(CLIENT)?)?;
     let points = points().into_iter();
     let points = points.filter(|(network, _)| handoff.networks.contains(network));
     let points: Vec<_> = points.map(|(n, p)| PointResults::new(n, p)).collect();

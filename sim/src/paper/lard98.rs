@@ -4,7 +4,7 @@
 
 use super::{Experiment, Outcomes, Row, Trial, policy, range};
 use crate::cache::Replacement;
-use crate::engine::Span;
+use crate::engine::{Span, Until};
 use crate::hardware::Hardware;
 use crate::workload::{Workload, Zipf};
 
@@ -50,6 +50,7 @@ fn trials(workload: fn() -> Box<dyn Workload>) -> Vec<Trial> {
                     requests: backends as u64 * (WARMUP + COUNTED),
                     warmup: backends as u64 * WARMUP,
                     most_ns: u64::MAX,
+                    until: Until::LastAnswer,
                 },
                 seed: SEED,
             });

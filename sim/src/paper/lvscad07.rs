@@ -5,7 +5,7 @@ use trapeze_core::config::PolicyConfig;
 use trapeze_core::policy::XlardRParameters;
 
 use super::{Experiment, Outcomes, Row, Trial, policy, range};
-use crate::engine::{Decides, Entrant, Span};
+use crate::engine::{Decides, Entrant, Span, Until};
 use crate::hardware::Hardware;
 use crate::workload::WebBench;
 
@@ -50,6 +50,7 @@ fn trial(label: String, name: &str, backends: usize, workload: WebBench) -> Tria
             requests: backends as u64 * (WARMUP + COUNTED),
             warmup: backends as u64 * WARMUP,
             most_ns: u64::MAX,
+            until: Until::LastAnswer,
         },
         seed: SEED,
     }

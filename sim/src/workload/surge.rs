@@ -96,6 +96,9 @@ impl Workload for Surge {
             dice: Dice::new(seed, 2),
             recent: Vec::with_capacity(STACK + 1),
             embedded_left: vec![None; users],
+            patience: (0..users as u64)
+                .map(|user| Dice::new(seed, 1000 + user))
+                .collect(),
         })
     }
 }
@@ -110,6 +113,8 @@ struct Requests<'w> {
     recent: Vec<u32>,
     /// What each user's page still lacks; none before the first page.
     embedded_left: Vec<Option<u32>>,
+    /// Each user's own: it thinks as long with every policy, whoever is answered first.
+    patience: Vec<Dice>,
 }
 
 impl Source for Requests<'_> {
@@ -151,27 +156,24 @@ impl Requests<'_> {
         if self.workload.think == Think::Never {
             return 0;
         }
+        let dice = &mut self.patience[user as usize];
         let left = &mut self.embedded_left[user as usize];
         let seconds = match *left {
             Some(more @ 1..) => {
                 *left = Some(more - 1);
                 loop {
-                    let off = self.dice.weibull(ACTIVE_OFF.0, ACTIVE_OFF.1);
+                    let off = dice.weibull(ACTIVE_OFF.0, ACTIVE_OFF.1);
                     if off <= ACTIVE_OFF_MOST {
                         break off;
                     }
                 }
             }
             before => {
-                let embedded = self.dice.pareto(EMBEDDED.0, EMBEDDED.1);
+                let embedded = dice.pareto(EMBEDDED.0, EMBEDDED.1);
                 *left = Some((embedded as u32).min(1000));
-                let off = self.dice.pareto(INACTIVE_OFF.0, INACTIVE_OFF.1);
+                let off = dice.pareto(INACTIVE_OFF.0, INACTIVE_OFF.1);
                 // Users do not begin in step.
-                let phase = if before.is_none() {
-                    self.dice.unit()
-                } else {
-                    1.0
-                };
+                let phase = if before.is_none() { dice.unit() } else { 1.0 };
                 off.min(INACTIVE_OFF_MOST) * phase * self.workload.off
             }
         };

@@ -42,3 +42,22 @@ fn an_owner_that_does_not_answer_is_asked_again() {
     }
     assert_eq!(probes, 10);
 }
+
+/// Its clock may be behind what the client has told the owner meanwhile.
+#[test]
+fn what_stays_with_its_owner_has_no_clock() {
+    let mut bench = Bench::new(bounds());
+    assert_eq!(bench.later(0, b"GET / HTTP/1.1\r\n"), Outcome::Held);
+    bench.actions();
+    assert!(matches!(bench.later(16, b"\r\n"), Outcome::Decide(_)));
+    bench.actions();
+    assert!(bench.assigned(1400));
+    let mut sent = 0;
+    while let Some(action) = bench.intake.poll_action() {
+        if let Action::ToBackend { segment, .. } = action {
+            assert_eq!(segment.header.options.timestamps, None);
+            sent += segment.payload.len();
+        }
+    }
+    assert_eq!(sent, 18);
+}

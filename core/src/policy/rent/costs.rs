@@ -20,6 +20,13 @@ pub(super) struct Mean {
     mean: f32,
 }
 
+/// Half of the last hundred values or so are above it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Median {
+    count: f32,
+    value: f32,
+}
+
 /// A straight line through what was measured lately: microseconds over bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Line {
@@ -31,6 +38,8 @@ pub(super) struct Line {
 }
 
 const REMEMBERED: f64 = 1024.0;
+/// By which a median follows at least: of logarithms, 2 % of what they stand for.
+const SMALLEST_STEP: f32 = 1.0 / 32.0;
 const ENOUGH: f64 = 8.0;
 
 impl Mean {
@@ -41,6 +50,18 @@ impl Mean {
 
     pub(super) fn get(&self) -> Option<f64> {
         (self.count > 0.0).then_some(self.mean.into())
+    }
+}
+
+impl Median {
+    pub(super) fn add(&mut self, value: f64) {
+        self.count = (self.count + 1.0).min(1.0 / SMALLEST_STEP);
+        self.value += (1.0f32).copysign(value as f32 - self.value) / self.count;
+    }
+
+    /// 0 at first.
+    pub(super) fn get(&self) -> f64 {
+        self.value.into()
     }
 }
 
@@ -112,3 +133,22 @@ impl Costs {
 
 const UNKNOWN_US: f64 = 1000.0;
 const UNKNOWN_BYTES: f64 = 8192.0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_is_not_moved_by_what_is_far_away() {
+        let mut median = Median::default();
+        for i in 0..4000 {
+            let near = f64::from(i % 10) / 10.0;
+            median.add(if i % 5 == 0 { 1000.0 } else { 3.0 + near });
+        }
+        assert!((3.0..4.2).contains(&median.get()), "{}", median.get());
+        for _ in 0..400 {
+            median.add(1.0);
+        }
+        assert!((0.9..1.1).contains(&median.get()), "{}", median.get());
+    }
+}

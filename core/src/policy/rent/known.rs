@@ -20,8 +20,8 @@ pub(super) struct Known {
     reading: u8,
     /// A bit for each copy: asked for again meanwhile.
     joined: u8,
-    /// More backends than these have it.
-    pub(super) spread: bool,
+    /// A bit for each copy: it is where the object is at home. And [`SPREAD`], [`SETTLED`].
+    home: u8,
     ids: [u16; WIDTH],
     /// The backend's clock when it was asked last, in KiB.
     pub(super) used: [u32; WIDTH],
@@ -36,6 +36,10 @@ pub(super) struct Known {
 }
 
 const WIDTH: usize = 4;
+const SPREAD: u8 = 0x80;
+const SETTLED: u8 = 0x40;
+/// The longest time for which it is settled where it is asked for, and some more.
+const SETTLED_MS: f64 = 4000.0;
 
 impl Known {
     pub(super) fn position(&self, id: BackendId) -> Option<usize> {
@@ -58,7 +62,16 @@ impl Known {
     pub(super) fn age_kib(&self, at: usize, server: &Server) -> u32 {
         match self.is_reading(at) {
             true => 0,
-            false => server.clock().wrapping_sub(self.used[at]),
+            false => server.clock_kib.wrapping_sub(self.used[at]),
+        }
+    }
+
+    /// The same without the request that it is asked for now; none if there was none.
+    pub(super) fn settled_age_kib(&self, at: usize, server: &Server) -> Option<f64> {
+        match (self.is_reading(at), self.before[at]) {
+            (true, Age::ABSENT) => None,
+            (true, before) => Some(before.kib()),
+            (false, _) => Some(self.age_kib(at, server).into()),
         }
     }
 
@@ -69,6 +82,9 @@ impl Known {
         }
         // A millisecond is the clock's grain.
         let last_ms = f64::from(millis(now).wrapping_sub(self.asked_ms)).max(0.5);
+        if self.home & SETTLED != 0 && last_ms < SETTLED_MS && self.gap_us > 0.0 {
+            return Some(self.gap_us.into());
+        }
         Some(match self.gap_us {
             0.0 => 1000.0 * last_ms,
             gap_us => f64::from(gap_us) + LATEST * (1000.0 * last_ms - f64::from(gap_us)),
@@ -79,13 +95,28 @@ impl Known {
     pub(super) fn asked(&mut self, now: Duration) {
         self.gap_us = self.gap_us(now).unwrap_or(0.0) as f32;
         self.asked_ms = millis(now);
+        self.home &= !SETTLED;
+    }
+
+    /// It is asked for elsewhere from now on, unheard: that nobody asks here tells nothing.
+    pub(super) fn settle(&mut self) {
+        self.home |= SETTLED;
+    }
+
+    /// It was asked for so many times more in the time before the latest.
+    pub(super) fn asked_meanwhile(&mut self, count: u32, time: Duration) {
+        let time_us = time.as_secs_f64() * 1e6;
+        self.gap_us = match count {
+            0 => self.gap_us + (LATEST * (time_us - f64::from(self.gap_us))) as f32,
+            count => (time_us / f64::from(count)) as f32,
+        };
     }
 
     /// A place for another copy: if there is none, the oldest one's.
     pub(super) fn push(&mut self, id: BackendId) -> usize {
         if usize::from(self.len) == WIDTH {
             self.remove(0);
-            self.spread = true;
+            self.home |= SPREAD;
         }
         let at = usize::from(self.len);
         self.ids[at] = id.0;
@@ -119,6 +150,19 @@ impl Known {
         }
     }
 
+    pub(super) fn set_home(&mut self, at: usize, is: bool) {
+        self.home = self.home & !(1 << at) | u8::from(is) << at;
+    }
+
+    /// Whether more backends than these have it.
+    pub(super) fn is_spread(&self) -> bool {
+        self.home & SPREAD != 0
+    }
+
+    pub(super) fn is_home(&self, at: usize) -> bool {
+        self.home & 1 << at != 0
+    }
+
     /// It is asked for again while it is read.
     pub(super) fn join(&mut self, at: usize) {
         self.joined |= 1 << at;
@@ -138,7 +182,7 @@ impl Known {
         self.end(at);
         match self.before[at] {
             Age::ABSENT => self.remove(at),
-            age => self.used[at] = server.clock().wrapping_sub(age.kib() as u32),
+            age => self.used[at] = server.clock_kib.wrapping_sub(age.kib() as u32),
         }
     }
 
@@ -165,9 +209,12 @@ impl Known {
         self.expected_read.copy_within(at + 1..end, at);
         self.ordered.copy_within(at + 1..end, at);
         let below = (1u8 << at) - 1;
-        for bits in [&mut self.reading, &mut self.joined] {
+        let flags = self.home & (SPREAD | SETTLED);
+        self.home &= !flags;
+        for bits in [&mut self.reading, &mut self.joined, &mut self.home] {
             *bits = *bits & below | (*bits >> 1) & !below;
         }
+        self.home |= flags;
         self.len -= 1;
     }
 }
@@ -200,7 +247,7 @@ mod tests {
                 known.end(at);
             }
         }
-        assert!(known.spread);
+        assert!(known.is_spread());
         assert_eq!(known.ids(), [1, 2, 3, 4]);
         let reading: Vec<bool> = (0..4).map(|at| known.is_reading(at)).collect();
         assert_eq!(reading, [true, false, true, false]);
@@ -209,17 +256,37 @@ mod tests {
     #[test]
     fn what_was_not_used_is_as_old_as_before() {
         let mut server = server::NEW;
-        server.clock_kib = 5000.0;
+        server.clock_kib = 5000;
         let mut known = Known::default();
         let at = known.push(BackendId(3));
         known.used[at] = 1000;
         known.begin(at, Age::of_kib(4000), 1000.0, 30_000.0, 0.0);
-        known.used[at] = server.clock();
+        known.used[at] = server.clock_kib;
         known.undo(at, &server);
         assert!((3500..=4000).contains(&known.age_kib(at, &server)));
         known.begin(at, Age::ABSENT, 1000.0, 30_000.0, 30_000.0);
         known.undo(at, &server);
         assert!(known.is_nowhere());
+    }
+
+    #[test]
+    fn nobody_asks_here_for_what_is_settled() {
+        let mut known = Known::default();
+        let at = Duration::from_millis;
+        known.asked(at(1000));
+        known.asked(at(1020));
+        known.settle();
+        assert_eq!(known.gap_us(at(3000)), Some(20_000.0));
+        known.asked(at(3000));
+        known.asked_meanwhile(200, at(2000));
+        known.settle();
+        assert_eq!(known.gap_us(at(5000)), Some(10_000.0));
+        known.asked(at(5000));
+        known.asked_meanwhile(0, at(2000));
+        let cold_us = known.gap_us(at(7000)).unwrap();
+        assert!(cold_us > 600_000.0, "{cold_us}");
+        known.settle();
+        assert!(known.gap_us(at(60_000)).unwrap() > 10e6, "long ago");
     }
 
     #[test]

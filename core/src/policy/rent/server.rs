@@ -5,46 +5,52 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::ages::{Age, Ages};
-use super::costs::Mean;
+use super::costs::Median;
 use super::known::Known;
 use crate::policy::{BackendId, Candidate};
 
 /// What a decision reads of every backend: one cache line.
 #[derive(Clone, Copy, Debug)]
+#[repr(align(64))]
 pub(super) struct Server {
-    /// The mean weight over its own.
-    pub(super) scale: f64,
     /// Processor work of answers from memory that were not overtaken,
     pub(super) hits_us: f64,
     /// and of programs.
     pub(super) programs_us: f64,
+    /// All charges for what it was asked for and has not answered. What its load has
+    /// beyond that comes from elsewhere: other pools, or decisions that stand.
+    pub(super) charged_us: f64,
     /// Disk work that was ordered,
     pub(super) reading_us: f64,
-    /// its reads,
-    reads: u32,
-    /// and when the last one ended, or the first began.
+    /// when the last read ended, or the first began,
     pub(super) read_ended_us: f64,
+    /// and how many there are.
+    reads: u32,
+    /// KiB that it has read; wraps after 4 TiB. Its memory does not age while it reads
+    /// nothing.
+    pub(super) clock_kib: u32,
+    /// The mean weight over its own.
+    pub(super) scale: f32,
     /// What a KiB costs that stays for a lifetime.
-    pub(super) rent_us: f64,
+    pub(super) rent_us: f32,
     /// Lifetimes of memory in a microsecond; 0 while nothing leaves.
-    pub(super) turnover: f64,
+    pub(super) turnover: f32,
     /// How much it reads while it keeps a file; infinite while nothing leaves.
-    lifetime_kib: f64,
-    /// KiB that it has read. Its memory does not age while it reads nothing.
-    pub(super) clock_kib: f64,
+    lifetime_kib: f32,
 }
 
 pub(super) const NEW: Server = Server {
-    scale: 1.0,
     hits_us: 0.0,
     programs_us: 0.0,
+    charged_us: 0.0,
     reading_us: 0.0,
-    reads: 0,
     read_ended_us: 0.0,
+    reads: 0,
+    clock_kib: 0,
+    scale: 1.0,
     rent_us: 0.0,
     turnover: 0.0,
-    lifetime_kib: f64::INFINITY,
-    clock_kib: 0.0,
+    lifetime_kib: f32::INFINITY,
 };
 
 /// What it does not read.
@@ -55,16 +61,21 @@ pub(super) struct History {
     awaited: VecDeque<(Duration, f64)>,
     /// When the last answer came, and the last that was read.
     pub(super) answered: Duration,
+    /// Requests placed meanwhile of which no answer is told.
+    pub(super) unheard: u32,
     pub(super) read: Duration,
-    /// How much longer answers from memory take than expected: logarithm to base 2.
-    delay: Mean,
+    /// How much longer answers from memory take than expected: logarithm to base 2. Not
+    /// the mean: what is believed to be in memory, and is read, must not hide reads.
+    delay: Median,
     pub(super) ages: Ages,
     /// KiB that were read and in what time, and the reads that answers late in their
     /// lifetime have spared; of the last 256 reads or so.
     kib: f64,
     kib_us: f64,
     pub(super) late_us: f64,
-    kept: Duration,
+    kept: Option<Duration>,
+    /// All that it has read.
+    clock_kib: f64,
 }
 
 /// The same of all backends.
@@ -80,8 +91,18 @@ impl Server {
     pub(super) fn processor_us(&self, c: &Candidate) -> f64 {
         match c.outstanding {
             0 => 0.0,
-            _ => self.hits_us + self.programs_us,
+            _ => {
+                // Of a signed number it is one instruction.
+                let load_us = c.cost_us.min(i64::MAX as u64) as i64 as f64;
+                let elsewhere_us = (load_us - self.charged_us).max(0.0);
+                self.hits_us + self.programs_us + elsewhere_us
+            }
         }
+    }
+
+    /// What was charged so much is not its affair any more.
+    pub(super) fn uncharge(&mut self, us: u32) {
+        self.charged_us = (self.charged_us - f64::from(us)).max(0.0);
     }
 
     /// Work that its disk has before it; reads of mean size take `read_us`.
@@ -118,7 +139,7 @@ impl History {
     /// Nothing is unfinished.
     pub(super) fn forget_unfinished(&mut self, server: &mut Server) {
         self.awaited.clear();
-        (server.hits_us, server.programs_us) = (0.0, 0.0);
+        (server.hits_us, server.programs_us, server.charged_us) = (0.0, 0.0, 0.0);
         (server.reads, server.reading_us) = (0, 0.0);
     }
 
@@ -156,19 +177,26 @@ impl History {
         sure: bool,
     ) -> bool {
         let (hit, read) = known.expected(at);
-        let log_us = elapsed_us.max(1.0).log2();
-        let delay = self.delay.get().unwrap_or(0.0).max(0.0);
+        let delay = self.delay.get().max(0.0);
         if sure {
-            self.delay.add(log_us - hit);
+            self.delay.add(elapsed_us.max(1.0).log2() - hit);
         }
-        log_us > (hit + read) / 2.0 + delay
+        // What delays all answers, such as the client's link, comes before a read, too: it
+        // does not make reads as much longer.
+        let hit_us = (hit + delay).exp2();
+        let read_us = hit_us + read.exp2() - hit.exp2();
+        elapsed_us * elapsed_us > hit_us * read_us
     }
 
     /// So much was read, and is kept.
     pub(super) fn kept(&mut self, server: &mut Server, pool: &mut Pool, now: Duration, kib: f64) {
-        server.clock_kib += kib;
-        let us = now.saturating_sub(self.kept).as_secs_f64() * 1e6;
-        self.kept = now;
+        self.clock_kib += kib;
+        server.clock_kib = self.clock_kib as u64 as u32;
+        // The first one ends no time between reads.
+        let Some(before) = self.kept.replace(now) else {
+            return;
+        };
+        let us = now.saturating_sub(before).as_secs_f64() * 1e6;
         self.kib = self.kib * OWN + kib;
         self.kib_us = self.kib_us * OWN + us;
         self.late_us *= OWN;
@@ -189,46 +217,41 @@ impl History {
         mean_kib: f64,
     ) {
         let Some(lifetime_kib) = self.ages.lifetime_kib(&pool.ages) else {
-            server.lifetime_kib = f64::INFINITY;
+            server.lifetime_kib = f32::INFINITY;
             (server.rent_us, server.turnover) = (0.0, 0.0);
             return;
         };
-        server.lifetime_kib = lifetime_kib;
+        server.lifetime_kib = lifetime_kib as f32;
         let prior_kib = PRIOR * mean_kib;
         let pooled = pool.late_us / pool.kib.max(1.0);
         let late_us = (self.late_us + prior_kib * pooled) / (self.kib + prior_kib);
         // Nothing leaves a memory that is not full yet.
-        let filled = (server.clock_kib / lifetime_kib).powi(4);
+        let filled = (self.clock_kib / lifetime_kib).powi(4);
         let full = filled / (1.0 + filled);
-        server.rent_us = LATE * late_us * full * 2.0 * spread(id);
-        server.turnover = self.kib / self.kib_us.max(1.0) / lifetime_kib;
+        server.rent_us = (LATE * late_us * full * 2.0 * spread(id)) as f32;
+        server.turnover = (self.kib / self.kib_us.max(1.0) / lifetime_kib) as f32;
     }
 }
 
 impl Server {
     /// The probability that a copy of that age is in memory.
     pub(super) fn chance(&self, age_kib: f64) -> f64 {
-        1.0 / (1.0 + sixth(age_kib / self.lifetime_kib))
+        1.0 / (1.0 + sixth(age_kib / f64::from(self.lifetime_kib)))
     }
 
     /// The same for one that is asked for by turns: every `turn_us`.
     pub(super) fn chance_by_turns(&self, turn_us: f64) -> f64 {
-        1.0 / (1.0 + sixth(turn_us * self.turnover))
-    }
-
-    /// The clock, in whole KiB; wraps after 4 TiB.
-    pub(super) fn clock(&self) -> u32 {
-        self.clock_kib as u64 as u32
+        1.0 / (1.0 + sixth(turn_us * f64::from(self.turnover)))
     }
 
     /// Whether it would be gone if memory were half as large.
     pub(super) fn is_late(&self, age: Age) -> bool {
-        age != Age::ABSENT && age.kib() > self.lifetime_kib / 2.0
+        age != Age::ABSENT && age.kib() > f64::from(self.lifetime_kib) / 2.0
     }
 
     /// Whether it is in memory beyond doubt.
     pub(super) fn is_sure(&self, age: Age) -> bool {
-        age != Age::ABSENT && age.kib() < self.lifetime_kib / 8.0
+        age != Age::ABSENT && age.kib() < f64::from(self.lifetime_kib) / 8.0
     }
 }
 
@@ -254,3 +277,36 @@ const PRIOR: f64 = 32.0;
 const LATE: f64 = 4.0;
 /// Answers awaited from one backend.
 const AWAITED_MAX: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_decision_reads_of_a_backend_is_a_cache_line() {
+        assert_eq!(size_of::<Server>(), 64);
+    }
+
+    /// 200 µs from memory and 30 ms from the disk, both behind a link of 50 ms.
+    #[test]
+    fn reads_are_told_from_answers_that_a_link_delays() {
+        let mut history = History::default();
+        let mut known = Known::default();
+        let at = known.push(BackendId(3));
+        known.begin(at, Age::of_kib(100), 200.0, 30_000.0, 30_000.0);
+        for link_us in [0.0, 1000.0, 50_000.0] {
+            for _ in 0..5000 {
+                history.is_slow(&known, at, link_us + 200.0, true);
+            }
+            for (us, expected) in [
+                (150.0, false),
+                (400.0, false),
+                (25_000.0, true),
+                (40_000.0, true),
+            ] {
+                let slow = history.is_slow(&known, at, link_us + us, false);
+                assert_eq!(slow, expected, "{us} behind {link_us}");
+            }
+        }
+    }
+}

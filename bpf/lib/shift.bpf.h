@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * shift: a connection that was parked, while other backends had its flow, goes on by the
+ * numbers with which it was left. The wire's are ahead of them: the client's by what it has
+ * sent to others, the server's by what those have answered, and the clock's by what theirs
+ * were ahead (docs/protocol/handoff.md 8).
+ */
+#pragma once
+
+/* The words of a TCP header of at most 64 bytes that carry numbers. */
+#define SEQ_WORD 4
+#define ACK_WORD 8
+#define TSVAL_WORD 24
+#define TSECR_WORD 28
+
+/* By how much what stands in a header changes. */
+struct shift {
+	__u32 seq;
+	__u32 ack;
+	__u32 clock; /* of the echo on the way in, of the value on the way out */
+	bool out;
+};
+
+static __always_inline void add_to_word(struct sack_bench *bench, __u32 at, __u32 by)
+{
+	put_be32(bench->after + (at & 63), get_be32(bench->after + (at & 63)) + by);
+}
+
+struct block_shift {
+	struct sack_bench *bench;
+	__u32 at;
+	__u32 end;
+	__u32 by;
+};
+
+static long shift_edge(__u64 edge, struct block_shift *shift)
+{
+	if (shift->at + 4 > shift->end || shift->at > 60)
+		return 1;
+	add_to_word(shift->bench, shift->at, shift->by);
+	shift->at += 4;
+	return 0;
+}
+
+/* Where that option stands among those of the header on the bench; 0: nowhere. */
+static __always_inline __u32 option_at(struct sack_bench *bench, __u32 header_length, __u32 kind, __u32 *size)
+{
+	struct option_search search = {
+		.bytes = bench->before + sizeof(struct tcp_header),
+		.length = header_length - sizeof(struct tcp_header),
+		.kind = kind,
+	};
+
+	bpf_loop(TCP_OPTIONS_MAX, find_option, &search, 0);
+	*size = search.size;
+	return search.size ? sizeof(struct tcp_header) + search.at : 0;
+}
+
+/* Its blocks are of the numbers that the acknowledgement is of. */
+static __always_inline void shift_options(struct sack_bench *bench, __u32 header_length, const struct shift *shift)
+{
+	__u32 at, size, clock;
+
+	/* By far the most: NOP NOP timestamps, at a place where a word can be summed up. */
+	if (get_be32(bench->before + 20) == 0x0101080a) {
+		clock = shift->out ? TSVAL_WORD : TSECR_WORD;
+		if (get_be32(bench->before + clock))
+			add_to_word(bench, clock, shift->clock);
+		if (header_length == 32)
+			return;
+	} else {
+		at = option_at(bench, header_length, 8, &size);
+		if (size == 10) {
+			clock = at + (shift->out ? 2 : 6);
+			if (get_be32(bench->before + (clock & 63)))
+				add_to_word(bench, clock, shift->clock);
+		}
+	}
+	at = option_at(bench, header_length, 5, &size);
+	if (size) {
+		struct block_shift blocks = { .bench = bench, .at = at + 2, .end = at + size, .by = shift->ack };
+
+		bpf_loop(2 * SACK_BLOCKS_MAX, shift_edge, &blocks, 0);
+	}
+}
+
+/* Changes the header of an unpacked segment. Not static, as send_reply(). */
+__noinline int shift_header(struct __sk_buff *skb, __u32 header_length, const struct shift *shift)
+{
+	__u32 zero = 0;
+	struct sack_bench *bench = bpf_map_lookup_elem(&sack_benches, &zero);
+	__s64 difference;
+
+	if (!bench || !shift || header_length < sizeof(struct tcp_header) || header_length > 60)
+		return -1;
+	__builtin_memset(bench->before, 0, 64);
+	if (bpf_skb_load_bytes(skb, UNPACKED_TCP, bench->before, header_length))
+		return -1;
+	__builtin_memcpy(bench->after, bench->before, 64);
+	add_to_word(bench, SEQ_WORD, shift->seq);
+	add_to_word(bench, ACK_WORD, shift->ack);
+	if (header_length > sizeof(struct tcp_header))
+		shift_options(bench, header_length, shift);
+	difference = bpf_csum_diff((__be32 *)bench->before, 64, (__be32 *)bench->after, 64, 0);
+	if (difference < 0 || bpf_skb_store_bytes(skb, UNPACKED_TCP, bench->after, header_length, 0) ||
+	    bpf_l4_csum_replace(skb, UNPACKED_CHECK, 0, difference, 0))
+		return -1;
+	return 0;
+}
+
+/* An unpacked segment of the client's, for the socket. */
+static __always_inline bool shift_in(struct __sk_buff *skb, const struct segment *segment, const struct setup *setup)
+{
+	struct shift shift = {
+		.seq = -setup->client_shift,
+		.ack = -setup->server_shift,
+		.clock = -setup->clock_shift,
+	};
+
+	return !setup->shifted || !shift_header(skb, segment->header_length, &shift);
+}
+
+/* A segment of the socket's, for the client. */
+static __always_inline bool shift_out(struct __sk_buff *skb, __u32 header_length, const struct setup *setup)
+{
+	struct shift shift = {
+		.seq = setup->server_shift,
+		.ack = setup->client_shift,
+		.clock = setup->clock_shift,
+		.out = true,
+	};
+
+	return !setup->shifted || !shift_header(skb, header_length, &shift);
+}
+
+/* As deliver(), to a connection that is set up here. */
+static __always_inline int deliver_shifted(struct __sk_buff *skb, const struct segment *segment,
+					   const struct setup *setup)
+{
+	if (!unpack(skb, segment) || !shift_in(skb, segment, setup))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_RECEIVED);
+	return TC_ACT_OK;
+}
+
+/* The same, where it may have another owner before it. */
+static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct segment *segment,
+					    const struct setup *setup)
+{
+	struct range range = { .first = setup->first, .has_first = true };
+
+	if (!setup->before)
+		return deliver_shifted(skb, segment, setup);
+	if (!unpack(skb, segment) || keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4) ||
+	    !shift_in(skb, segment, setup))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_RECEIVED);
+	return TC_ACT_OK;
+}

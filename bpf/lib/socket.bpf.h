@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/* socket: where a flow's own socket here stands. */
+#pragma once
+
+/* What the owner's socket has had and said, in the wire's numbers. */
+struct own_socket {
+	__u32 state; /* TCP state; 0: none */
+	__u32 rcv_nxt;
+	__u32 snd_una;
+	__u32 snd_nxt;
+	__u32 write_seq;
+	__u32 clock_offset;
+};
+
+static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, const struct segment *segment,
+							 const struct setup *known)
+{
+	struct bpf_sock *found = find_connection(skb, segment);
+	struct own_socket own = {};
+	struct tcp_sock *full;
+
+	if (!found)
+		return own;
+	if (is_full(found) && (full = bpf_skc_to_tcp_sock(found))) {
+		own.state = found->state;
+		own.rcv_nxt = full->rcv_nxt;
+		own.snd_una = full->snd_una;
+		own.snd_nxt = full->snd_nxt;
+		own.write_seq = full->write_seq;
+		own.clock_offset = full->tsoffset;
+		if (known && known->shifted) {
+			own.rcv_nxt += known->client_shift;
+			own.snd_una += known->server_shift;
+			own.snd_nxt += known->server_shift;
+			own.write_seq += known->server_shift;
+			own.clock_offset += known->clock_shift;
+		}
+	}
+	bpf_sk_release(found);
+	return own;
+}
+
+/* The owner's timestamp clock (RFC 7323 4, in milliseconds here), for who comes after it; 0 without. */
+static __always_inline __u32 own_clock(const struct setup *known, __u32 offset)
+{
+	if (!(known->meta.tcp_options & TCP_OPTION_TIMESTAMPS))
+		return 0;
+	return (__u32)(bpf_ktime_get_ns() / 1000000) + offset;
+}
