@@ -40,16 +40,27 @@ static __always_inline int drop(enum drop_reason reason)
 
 static __always_inline int forward(context_t *ctx, struct flow *flow, const struct segment *segment)
 {
+	struct workbench *bench = this_workbench();
+	struct way *way;
+	bool whole;
 	int verdict;
 
-	if (flow->marks & MARK_MOVING) {
-		if (!has_arrived(flow)) {
-			verdict = send_handoff(ctx, segment, flow);
+	if (!bench)
+		return VERDICT_DROP;
+	way = &bench->way;
+	whole = read_way(flow, way);
+	if (way->marks & MARK_MOVING) {
+		if (!has_arrived(flow, way)) {
+			/* It would be sealed as it is. */
+			if (!whole)
+				return drop(DROP_REPEATED);
+			verdict = send_handoff(ctx, segment, way);
 			goto sent;
 		}
 		__sync_fetch_and_and(&flow->marks, ~MARK_MOVING);
 	}
-	verdict = send_to_backend(ctx, flow->backend, &flow->meta, entropy_port(segment), segment->ip_length);
+	/* If it is not whole, its tag says so. */
+	verdict = send_to_backend(ctx, way->backend, &way->meta, entropy_port(segment), segment->ip_length);
 sent:
 	if (verdict != VERDICT_DROP)
 		count_event(EVENT_FORWARDED);

@@ -198,14 +198,44 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	return flow->next == segment->seq ? BOUNDARY_ASK : BOUNDARY_FORWARD;
 }
 
-/* The client has heard the new owner: it has the flow, and the one before has given it up. */
-static __always_inline bool has_arrived(const struct flow *flow)
+/* A change takes a fraction of a microsecond, if nothing interrupts it. */
+#define WAY_TRIES 16
+
+/* Where its packets go. False: that is being changed all the while, and what has been read is perhaps of two moments. */
+static __noinline bool read_way(const struct flow *flow, struct way *way)
 {
-	return (__s32)(flow->last_ack - flow->server_isn - 1) > 0;
+	const volatile struct flow *now = flow;
+	__u32 epoch;
+
+	if (!flow || !way)
+		return false;
+	for (int tries = 0; tries < WAY_TRIES; tries++) {
+		bool was_busy = now->busy;
+
+		epoch = now->meta.epoch;
+		barrier();
+		way->meta = flow->meta;
+		way->backend = now->backend;
+		way->previous = now->previous;
+		way->requests_before = now->requests_before;
+		way->server_isn = now->server_isn;
+		way->marks = now->marks;
+		barrier();
+		/* Whoever changes the way changes the epoch. */
+		if (!was_busy && !now->busy && now->meta.epoch == epoch)
+			return true;
+	}
+	return false;
+}
+
+/* The client has heard the new owner: it has the flow, and the one before has given it up. */
+static __always_inline bool has_arrived(const struct flow *flow, const struct way *way)
+{
+	return (__s32)(flow->last_ack - way->server_isn - 1) > 0;
 }
 
 /* By way of the owner before, who knows whether it has given the flow up (4.2, 4.5). */
-static __noinline int send_handoff(context_t *ctx, const struct segment *segment, struct flow *flow)
+static __noinline int send_handoff(context_t *ctx, const struct segment *segment, const struct way *way)
 {
 	struct node *self = this_node();
 	struct backend *next, *previous;
@@ -213,20 +243,20 @@ static __noinline int send_handoff(context_t *ctx, const struct segment *segment
 	struct meta meta;
 	__u32 slot;
 
-	if (!segment || !flow)
+	if (!segment || !way)
 		return VERDICT_DROP;
-	slot = flow->backend;
+	slot = way->backend;
 	next = bpf_map_lookup_elem(&backends, &slot);
-	slot = flow->previous;
+	slot = way->previous;
 	previous = bpf_map_lookup_elem(&backends, &slot);
 	if (!next || !previous || !self || !(key = tag_key(self->signing_key))) {
 		count_drop(DROP_NO_BACKEND);
 		return VERDICT_DROP;
 	}
-	meta = flow->meta;
+	meta = way->meta;
 	meta.kind = META_HANDOFF;
 	meta.key_id = self->signing_key;
-	meta.requests = bpf_htons(flow->requests_before);
+	meta.requests = bpf_htons(way->requests_before);
 	meta.value = mapped_ipv4(next->addr);
 	set_tag(&meta, meta_tag(key, &meta, mapped_ipv4(previous->addr), segment->client, segment->vip,
 				segment->key.client_port, segment->key.vip_port));

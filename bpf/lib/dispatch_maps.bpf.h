@@ -48,14 +48,25 @@ struct {
 /* A word may be read from any place of a head. */
 #define HEAD_ROOM (HEAD_MAX + 8)
 
+/* Where the packets of a flow go, and with which option: as of one moment. */
+struct way {
+	struct meta meta;
+	__u32 backend;
+	__u32 previous;
+	__u32 requests_before;
+	__u32 server_isn;
+	__u32 marks;
+};
+
 /* What does not fit the stack. */
 struct workbench {
 	__u8 head[HEAD_ROOM];
 	struct flow flow;
 	struct finished finished;
+	struct way way;
 	__u8 care; /* CARE_* of the request on the bench */
 	__u8 closes; /* that request is to be its connection's last */
-	__u8 pad[6];
+	__u8 pad[2];
 };
 
 struct {

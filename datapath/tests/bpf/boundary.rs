@@ -688,6 +688,26 @@ fn a_copy_of_the_packet_that_moves_a_flow_is_dropped() {
     assert_eq!((bench.flow().next, bench.flow().backend), (NEXT, SLOT));
 }
 
+/// An option of two moments has the wrong tag, unless it is sealed as it is.
+#[test]
+fn of_a_record_that_is_being_changed_nothing_is_sealed() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, OTHER_SLOT);
+        let ack = segment(ACK, END, ANSWERED, b"").frame();
+        run(&bench, &asked_once(), &later(REQUEST).frame());
+        let moving = Flow {
+            busy: 1,
+            ..bench.flow()
+        };
+        assert_eq!(run(&bench, &moving, &ack), Outcome::drop("repeated"));
+        let staying = Flow {
+            busy: 1,
+            ..asked_once()
+        };
+        assert_eq!(run(&bench, &staying, &ack).counted, ["forwarded"]);
+    }
+}
+
 #[test]
 fn without_a_daemon_a_connection_stays() {
     let bench = bench(Hook::Tc, OTHER_SLOT);
