@@ -48,7 +48,9 @@ static __always_inline void write_changes(struct flow *flow, const struct flow_c
 	for (__u32 word = 0; word < FLOW_WORDS; word++)
 		if (!is_last(word) && word != WORD_OF(busy) && before[word] != after[word])
 			now[word] = after[word];
-	__sync_val_compare_and_swap(&flow->marks, change->before.marks, change->after.marks);
+	/* One by one: packets mark the record without being `busy` with it. */
+	__sync_fetch_and_and(&flow->marks, change->after.marks | ~change->before.marks);
+	__sync_fetch_and_or(&flow->marks, change->after.marks & ~change->before.marks);
 	__sync_val_compare_and_swap(&flow->next, change->before.next, change->after.next);
 }
 
