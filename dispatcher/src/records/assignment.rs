@@ -1,0 +1,147 @@
+//! The records that are made here: of a flow that has been placed, and of one that is being
+//! read.
+
+use std::net::Ipv4Addr;
+
+use trapeze_core::flow::{FlowKey, Handshake};
+use trapeze_core::head::Expected;
+use trapeze_core::intake::Isns;
+use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
+use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_PIPELINES, MARK_TUNNEL, Pod};
+use trapeze_datapath::clock;
+
+use crate::cluster::Choice;
+use crate::look::Extent;
+
+/// A flow and the backend that is to have it.
+#[derive(Clone, Copy, Debug)]
+pub struct Assignment<'a> {
+    pub key: FlowKey,
+    pub isns: Isns,
+    pub handshake: Handshake,
+    pub choice: &'a Choice,
+    pub keys: &'a Keys,
+    /// The epoch of an assignment that has failed.
+    pub after: Option<u32>,
+    /// The epoch of a connection that had the 4-tuple before, if its record is gone.
+    pub older: Option<u32>,
+    /// Bytes that go there from here.
+    pub held: usize,
+    /// How far the request goes.
+    pub extent: Extent,
+    /// What the pool wants of the answers.
+    pub care: Care,
+    /// More has come than the request.
+    pub has_rest: bool,
+    /// The owner before, that still sends: its address.
+    pub predecessor: Option<Ipv4Addr>,
+}
+
+impl Assignment<'_> {
+    pub(super) fn flow(&self, epoch: u32) -> Flow {
+        let meta = Meta {
+            kind: match self.predecessor {
+                Some(predecessor) => Kind::ForwardAfter { predecessor },
+                None => Kind::Forward,
+            },
+            server_port: self.choice.server_port,
+            epoch,
+            care: Care {
+                head: self.extent.is_head && self.care.follow,
+                outlive: self.care.outlive && !self.extent.is_last,
+                park: self.care.park && !self.extent.is_last,
+                ..self.care
+            },
+            ..meta_of(self.isns, self.handshake)
+        };
+        let binding = Binding::of_flow(self.choice.address, self.key.client, self.key.vip);
+        let binding = binding.expect("configuration and data path are IPv4");
+        let placed = &self.choice.placed;
+        let start = self.isns.client + 1;
+        let (next, expected, mut marks) = match self.extent.next {
+            Some((at, expected)) if self.care.follow => (start + at as u32, expected, 0),
+            _ => (start, Expected::Head, MARK_TUNNEL),
+        };
+        if self.has_rest {
+            marks |= MARK_HELD;
+        }
+        Flow {
+            meta: meta.seal(self.keys, &binding),
+            backend: self.choice.slot,
+            pool: self.choice.pool as u32,
+            state: FlowState::Established as u32,
+            packets: 1,
+            bytes: self.held as u64,
+            object: placed.request.object,
+            kind: placed.request.kind.number(),
+            class: placed.request.class as u8,
+            charge_us: placed.charge_us,
+            shared: placed.shared,
+            report: placed.report.into(),
+            next: next.raw(),
+            expect: expected.number(),
+            requests: 1,
+            marks,
+            last_seq: (self.isns.client + 1 + self.held as u32).raw(),
+            ..new_flow(self.isns, self.handshake)
+        }
+    }
+}
+
+/// A record of a connection that is being read.
+pub(super) fn new_flow(isns: Isns, handshake: Handshake) -> Flow {
+    let now = clock::monotonic().as_nanos() as u64;
+    Flow {
+        meta: meta_of(isns, handshake).encode(0),
+        client_isn: isns.client.raw(),
+        server_isn: isns.server.raw(),
+        state: FlowState::Reading as u32,
+        last_seq: (isns.client + 1).raw(),
+        last_ack: (isns.server + 1).raw(),
+        created_ns: now,
+        last_seen_ns: now,
+        asked_ns: now,
+        asked_ack: (isns.server + 1).raw(),
+        cookie: isns.server.raw(),
+        ..Flow::zeroed()
+    }
+}
+
+/// The same request again, for another backend than the one that has not taken it: its
+/// end is known, and it is as much a HEAD as it was.
+pub(super) fn repeat(flow: &mut Flow, old: &Flow) {
+    flow.next = old.next;
+    flow.expect = old.expect;
+    flow.requests = old.requests;
+    flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
+}
+
+/// What a new record of the same connection keeps of the one before.
+pub(super) fn inherit(flow: &mut Flow, old: &Flow) {
+    flow.cookie = old.cookie;
+    flow.created_ns = old.created_ns;
+    flow.syn_isn = old.syn_isn;
+    flow.syn_seen_ns = old.syn_seen_ns;
+    flow.packets = old.packets + 1;
+    flow.bytes = flow.bytes.wrapping_add(old.bytes);
+}
+
+fn meta_of(isns: Isns, handshake: Handshake) -> Meta {
+    Meta {
+        kind: Kind::Forward,
+        epoch: 0,
+        start: isns.client + 1,
+        handshake,
+        server_port: 0,
+        requests: 0,
+        care: Care::default(),
+    }
+}
+
+/// Later than what this 4-tuple has had (RFC 1982).
+pub(super) fn later(epoch: u32, older: Option<u32>) -> u32 {
+    match older {
+        Some(older) if (epoch.wrapping_sub(older) as i32) <= 0 => older.wrapping_add(1),
+        _ => epoch,
+    }
+}

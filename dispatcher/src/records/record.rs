@@ -1,0 +1,110 @@
+//! A record, for those who must follow it in user space.
+
+use std::net::Ipv4Addr;
+
+use trapeze_core::head::Expected;
+use trapeze_core::intake::Isns;
+use trapeze_core::policy::Request;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta::{self, Care, Meta};
+use trapeze_datapath::abi::{Flow, FlowState, MARK_MOVING, MARK_RELEASING, MARK_TUNNEL};
+
+use crate::look::Extent;
+use crate::memory::request_of;
+
+/// What a record says, for who must follow it in user space.
+#[derive(Clone, Copy, Debug)]
+pub struct Record {
+    pub isns: Isns,
+    pub slot: u32,
+    pub pool: usize,
+    pub epoch: u32,
+    pub state: FlowState,
+    /// The option for its packets, tag included.
+    pub option: meta::Raw,
+    /// Its latest request, as its pool's policy saw it.
+    pub request: Request,
+    /// Where the next request can start, and what is there.
+    pub next: ClientSeq,
+    pub expected: Expected,
+    /// Requests given to the owner since its setup.
+    pub requests: u32,
+    /// The number of our SYN-ACK.
+    pub cookie: ServerSeq,
+    /// MARK_*.
+    pub marks: u32,
+    /// Where the owner's server listens.
+    pub server_port: u16,
+    /// What the client has acknowledged, and the window field that came with it.
+    pub heard: ServerSeq,
+    pub window: u16,
+    /// The slot of the owner before, and how many requests that had been given.
+    pub previous: u32,
+    pub requests_before: u32,
+    /// The dispatcher that made it; unspecified: this one, alone.
+    pub maker: Ipv4Addr,
+}
+
+impl Record {
+    /// Has it a backend, whatever its client has said?
+    pub fn has_backend(&self) -> bool {
+        !matches!(self.state, FlowState::Reading | FlowState::Vacant)
+    }
+
+    /// The owner before, if it came to this one by a half-pipe.
+    pub fn predecessor(&self) -> Option<Ipv4Addr> {
+        let [a, b, c, d] = [20, 21, 22, 23].map(|at| self.option[at]);
+        Some(Ipv4Addr::new(a, b, c, d)).filter(|address| !address.is_unspecified())
+    }
+
+    /// Do its packets go by way of the owner before? As in bpf/lib/boundary.bpf.h.
+    pub fn is_moving(&self) -> bool {
+        self.marks & MARK_MOVING != 0 && self.heard.at_or_before(self.isns.server + 1)
+    }
+
+    /// How far its owner's first request goes, for another one: the record knows.
+    pub fn again(&self) -> Extent {
+        let care = Meta::decode(&self.option).map_or(Care::default(), |meta| meta.care);
+        Extent {
+            next: None,
+            is_head: care.head,
+            is_last: !care.outlive,
+        }
+    }
+
+    /// Has its owner been asked to give it up?
+    pub fn is_releasing(&self) -> bool {
+        self.marks & MARK_RELEASING != 0
+    }
+
+    /// Has it no boundaries?
+    pub fn is_tunnel(&self) -> bool {
+        self.marks & MARK_TUNNEL != 0
+    }
+
+    pub(super) fn read(flow: &Flow) -> Option<Self> {
+        Some(Self {
+            isns: Isns {
+                client: ClientSeq::new(flow.client_isn),
+                server: ServerSeq::new(flow.server_isn),
+            },
+            slot: flow.backend,
+            pool: flow.pool as usize,
+            epoch: u32::from_be_bytes([flow.meta[4], flow.meta[5], flow.meta[6], flow.meta[7]]),
+            state: FlowState::from_raw(flow.state)?,
+            option: flow.meta,
+            request: request_of(flow.object, flow.kind, flow.class, flow.charge_us),
+            next: ClientSeq::new(flow.next),
+            expected: Expected::from_number(flow.expect)?,
+            requests: flow.requests,
+            cookie: ServerSeq::new(flow.cookie),
+            marks: flow.marks,
+            server_port: u16::from_be_bytes([flow.meta[16], flow.meta[17]]),
+            heard: ServerSeq::new(flow.last_ack),
+            window: flow.window as u16,
+            previous: flow.previous,
+            requests_before: flow.requests_before,
+            maker: flow.maker.into(),
+        })
+    }
+}
