@@ -12,8 +12,9 @@ use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options};
 
+use super::State;
+use super::first::Before;
 use super::later::later;
-use super::{Before, State};
 use crate::cluster::Decision;
 use crate::look::{Found, Later, Look};
 

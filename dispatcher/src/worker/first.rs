@@ -1,0 +1,182 @@
+//! First requests: of connections that have no backend, or whose backend has closed.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use trapeze_core::intake::{Answer, Arrived, Body, Outcome};
+use trapeze_core::wire::meta::Meta;
+
+use super::State;
+use crate::cluster::{Choice, Decision};
+use crate::look::{Extent, Found, Later, Look};
+use crate::records::{Assignment, Record};
+
+/// What the flow's 4-tuple has had before.
+#[derive(Clone, Copy)]
+pub(super) enum Before {
+    Nothing,
+    /// Another connection, of this epoch.
+    Older(u32),
+    /// This connection, at a backend that refused it, in this epoch, and the owner before
+    /// that one, if it came by a half-pipe.
+    Refused(u32, Option<Ipv4Addr>),
+}
+
+impl Before {
+    pub(super) fn of(request: &Meta) -> Self {
+        match request.epoch {
+            0 => Self::Nothing,
+            epoch => Self::Older(epoch),
+        }
+    }
+
+    fn older(self) -> Option<u32> {
+        match self {
+            Self::Older(epoch) => Some(epoch),
+            _ => None,
+        }
+    }
+
+    fn refused(self) -> Option<u32> {
+        match self {
+            Self::Refused(epoch, _) => Some(epoch),
+            _ => None,
+        }
+    }
+}
+
+impl State {
+    pub(super) fn on_request(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
+        let Ok(mut arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        self.read_on(now, &arrived.key);
+        if let Some(record) = self.record_of(&arrived) {
+            arrived.cookie = record.cookie;
+            // It may have been on its way here while its flow was decided.
+            if record.has_backend() && arrived.header.seq != (arrived.isns.client + 1).raw() {
+                return self.pass_on(now, &record, arrived, inner);
+            }
+        }
+        match self.take(now, &arrived, None) {
+            Outcome::Complete(Found::Request(Decision::To(choice), extent)) => {
+                let before = Before::of(meta);
+                if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
+                    self.forward(&record, &arrived, inner);
+                }
+            }
+            Outcome::Decide(Found::Request(Decision::To(choice), extent)) => {
+                let before = Before::of(meta);
+                if self
+                    .assign(now, &arrived, &choice, before, extent)
+                    .is_some()
+                {
+                    let payload_max = self.payload_max(&arrived.handshake);
+                    self.intake.assigned(now, &arrived.key, payload_max);
+                    self.go_on(now, &arrived.key);
+                }
+            }
+            Outcome::Complete(Found::Request(Decision::Refuse(answer, body), _))
+            | Outcome::Decide(Found::Request(Decision::Refuse(answer, body), _)) => {
+                self.intake.answer(now, &arrived, answer, body);
+            }
+            Outcome::Assigned => {
+                if let Some(record) = self.assigned(&arrived) {
+                    self.pass_on(now, &record, arrived, inner);
+                }
+            }
+            Outcome::Closed => {
+                // A connection without a backend ends as quietly.
+                let (key, isns) = (arrived.key, arrived.isns);
+                let _ = self.shared.records.end_reading(&key, isns);
+            }
+            Outcome::Complete(Found::Owners(_)) | Outcome::Decide(Found::Owners(_)) => {
+                debug_assert!(false, "a first request has no owner");
+            }
+            Outcome::Held | Outcome::Answering | Outcome::Ignored(_) => {}
+        }
+        self.act();
+    }
+
+    /// Gives a packet to the intake; `later` if its flow has an owner.
+    pub(super) fn take(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        later: Option<Later>,
+    ) -> Outcome<Found> {
+        let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
+        let mut look = Look {
+            shared: &shared,
+            cluster: &cluster,
+            decisions: self.decisions,
+            key: arrived.key,
+            later,
+            not_remembered: false,
+        };
+        let outcome =
+            (self.intake).on_packet(now, arrived, |bytes, progress| look.at(bytes, progress));
+        if look.not_remembered {
+            self.count("not-remembered");
+        }
+        outcome
+    }
+
+    /// The record of the very connection that a packet belongs to, if it has a backend.
+    pub(super) fn assigned(&self, arrived: &Arrived<'_>) -> Option<Record> {
+        self.record_of(arrived).filter(Record::has_backend)
+    }
+
+    pub(super) fn record_of(&self, arrived: &Arrived<'_>) -> Option<Record> {
+        let record = self.shared.records.get(&arrived.key).ok()??;
+        (record.isns == arrived.isns).then_some(record)
+    }
+
+    pub(super) fn assign(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        choice: &Choice,
+        before: Before,
+        extent: Extent,
+    ) -> Option<Record> {
+        let held = self
+            .intake
+            .head(&arrived.key)
+            .map_or(arrived.payload.len(), <[u8]>::len);
+        let assignment = Assignment {
+            key: arrived.key,
+            isns: arrived.isns,
+            handshake: arrived.handshake,
+            choice,
+            keys: &self.cluster.keys,
+            after: before.refused(),
+            older: before.older(),
+            held,
+            extent,
+            care: self.cluster.care(choice.pool),
+            has_rest: self.intake.has_rest(&arrived.key),
+            predecessor: match before {
+                Before::Refused(_, predecessor) => predecessor,
+                _ => None,
+            },
+        };
+        match self.shared.records.assign(&assignment) {
+            Ok(assigned) => {
+                self.tell(assigned.finished);
+                if !assigned.is_new {
+                    self.cluster.not_taken(choice);
+                }
+                Some(assigned.record)
+            }
+            Err(_) => {
+                // The table is full: limits.flows.
+                self.count("table-full");
+                self.cluster.not_taken(choice);
+                self.intake
+                    .answer(now, arrived, Answer::ServiceUnavailable, Body::Full);
+                None
+            }
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Requests that come back: refused by their backend, returned by one whose server has
+//! closed, or never heard of again.
+
+use std::net::{IpAddr, SocketAddrV4};
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::head::{self, Inspection};
+use trapeze_core::intake::{Answer, Arrived, Body, Looked};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta::{Kind, Meta, Refusal};
+
+use super::State;
+use super::first::Before;
+use crate::cluster::Decision;
+use crate::farewell;
+use crate::health;
+use crate::records::Record;
+
+impl State {
+    /// A backend could not set the connection up: another one may, and if there
+    /// is none, the client is told.
+    pub(super) fn on_refused(&mut self, now: Duration, meta: &Meta, inner: &[u8], why: Refusal) {
+        let Ok(mut arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
+            return;
+        };
+        if record.isns.client != arrived.isns.client
+            || !record.has_backend()
+            || record.epoch != meta.epoch
+        {
+            return self.count("late-refusals");
+        }
+        self.count("refusals");
+        arrived.isns = record.isns;
+        arrived.cookie = record.cookie;
+        let port = match meta.server_port {
+            0 => arrived.key.vip.port(),
+            own => own,
+        };
+        self.shared.health.refused(record.slot, port, why);
+        if self.shared.renew_decisions().is_err() {
+            self.count("record-failures");
+        }
+        let start = ClientSeq::new(arrived.header.seq);
+        if start != record.isns.client + 1 {
+            return self.on_returned(now, meta, inner, &arrived, start);
+        }
+        let decision = self.decide_again(&arrived, &record);
+        match (decision, why) {
+            (Decision::To(choice), _) if choice.slot != record.slot => {
+                let before = Before::Refused(meta.epoch, record.predecessor());
+                let Some(record) = self.assign(now, &arrived, &choice, before, record.again())
+                else {
+                    return;
+                };
+                let payload_max = self.payload_max(&arrived.handshake);
+                if !self.intake.assigned(now, &arrived.key, payload_max) {
+                    self.forward(&record, &arrived, inner);
+                }
+            }
+            // It is only busy: the client's TCP tries again.
+            (_, Refusal::AcceptQueueFull) => {}
+            (Decision::Refuse(answer, body), _) => self.intake.answer(now, &arrived, answer, body),
+            (Decision::To(_), _) => {
+                self.intake
+                    .answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
+            }
+        }
+        self.act();
+    }
+
+    /// A later request came to a backend whose server had closed, and that could not
+    /// set it up as the first one of a new connection (docs/protocol/handoff.md 7.3):
+    /// it is placed as that.
+    pub(super) fn on_returned(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        inner: &[u8],
+        arrived: &Arrived<'_>,
+        start: ClientSeq,
+    ) {
+        let end = ServerSeq::new(arrived.header.ack);
+        match (self.shared.records).take_request_back(&arrived.key, meta.epoch, start, end) {
+            Ok(Some(vacated)) => self.tell(vacated.finished),
+            Ok(None) => return self.count("late-refusals"),
+            Err(_) => return self.count("record-failures"),
+        }
+        let request = Meta {
+            kind: Kind::Request {
+                server_isn: end + u32::MAX,
+            },
+            start,
+            ..*meta
+        };
+        self.on_request(now, &request, inner);
+    }
+
+    /// The client sends its request again and has not heard a word: its backend
+    /// has died. What may run twice goes to another one (RFC 9110 §9.2.2).
+    pub(super) fn on_unheard(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let Some(record) = self.assigned(&arrived) else {
+            return;
+        };
+        if self.shared.health.state(record.slot) != health::State::Silent {
+            // It is back, or the request has moved already.
+            return self.forward(&record, &arrived, inner);
+        }
+        self.count("unheard");
+        let held = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
+        let decision = match head::inspect(held, self.cluster.config.limits.head_bytes) {
+            Inspection::Http(head) if !is_idempotent(head.method) => {
+                Decision::Refuse(Answer::GatewayTimeout, Body::Full)
+            }
+            // Until the handshake is over no request has run.
+            Inspection::Http(_) | Inspection::Tls(_) => self.decide_again(&arrived, &record),
+            // Part of a head, or requests that cannot be read.
+            _ => Decision::Refuse(Answer::Close, Body::Full),
+        };
+        match decision {
+            Decision::To(choice) => {
+                let before = Before::Refused(record.epoch, record.predecessor());
+                if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
+                    let payload_max = self.payload_max(&arrived.handshake);
+                    if !self.intake.assigned(now, &arrived.key, payload_max) {
+                        self.forward(&record, &arrived, inner);
+                    }
+                }
+            }
+            Decision::Refuse(answer, body) => self.intake.answer(now, &arrived, answer, body),
+        }
+        self.act();
+    }
+
+    /// An idle connection's socket has come and gone, perhaps with a reset that the
+    /// client has not heard. `asked_at`: where its backend was asked.
+    pub(super) fn on_lost(&mut self, key: &FlowKey, epoch: u32, asked_at: ClientSeq) {
+        match self.shared.records.lost(key, epoch, asked_at.raw()) {
+            Ok(Some(flow)) => {
+                self.count("lost-by-backend");
+                if let IpAddr::V4(client) = key.client.ip() {
+                    let reset = farewell::reset_of_client(key, &flow);
+                    self.to_clients
+                        .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.count("record-failures"),
+        }
+    }
+
+    pub(super) fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
+        let (cluster, health) = (&self.cluster, &self.shared.health);
+        cluster.lost(record.pool, &record.request, record.slot);
+        let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
+        let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
+        if let Looked::Done(decision) | Looked::Cut(decision, _) = cluster.look(
+            health,
+            arrived.key.vip,
+            arrived.key.client,
+            None,
+            &inspection,
+        ) {
+            return decision;
+        }
+        // Only the first part of a longer head came back: its pool is known.
+        debug_assert!(!matches!(inspection, Inspection::Http(_)));
+        let port = arrived.key.vip.port();
+        match cluster.choose(health, record.pool, port, record.request) {
+            Some(choice) => Decision::To(choice),
+            None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
+        }
+    }
+}
+
+/// RFC 9110 §9.2.2.
+fn is_idempotent(method: &str) -> bool {
+    ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&method)
+}

@@ -1,0 +1,187 @@
+//! A flow's packets on their way to its backend, where the data path does not send them.
+
+use std::net::{IpAddr, SocketAddrV4};
+
+use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
+use trapeze_core::intake::Arrived;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{self, Binding, Kind, Meta};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::tcp::{Flags, Header};
+use trapeze_datapath::abi::GENEVE_PORT;
+
+use super::State;
+use crate::records::Record;
+
+/// IPv4 and TCP headers without options.
+const HEADERS: usize = 40;
+
+impl State {
+    /// Sends a client's packet on as it came, or in pieces that fit.
+    pub(super) fn forward(&mut self, record: &Record, arrived: &Arrived<'_>, inner: &[u8]) {
+        if arrived.checksum == TcpChecksum::Wrong {
+            return self.count("bad-checksum");
+        }
+        let Some((to, option)) = self.way_of(&arrived.key, record) else {
+            return self.count("no-backend");
+        };
+        self.note_end(&arrived.key, arrived.header.flags);
+        if inner.len() <= self.inner_max {
+            self.to_backends.push(to, |out| {
+                geneve::write(&option, inner, out);
+                if arrived.checksum == TcpChecksum::Partial {
+                    let at = out.len() - inner.len() + HEADERS / 2;
+                    let (source, destination) = (arrived.key.client.ip(), arrived.key.vip.ip());
+                    complete_tcp(source, destination, &mut out[at..]);
+                }
+            });
+            return;
+        }
+        self.forward_in_pieces(&option, to, arrived);
+    }
+
+    /// Sends a client's packet on in pieces that fit.
+    pub(super) fn forward_in_pieces(
+        &mut self,
+        option: &meta::Raw,
+        to: SocketAddrV4,
+        arrived: &Arrived<'_>,
+    ) {
+        let chunk = usize::from(self.payload_max(&arrived.handshake));
+        let count = arrived.payload.len().div_ceil(chunk);
+        for (index, payload) in arrived.payload.chunks(chunk).enumerate() {
+            let mut header = arrived.header;
+            header.seq = header.seq.wrapping_add((index * chunk) as u32);
+            if index + 1 < count {
+                header.flags = header.flags.without(Flags::FIN).without(Flags::PSH);
+            }
+            let segment = Segment {
+                source: arrived.key.client,
+                destination: arrived.key.vip,
+                header,
+                payload: payload.to_vec(),
+            };
+            let packet = segment.to_packet();
+            self.to_backends
+                .push(to, |out| geneve::write(option, &packet, out));
+        }
+    }
+
+    pub(super) fn send_to_backend(&mut self, key: &FlowKey, segment: Segment, kind: Option<Kind>) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        let way = match kind {
+            None => self.way_of(key, &record),
+            Some(kind) => self.sealed(key, &record, |meta| Meta { kind, ..meta }),
+        };
+        let Some((to, option)) = way else {
+            return self.count("no-backend");
+        };
+        if kind.is_none() {
+            self.note_end(key, segment.header.flags);
+        }
+        let packet = as_heard(segment, &record).to_packet();
+        self.to_backends
+            .push(to, |out| geneve::write(&option, &packet, out));
+    }
+
+    /// Tells the owner what the client has acknowledged.
+    pub(super) fn acknowledge(&mut self, key: &FlowKey, seq: ClientSeq) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        let segment = Segment::of_client(
+            key,
+            Header {
+                seq: seq.raw(),
+                ack: record.heard.raw(),
+                window: record.window,
+                flags: Flags::ACK,
+                ..Header::default()
+            },
+        );
+        self.send_to_backend(key, segment, None);
+    }
+
+    /// Where a flow's packets go, and with which option: as the data path does it.
+    pub(super) fn way_of(
+        &self,
+        key: &FlowKey,
+        record: &Record,
+    ) -> Option<(SocketAddrV4, meta::Raw)> {
+        let to = self.backend_address(record.slot)?;
+        if !record.is_moving() {
+            return Some((to, record.option));
+        }
+        let by = self.backend_address(record.previous)?;
+        let handoff = Meta {
+            kind: Kind::Handoff { next: *to.ip() },
+            requests: record.requests_before as u16,
+            ..Meta::decode(&record.option).ok()?
+        };
+        let binding = Binding::of_flow(IpAddr::V4(*by.ip()), key.client, key.vip)?;
+        Some((by, handoff.seal(&self.cluster.keys, &binding)))
+    }
+
+    /// The owner's address, and its option as `change` makes it.
+    pub(super) fn sealed(
+        &self,
+        key: &FlowKey,
+        record: &Record,
+        change: impl FnOnce(Meta) -> Meta,
+    ) -> Option<(SocketAddrV4, meta::Raw)> {
+        let to = self.backend_address(record.slot)?;
+        let meta = Meta::decode(&record.option).ok()?;
+        let binding = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip)?;
+        Some((to, change(meta).seal(&self.cluster.keys, &binding)))
+    }
+
+    /// The most payload of one segment to a backend.
+    pub(super) fn payload_max(&self, handshake: &Handshake) -> u16 {
+        let options = if handshake.timestamps { 12 } else { 0 };
+        (self.inner_max - HEADERS - options).min(u16::MAX.into()) as u16
+    }
+
+    /// A FIN that does not pass through the data path ages its record all the same.
+    pub(super) fn note_end(&mut self, key: &FlowKey, flags: Flags) {
+        if flags.has(Flags::FIN) && self.shared.records.client_closed(key).is_err() {
+            self.count("record-failures");
+        }
+    }
+
+    /// The slot of the backend at an address.
+    pub(super) fn slot_of(&self, address: IpAddr) -> Option<u32> {
+        let backends = &self.cluster.config.backends;
+        let index = backends.iter().position(|b| b.address == address)?;
+        Some(self.cluster.slots[index])
+    }
+
+    pub(super) fn backend_address(&self, slot: u32) -> Option<SocketAddrV4> {
+        let cluster = &self.cluster;
+        let address = match cluster.slots.iter().position(|&s| s == slot) {
+            Some(index) => cluster.config.backends[index].address,
+            // Not configured any more; its flows go on.
+            None => addr_from_bytes(self.shared.maps.backends.get(&slot).ok()??.addr),
+        };
+        match address {
+            IpAddr::V4(v4) => Some(SocketAddrV4::new(v4, GENEVE_PORT)),
+            IpAddr::V6(_) => None,
+        }
+    }
+}
+
+/// What has waited here says what the client had acknowledged when it came. The data path
+/// has told the owner more since, and TCP takes nothing whose acknowledgement is too old
+/// (RFC 5961 §5.2). The segment that starts the owner's connection says where that begins.
+fn as_heard(mut segment: Segment, record: &Record) -> Segment {
+    let header = &mut segment.header;
+    let starts = ClientSeq::new(header.seq) == record.isns.client + 1;
+    if !starts && ServerSeq::new(header.ack).before(record.heard) {
+        header.ack = record.heard.raw();
+        header.window = record.window;
+    }
+    segment
+}
