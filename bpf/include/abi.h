@@ -486,7 +486,7 @@ struct answers {
 	__u8 phase; /* enum answer_phase */
 	__u8 line_length; /* of what is kept */
 	__u8 unread; /* times that the request after the last answer was closed on without being read */
-	__u8 pad;
+	__u8 busy; /* 1: a packet of the server's is being looked at; what else is here is of two moments */
 	__u8 line[LINE_ROOM];
 };
 

@@ -461,17 +461,13 @@ static long walk_on(__u64 index, struct walk *walk)
 /* More steps than the longest packet can take: each looks at a byte at least. */
 #define STEPS_MAX (1 << 20)
 
-/*
- * Looks at a segment of the server, whose payload stands at `offset` of the frame and
- * begins with this sequence number; `ack` is what the socket has had of the client.
- */
-static __noinline int follow(struct __sk_buff *skb, struct answers *answers, __u32 seq, __u32 ack, __u32 offset)
+/* The payload of a segment of the server, which stands at `offset` of the frame. */
+static __always_inline int follow_payload(struct __sk_buff *skb, struct answers *answers, __u32 seq, __u32 ack,
+					  __u32 offset)
 {
 	struct walk walk = { .skb = skb, .answers = answers };
 	__u32 payload = skb->len - offset, seen, zero = 0;
 
-	if (!answers || answers->phase > ANSWER_CHUNK_DATA)
-		return 0;
 	seen = answers->next - seq;
 	if ((__s32)seen < 0)
 		return lose(answers);
@@ -498,6 +494,27 @@ static __noinline int follow(struct __sk_buff *skb, struct answers *answers, __u
 	if (bpf_loop(STEPS_MAX, walk_on, &walk, 0) >= STEPS_MAX)
 		return lose(answers);
 	return 0;
+}
+
+/*
+ * Looks at a segment of the server, whose payload stands at `offset` of the frame and
+ * begins with this sequence number; `ack` is what the socket has had of the client.
+ */
+static __noinline int follow(struct __sk_buff *skb, struct answers *answers, __u32 seq, __u32 ack, __u32 offset)
+{
+	volatile __u8 *busy;
+	int result;
+
+	if (!answers || answers->phase > ANSWER_CHUNK_DATA)
+		return 0;
+	busy = &answers->busy;
+	/* The socket's lock is held: nobody else follows it meanwhile. */
+	*busy = 1;
+	barrier();
+	result = follow_payload(skb, answers, seq, ack, offset);
+	barrier();
+	*busy = 0;
+	return result;
 }
 
 /* Is this between two answers, with nothing of the next there? */

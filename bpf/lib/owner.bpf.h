@@ -240,16 +240,25 @@ static __noinline int answer_released(struct __sk_buff *skb, const struct segmen
 	return send_reply(skb, segment);
 }
 
-/* 1.4: an answer that is not over ends there for certain, and nothing comes behind it. */
+/*
+ * 1.4: an answer that is not over ends at `end` for certain, and nothing comes behind it.
+ * Another CPU may be looking at a packet of it: then it is asked again.
+ */
 static __always_inline bool is_end_known(const struct setup *known, const struct own_socket *own, __u32 start,
-					 __u16 requests)
+					 __u16 requests, __u32 *end)
 {
-	const struct answers *answers = &known->answers;
+	const volatile struct answers *answers = &known->answers;
+	bool was_busy = answers->busy, is_known;
+	__u32 next = answers->next;
 
-	return is_set_up(known) && own->state == TCP_STATE_ESTABLISHED && answers->phase == ANSWER_BODY &&
-	       !(answers->flags & ANSWER_CLOSING) && (__u16)(answers->finished + 1) == requests &&
-	       own->rcv_nxt == start && answers->remaining < 1u << 30 &&
-	       own->write_seq - answers->next <= answers->remaining;
+	barrier();
+	is_known = is_set_up(known) && own->state == TCP_STATE_ESTABLISHED && answers->phase == ANSWER_BODY &&
+		   !(answers->flags & ANSWER_CLOSING) && (__u16)(answers->finished + 1) == requests &&
+		   own->rcv_nxt == start && answers->remaining < 1u << 30 &&
+		   own->write_seq - next <= answers->remaining;
+	*end = next + answers->remaining;
+	barrier();
+	return is_known && !was_busy && !answers->busy && answers->next == next;
 }
 
 /* As give_up(), but that the socket stays until the client has had all up to `end`. False: there are too many. */
@@ -282,6 +291,7 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 	struct own_socket own;
 	enum held reason;
 	struct meta meta;
+	__u32 end;
 	bool moved;
 
 	if (!segment || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
@@ -303,12 +313,12 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 	if (!reason && known->state != SETUP_VACANT && segment->ack != known->answers.next &&
 	    own.snd_una != known->answers.next)
 		reason = HELD_UNACKED;
+	end = known->answers.next;
 	if (meta.reason == RELEASE_HALF_PIPE &&
 	    (reason == HELD_UNACKED ||
 	     (reason == HELD_ANSWERING &&
-	      is_end_known(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests)))) &&
-	    become_older(segment, known, &meta,
-			 known->answers.next + (reason == HELD_ANSWERING ? known->answers.remaining : 0)))
+	      is_end_known(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests), &end))) &&
+	    become_older(segment, known, &meta, end))
 		return answer_released(skb, segment, known);
 	if (reason)
 		return hold(skb, segment, known, reason);

@@ -338,7 +338,7 @@ pod!(
         phase: u8,
         line_length: u8,
         unread: u8,
-        pad: u8,
+        busy: u8,
         line: [u8; 64],
     }
 );

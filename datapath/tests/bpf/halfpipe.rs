@@ -8,6 +8,7 @@ use std::time::Duration;
 use trapeze_core::seq::ServerSeq;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
 use crate::backend::*;
@@ -531,6 +532,23 @@ fn the_end_of_a_known_length_is_known_ahead() {
     owner.answer(&ANSWER[..20]);
     assert_eq!(owner.run(&frame).counted, ["held"], "in the head");
     owner.answer(&ANSWER[20..half]);
+    let looked_at = owner.agent.setup(&request()).unwrap();
+    let mut looking = looked_at;
+    looking.answers.busy = 1;
+    looking.answers.remaining += 3;
+    let key = flow_key(request().source, request().dest);
+    let put = |setup| {
+        owner
+            .agent
+            .maps
+            .setups
+            .put(&key, setup, Update::Any)
+            .unwrap()
+    };
+    put(&looking);
+    let counted = owner.run(&frame).counted;
+    assert_eq!(counted, ["held"], "while a packet of it is looked at");
+    put(&looked_at);
     let counted = ["given-up", "half-pipe"];
     let meta = released(false, end_of(ANSWER));
     let expected = Outcome::new(Verdict::SendBack, reply(&meta, &ask), &counted);
