@@ -113,6 +113,9 @@ pub(super) fn repeat(flow: &mut Flow, old: &Flow) {
     flow.next = old.next;
     flow.expect = old.expect;
     flow.requests = old.requests;
+    // Of the owner before, if that still sends.
+    flow.last_ack = old.last_ack;
+    flow.window = old.window;
     flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
 }
 
