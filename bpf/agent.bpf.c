@@ -93,6 +93,15 @@ static __always_inline bool is_lost(const struct meta *meta)
 	       (self && self->since_ns && age_ns > (__s64)(now - self->since_ns) + CLOCKS_DIFFER_NS);
 }
 
+/* What overtakes the start of a connection here concerns the owner before us all the same. */
+static __always_inline int drop_early(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
+				      const struct meta *meta)
+{
+	if (is_to_begin(segment, known, meta))
+		send_gc(skb);
+	return drop(DROP_EARLY);
+}
+
 /* Anything but the start: only where its connection stands, or has stood. */
 static __always_inline int continue_flow(struct __sk_buff *skb, const struct headers *h,
 					 const struct segment *segment, struct setup *known)
@@ -105,14 +114,14 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 		/* The client must hear an RST, as from the server alone. */
 		if (!known && is_lost(&meta))
 			return deliver(skb, segment);
-		return drop(DROP_EARLY);
+		return drop_early(skb, segment, known, &meta);
 	}
 	if (known && known->epoch == bpf_ntohl(meta.epoch))
 		known->state = SETUP_CONFIRMED;
 	else if (!known)
 		remember(segment, known, &meta, SETUP_CONFIRMED, h->outer->ip.saddr);
 	else
-		return drop(DROP_EARLY); /* that socket is an older connection's */
+		return drop_early(skb, segment, known, &meta); /* that socket is an older connection's */
 	return known ? deliver_in_range(skb, segment, known) : deliver(skb, segment);
 }
 

@@ -69,6 +69,14 @@ static __noinline int strip_payload(struct __sk_buff *skb, const struct segment 
 	return bpf_skb_store_bytes(skb, INNER_TCP + offsetof(struct tcp_header, check), &tcp.check, 2, 0);
 }
 
+/* Does it come after an older owner, and has not begun (6.2a)? Only the packet that starts its request begins it. */
+static __always_inline bool is_to_begin(const struct segment *segment, const struct setup *known,
+					const struct meta *meta)
+{
+	return meta->kind == META_FORWARD && meta->value && !starts_request(segment, bpf_ntohl(meta->start)) &&
+	       (!known || is_before(known->epoch, bpf_ntohl(meta->epoch)));
+}
+
 /* 6.2: the second pass of what an owner has heard. */
 __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
@@ -77,9 +85,10 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, c
 	struct siphash_key *key;
 	struct meta *meta = &outer.meta;
 	struct headers h;
+	__be32 before;
 	__u16 inner_length;
 
-	if (!segment || !known || !known->before || !self || !(key = tag_key(self->signing_key)))
+	if (!segment || !self || !(key = tag_key(self->signing_key)))
 		return drop(DROP_STALE_EPOCH);
 	/* Some encapsulated packets cannot be cut: then the older owner takes care of that. */
 	if (segment->payload || segment->flags & TCP_FIN)
@@ -88,22 +97,30 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, c
 		return drop(DROP_REWRITE);
 	outer = *h.outer;
 	inner_length = bpf_ntohs(h.ip->tot_len);
+	if (is_to_begin(segment, known, meta)) {
+		before = meta->value;
+		/* Where the other one ends is not known here yet: not before that. */
+		meta->value = bpf_htonl(segment->ack + 1);
+	} else if (known && known->before) {
+		before = known->before;
+		meta->epoch = bpf_htonl(known->before_epoch);
+		meta->start = bpf_htonl(known->before_start);
+		meta->value = bpf_htonl(known->first);
+	} else {
+		return drop(DROP_STALE_EPOCH);
+	}
 	meta->kind = META_GC;
 	meta->key_id = self->signing_key;
 	meta->reason = 0;
-	meta->epoch = bpf_htonl(known->before_epoch);
-	meta->start = bpf_htonl(known->before_start);
 	meta->requests = 0;
-	meta->value = bpf_htonl(known->first);
-	set_tag(meta, meta_tag(key, meta, known->before, segment->client, segment->vip, segment->client_port,
+	set_tag(meta, meta_tag(key, meta, before, segment->client, segment->vip, segment->client_port,
 			       segment->key.vip_port));
-	fill_encapsulation(&outer, self->address, known->before, outer.udp.source,
-			   inner_length);
+	fill_encapsulation(&outer, self->address, before, outer.udp.source, inner_length);
 	if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_GC);
 	/* It has come back to where it was, because who was to have it had no room. */
-	if (known->before == self->address)
+	if (before == self->address)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }
@@ -156,7 +173,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	if (skb->mark == RESET_MARK)
 		return ours && known->state == SETUP_MOVED ? tell_own_socket(skb, segment, known) : drop(DROP_STALE_EPOCH);
 	/* A client that resets wants nothing more of anybody. */
-	over = segment->flags & TCP_RST || !is_before(segment->ack, bpf_ntohl(meta.value));
+	over = segment->flags & TCP_RST || !is_before(segment->ack, ours ? known->end : bpf_ntohl(meta.value));
 	if (!ours)
 		return over ? answer_retired(skb, segment) : drop(DROP_STALE_EPOCH);
 	if (known->before)

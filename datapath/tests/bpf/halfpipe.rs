@@ -522,6 +522,40 @@ fn from_an_older_owner_leaves_what_lies_in_its_range() {
     }
 }
 
+/// What starts the newer one's range may be lost with the dispatcher that has said so, and
+/// the client's own repetition will not do before it has all of the older one's.
+#[test]
+fn who_has_not_begun_passes_on_what_it_hears() {
+    let agent = Agent::on_the_wire();
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let seq = SECOND + REQUEST.len() as u32;
+    let says = segment(ACK, seq, FIRST + 9, b"");
+    let mut got = agent.run(&agent.ingress, &sealed(&after(), &says.packet()));
+    got.counted.retain(|&counted| counted != "gc");
+    assert_eq!(got.difference(&Outcome::drop("early")), None);
+    let end = ServerSeq::new(FIRST + 10);
+    let gc = Meta {
+        handshake: HANDSHAKE,
+        ..followed(Kind::Gc { end }, MOVE, SECOND)
+    };
+    assert_eq!(gcs(&sniffer), [(gc, says.packet())]);
+}
+
+/// The older one knows best where it ends.
+#[test]
+fn an_older_owner_is_over_at_its_own_end() {
+    let owner = older();
+    let end = end_of(ANSWER);
+    for (acked, told, over) in [
+        (end - 1, end - 1, false),
+        (end - 1, end, false),
+        (end, end + 1, true),
+    ] {
+        let got = owner.run(&sealed(&gc_of(told), &heard(acked).packet()));
+        assert_eq!(got.counted.contains(&"retired"), over, "{acked} {told}");
+    }
+}
+
 /// A body whose length is known need not have been said to its end.
 #[test]
 fn the_end_of_a_known_length_is_known_ahead() {
