@@ -3,9 +3,10 @@
 
 use std::net::SocketAddrV4;
 
+use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Arrived;
 use trapeze_core::wire::geneve::{self, Encapsulated};
-use trapeze_core::wire::meta::{Binding, Kind};
+use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::GENEVE_PORT;
 
 use super::State;
@@ -32,6 +33,9 @@ impl State {
         let Some(keeper) = peers.keeper_of(&arrived.key) else {
             return false;
         };
+        if self.has_asked(&arrived.key, &packet.meta) {
+            return false;
+        }
         let Some(binding) = Binding::of_packet(keeper.into(), packet.inner) else {
             return false;
         };
@@ -41,5 +45,18 @@ impl State {
             .push(to, |out| geneve::write(&option, packet.inner, out));
         self.count("relayed");
         true
+    }
+
+    /// Is it the answer to a question of this dispatcher's? Who keeps the flow by now lets it
+    /// end what it has begun (7.3).
+    fn has_asked(&self, key: &FlowKey, meta: &Meta) -> bool {
+        match meta.kind {
+            Kind::Held(_) | Kind::Released { .. } => {
+                self.waiting.find(key, meta.epoch, meta.start).is_some()
+            }
+            Kind::Done => (self.waiting.get(key))
+                .is_some_and(|waiting| waiting.epoch == meta.epoch.wrapping_add(1)),
+            _ => false,
+        }
     }
 }

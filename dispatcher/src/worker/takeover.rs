@@ -39,7 +39,7 @@ impl State {
             return self.count("record-failures");
         };
         let start = kept.isns.client + 1;
-        let arrived = Arrived {
+        let mut arrived = Arrived {
             key: *key,
             isns: kept.isns,
             cookie: kept.cookie,
@@ -62,7 +62,12 @@ impl State {
         let same = record.filter(|record| record.cookie == kept.cookie);
         if let Some(record) = same.filter(|record| record.has_backend()) {
             if !kept.later || start.before(record.next) {
-                // Its backend has been told, and perhaps not heard.
+                // Its backend has been told, and perhaps not heard. Where its connection begins
+                // with that, it begins behind all that was said before (handoff.md 5.4).
+                if start == record.isns.client + 1 {
+                    let begins = record.isns.server + 1;
+                    arrived.header.ack = kept.heard.later_of(begins).raw();
+                }
                 let segment = Segment {
                     payload: kept.bytes.clone(),
                     ..Segment::of_client(key, arrived.header)
