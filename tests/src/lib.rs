@@ -10,6 +10,7 @@ mod content;
 mod counts;
 pub mod numbered;
 pub mod raw;
+pub mod scattered;
 pub mod site;
 
 pub use cluster::{Cluster, PATIENCE, until};

@@ -10,8 +10,8 @@ use trapeze_core::flow::FlowKey;
 use trapeze_core::membership::Workload;
 use trapeze_core::membership::lots::{self, Holder, Lots};
 use trapeze_datapath::abi::FlowState;
-use trapeze_lab::{Options, Process};
-use trapeze_tests::numbered::{Answered, Numbered, check_logs};
+use trapeze_lab::Options;
+use trapeze_tests::scattered::{Raised, ready, scattered_over};
 use trapeze_tests::{Cluster, Connection, VIP, same, until};
 
 const DISPATCHERS: [&str; 4] = ["d1", "d2", "d3", "d4"];
@@ -21,54 +21,9 @@ fn scattered(test: &str, change: impl FnOnce(&mut Options)) -> Cluster {
     scattered_over(&DISPATCHERS, test, change)
 }
 
-fn scattered_over(dispatchers: &[&str], test: &str, change: impl FnOnce(&mut Options)) -> Cluster {
-    let cluster = Cluster::with(test, |options| {
-        options.sprays = Some(2);
-        options.dispatchers = Some(dispatchers.len() as u8);
-        options.backends = Some(2);
-        change(options);
-    });
-    let config = cluster.config();
-    let mode = "[spraying]\nmode = \"batch\"\nbatch = 1\n";
-    let config = match config.contains("[spraying]\n") {
-        true => config.replace("[spraying]\n", mode),
-        false => format!("{config}\n{mode}"),
-    };
-    for spray in ["s1", "s2"] {
-        cluster.reload(spray, Process::Spray, &config);
-    }
-    for dispatcher in dispatchers {
-        ready(&cluster, dispatchers, dispatcher);
-    }
-    cluster
-}
-
-/// Waits until a dispatcher has all records, and the others know that.
-fn ready(cluster: &Cluster, all: &[&str], dispatcher: &str) {
-    until("it keeps its share of flows", || {
-        let caught_up = cluster.dispatch_status(dispatcher)?.caught_up;
-        let others = all.iter().filter(|name| **name != dispatcher);
-        let mut views = others.filter_map(|name| cluster.dispatch_status(name));
-        let is_known = views.all(|view| {
-            let seen = view.peers.iter().find(|peer| peer.name == dispatcher);
-            seen.is_some_and(|peer| peer.fit && peer.state == "alive" && peer.lots > 0)
-        });
-        (caught_up && is_known).then_some(())
-    });
-}
-
 fn sum(cluster: &Cluster, what: &str) -> u64 {
     let of = |name: &&str| cluster.dispatcher_named(name).of(what);
     DISPATCHERS.iter().map(of).sum()
-}
-
-/// Raised at the end, also of a test that fails: others wait for it.
-struct Raised<'a>(&'a AtomicBool);
-
-impl Drop for Raised<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 #[test]
@@ -284,67 +239,6 @@ fn with_ten_milliseconds_between_heartbeats_a_power_cut_is_hardly_noticed() {
         assert!(count > 50, "{count}");
         assert!(longest < Duration::from_secs(2), "{longest:?}");
     }
-}
-
-/// Each request moves its connection, to a socket that has waited for it, and one of two
-/// dispatchers dies meanwhile, then the other.
-#[test]
-fn power_cuts_while_connections_move_lose_no_request_and_repeat_none() {
-    let both = ["d1", "d2"];
-    let cluster = scattered_over(&both, "moves", |options| {
-        options.backends = Some(3);
-        options.access_log = true;
-    });
-    let numbered = Numbered::of(&cluster, &["1k", "10k", "1k", "100k"]);
-    let stop = AtomicBool::new(false);
-    let answered: Answered = std::thread::scope(|scope| {
-        let _raised = Raised(&stop);
-        let (numbered, stop, cluster) = (&numbered, &stop, &cluster);
-        let clients: Vec<_> = (0..12u64)
-            .map(|client| scope.spawn(move || cluster.on("c1", || visit(numbered, client, stop))))
-            .collect();
-        std::thread::sleep(Duration::from_millis(500));
-        for victim in [both[0], both[1], both[0], both[1]] {
-            cluster.kill(victim, None).unwrap();
-            std::thread::sleep(Duration::from_millis(1500));
-            cluster.start(victim, None).unwrap();
-            ready(cluster, &both, victim);
-            std::thread::sleep(Duration::from_millis(500));
-            let died = clients.iter().any(|client| client.is_finished());
-            assert!(!died, "a connection failed when {victim} had died");
-        }
-        stop.store(true, Ordering::Relaxed);
-        let visits = clients.into_iter().map(|client| client.join());
-        visits
-            .flat_map(|visit| visit.expect("all answers are right"))
-            .collect()
-    });
-    check_logs(&cluster, &answered);
-    let (requests, agents) = (answered.len() as u64, cluster.agents());
-    println!("{requests} requests, {agents:?}");
-    assert!(requests > 1000, "{requests}");
-    assert!(agents.of("given-up") > requests / 2, "{agents:?}");
-    assert!(agents.of("resumed") > requests / 4, "{agents:?}");
-}
-
-/// One connection, until it is time to stop; one client of three sends four requests at
-/// once.
-fn visit(numbered: &Numbered, client: u64, stop: &AtomicBool) -> Answered {
-    let mut connection = Connection::open();
-    let mut all = Answered::new();
-    let mut number = client * 1_000_000_000;
-    while !stop.load(Ordering::Relaxed) {
-        let step = if client % 3 == 0 { 4 } else { 1 };
-        let numbers = number..number + step;
-        let answered = match step {
-            1 => numbered.ask_each(&mut connection, numbers),
-            _ => numbered.pipeline(&mut connection, numbers),
-        };
-        all.extend(answered.expect("a connection that lasts"));
-        number += step;
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    all
 }
 
 /// Heads of which a part has been acknowledged, by dispatchers that then die: the next one
