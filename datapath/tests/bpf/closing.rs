@@ -3,7 +3,7 @@
 //! is told of when it changes (5.3).
 
 use std::io::Read;
-use std::net::{Ipv4Addr, Shutdown};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::seq::{ClientSeq, ServerSeq};
@@ -260,28 +260,66 @@ fn a_request_of_which_a_byte_was_read_does_not_come_again() {
     assert!(client.iter().any(reset), "{client:?}");
 }
 
-/// Without a listener its dispatcher has it back, as it came.
+/// Without a listener its dispatcher has it back, as it came; of another server before,
+/// too, which has not read it either.
 #[test]
 fn an_unread_request_goes_back_where_no_server_listens() {
-    let owner = asked_again();
+    for servers_before in 0..2 {
+        let owner = asked_again();
+        let Owner {
+            agent,
+            server,
+            mut stream,
+        } = owner;
+        for _ in 0..servers_before {
+            let again = ["received", "rebuilt", "confirmed", "unread"];
+            agent.expect_count("it closes", || drop(stream), &again);
+            stream = accept(&server);
+        }
+        stop(server);
+        let sniffer = PacketSocket::open("lo").unwrap();
+        let counted = ["no-listener", "refused", "unread"];
+        agent.expect_count("it closes", || drop(stream), &counted);
+        let (client, dispatcher) = heard(&sniffer);
+        assert!(client.is_empty(), "{client:?}");
+        let told = dispatcher.first().expect("the dispatcher has it");
+        let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
+        let refused = Meta {
+            kind: Kind::Refused(Refusal::NoListener),
+            ..outliving()
+        };
+        assert_eq!(told.meta, refused);
+        let inner = core_ipv4::Packet::parse(told.inner).unwrap();
+        let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
+        assert_eq!((header.seq, header.ack), (SECOND, end_of(ANSWER)));
+        assert_eq!(payload, second().payload);
+    }
+}
+
+/// Whoever else's requests came since.
+#[test]
+fn every_flow_has_a_copy_of_its_request() {
     let Owner {
         agent,
         server,
-        stream,
-    } = owner;
-    stop(server);
-    let sniffer = PacketSocket::open("lo").unwrap();
-    let counted = ["no-listener", "refused", "unread"];
-    agent.expect_count("it closes", || drop(stream), &counted);
-    let (client, dispatcher) = heard(&sniffer);
-    assert!(client.is_empty(), "{client:?}");
-    let told = dispatcher.first().expect("the dispatcher has it");
-    let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
-    assert_eq!(told.meta.kind, Kind::Refused(Refusal::NoListener));
-    let inner = core_ipv4::Packet::parse(told.inner).unwrap();
-    let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
-    assert_eq!((header.seq, header.ack), (SECOND, end_of(ANSWER)));
-    assert_eq!(payload, second().payload);
+        mut stream,
+    } = asked_again();
+    for port in 10_000..10_300 {
+        let mut other = request();
+        other.source = SocketAddrV4::new(*CLIENT.ip(), port);
+        let frame = sealed(&outliving(), &other.packet());
+        let rebuilt = ["received", "rebuilt", "confirmed"];
+        agent.receive("another's", &frame, &rebuilt);
+        (other.flags, other.payload) = (RST, Vec::new());
+        other.seq = SECOND;
+        let frame = sealed(&outliving(), &other.packet());
+        agent.receive("its end", &frame, &["received"]);
+        drop(accept(&server));
+    }
+    let again = ["received", "rebuilt", "confirmed", "unread"];
+    agent.expect_count("it closes", || drop(stream), &again);
+    stream = accept(&server);
+    assert_eq!(read(&mut stream), second().payload);
 }
 
 #[test]
