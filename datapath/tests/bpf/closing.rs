@@ -2,13 +2,15 @@
 //! their next request is served (docs/protocol/handoff.md 7). And what held a flow up
 //! is told of when it changes (5.3).
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4};
 use std::time::Duration;
 
+use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal};
+use trapeze_core::wire::tcp::Timestamps;
 use trapeze_core::wire::{ipv4 as core_ipv4, tcp as core_tcp};
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
@@ -203,6 +205,56 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
     owner.stream = accept(&owner.server);
     assert_eq!(read(&mut owner.stream), second().payload);
     owner.expect_alive();
+}
+
+/// Its dispatcher has held it, and does not know whether the owner's server has closed
+/// since: an open socket is not to mind its old clock, a new one goes on from its echo.
+#[test]
+fn a_request_that_waited_has_its_clocks_with_it() {
+    let meta = Meta {
+        handshake: Handshake {
+            timestamps: true,
+            ..HANDSHAKE
+        },
+        ..outliving()
+    };
+    let echo = 0x7fff_ff00;
+    let first = Tcp {
+        options: timestamps(1000, echo),
+        ..request()
+    };
+    let mut owner = Owner::with_option(meta, first);
+    owner.answer(ANSWER);
+    let mut waited = second();
+    waited.options = options(&[Opt::Nop, Opt::Nop, Opt::Aged(900, echo)]);
+    let frame = sealed(&meta, &waited.packet());
+    owner.agent.receive("to its owner", &frame, &["received"]);
+    assert_eq!(read(&mut owner.stream), second().payload);
+
+    owner.answer(ANSWER);
+    let third = SECOND + second().payload.len() as u32;
+    let mut ack = segment(ACK, third, end_of(ANSWER) + ANSWER.len() as u32, b"");
+    ack.options = timestamps(1001, echo);
+    let heard_all = sealed(&meta, &ack.packet());
+    owner.agent.receive("an ACK", &heard_all, &["received"]);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    (waited.seq, waited.ack) = (ack.seq, ack.ack);
+    let frame = sealed(&meta, &waited.packet());
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("to a new socket", &frame, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+    owner.stream.write_all(ANSWER).unwrap();
+    let mut said = Timestamps::default();
+    wait_for("it speaks", || {
+        let (client, _) = heard(&sniffer);
+        let clocks = client.last().and_then(|header| header.options.timestamps);
+        said = clocks.unwrap_or(said);
+        clocks.is_some()
+    });
+    assert!(said.value.wrapping_sub(echo) < 5000, "{said:?}");
 }
 
 /// Has answered, and its next request lies there.
