@@ -243,13 +243,10 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 			return drop(DROP_VACANT);
 		become_vacant(known);
 	}
-	if (known && is_reborn(known, &meta)) {
-		meta.start = bpf_htonl(known->start);
-		/* Overtaken by what the client has said since: it comes again. */
-		if (known->state == SETUP_VACANT && segment.ack != known->answers.next)
-			return drop(DROP_VACANT);
-	}
-	if (starts_request(&segment, bpf_ntohl(meta.start))) {
+	/* Overtaken by what the client has said since: it comes again. */
+	if (known && is_reborn(known, &meta) && known->state == SETUP_VACANT && segment.ack != known->answers.next)
+		return drop(DROP_VACANT);
+	if (starts_request(&segment, start_of(known, &meta))) {
 		if ((unseated || is_on_seat(&segment) || (known && known->state == SETUP_OLDER)) &&
 		    (!known || is_before(known->epoch, bpf_ntohl(meta.epoch)))) {
 			take_seat(skb, &segment, bpf_ntohl(meta.epoch), !meta.value);

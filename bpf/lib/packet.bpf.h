@@ -45,6 +45,12 @@ static __always_inline __u32 get_be32(const __u8 *from)
 	return (__u32)from[0] << 24 | from[1] << 16 | from[2] << 8 | from[3];
 }
 
+/*
+ * Timestamps of a packet that the client may have overtaken since: TCP does not know the
+ * option, and does not refuse the packet for them (handoff.md 5.4d).
+ */
+#define AGED_TIMESTAMPS 253
+
 static long parse_option(__u64 index, struct option_cursor *cursor)
 {
 	__u32 at = cursor->at;
@@ -73,6 +79,9 @@ static long parse_option(__u64 index, struct option_cursor *cursor)
 		cursor->found.sack = true;
 	} else if (kind == 8 && size == 10) {
 		cursor->found.timestamps = true;
+		cursor->found.tsval = get_be32(option + 2);
+		cursor->found.tsecr = get_be32(option + 6);
+	} else if (kind == AGED_TIMESTAMPS && size == 10 && !cursor->found.timestamps) {
 		cursor->found.tsval = get_be32(option + 2);
 		cursor->found.tsecr = get_be32(option + 6);
 	}

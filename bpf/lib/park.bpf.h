@@ -56,7 +56,7 @@ static __noinline __u32 read_echo(struct __sk_buff *skb, const struct segment *s
 {
 	struct tcp_options options;
 
-	return segment && read_inner_options(skb, segment, &options) && options.timestamps ? options.tsecr : 0;
+	return segment && read_inner_options(skb, segment, &options) ? options.tsecr : 0;
 }
 
 /* The flow comes back to its socket. False: that has gone, or has said something. */

@@ -23,6 +23,28 @@ struct kept {
 	__u32 before_start;
 };
 
+/* RFC 1982: epochs are compared as serial numbers. */
+static __always_inline bool is_before(__u32 epoch, __u32 other)
+{
+	return (__s32)(epoch - other) < 0;
+}
+
+/*
+ * Its server has closed since, and another request has been, or will be, the first of a
+ * new connection of the same epoch (handoff.md 7.3).
+ */
+static __always_inline bool is_reborn(const struct setup *setup, const struct meta *meta)
+{
+	return meta->tcp_options & CARE_OUTLIVE && setup->epoch == bpf_ntohl(meta->epoch) &&
+	       is_before(bpf_ntohl(meta->start), setup->start);
+}
+
+/* Where the request starts that `meta` sets up: a reborn one's is known here alone. */
+static __always_inline __u32 start_of(const struct setup *known, const struct meta *meta)
+{
+	return known && is_reborn(known, meta) ? known->start : bpf_ntohl(meta->start);
+}
+
 /*
  * The flow is this epoch's from now on. Its answers can be followed only if this is
  * the packet that it is rebuilt from: that one acknowledges the byte before the first.
@@ -33,11 +55,13 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	struct setup *setup = known;
 	bool own = segment && segment->key.client_port == segment->client_port;
 	__u8 seated = known ? known->seated : 0;
+	__u32 start;
 	struct kept kept = {};
 	__u32 zero = 0;
 
 	if (!segment || !meta)
 		return 0;
+	start = start_of(known, meta);
 	if (state == SETUP_TRIED && meta->value)
 		kept = (struct kept){
 			.before = meta->value,
@@ -69,7 +93,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	__builtin_memset(setup, 0, sizeof(*setup));
 	setup->meta = *meta;
 	setup->epoch = bpf_ntohl(meta->epoch);
-	setup->start = bpf_ntohl(meta->start);
+	setup->start = start;
 	setup->state = state;
 	setup->dispatcher = dispatcher;
 	setup->created_ns = bpf_ktime_get_coarse_ns();
@@ -100,12 +124,6 @@ static __always_inline bool is_same_start(const struct setup *setup, const struc
 	return setup->epoch == bpf_ntohl(meta->epoch) && setup->start == bpf_ntohl(meta->start);
 }
 
-/* RFC 1982: epochs are compared as serial numbers. */
-static __always_inline bool is_before(__u32 epoch, __u32 other)
-{
-	return (__s32)(epoch - other) < 0;
-}
-
 /* Has another backend the flow, from its `start` on? */
 static __always_inline bool is_given_up(const struct setup *setup)
 {
@@ -116,14 +134,4 @@ static __always_inline bool is_given_up(const struct setup *setup)
 static __always_inline bool starts_request(const struct segment *segment, __u32 start)
 {
 	return segment->seq == start && segment->payload && !(segment->flags & TCP_RST);
-}
-
-/*
- * Its server has closed since, and another request has been, or will be, the first of a
- * new connection of the same epoch (handoff.md 7.3).
- */
-static __always_inline bool is_reborn(const struct setup *setup, const struct meta *meta)
-{
-	return meta->tcp_options & CARE_OUTLIVE && setup->epoch == bpf_ntohl(meta->epoch) &&
-	       is_before(bpf_ntohl(meta->start), setup->start);
 }

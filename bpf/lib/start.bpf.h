@@ -29,6 +29,7 @@ static __always_inline int remove_occupant(struct __sk_buff *skb, const struct s
 __noinline int start_request(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 				    const struct meta *meta)
 {
+	__u32 start;
 	bool same;
 	struct occupant occupant;
 	struct tcp_options options;
@@ -41,7 +42,9 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 	if (!segment || !meta || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
 	dispatcher = h.outer->ip.saddr;
-	same = known && is_same_start(known, meta) && known->state <= SETUP_REFUSED;
+	start = start_of(known, meta);
+	same = known && known->epoch == bpf_ntohl(meta->epoch) && known->start == start &&
+	       known->state <= SETUP_REFUSED;
 	/* Its socket is needed still, and no seat is left. */
 	if (known && known->state == SETUP_OLDER) {
 		count_drop(DROP_OLDER);
@@ -61,7 +64,7 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 			return IT_STANDS;
 		}
 		if (!known && occupant.state != TCP_STATE_TIME_WAIT &&
-		    occupant.rcv_nxt - bpf_ntohl(meta->start) < 1 << 30) {
+		    occupant.rcv_nxt - start < 1 << 30) {
 			remember(segment, known, meta, SETUP_CONFIRMED, dispatcher);
 			return deliver(skb, segment);
 		}

@@ -273,16 +273,20 @@ fn a_request_that_is_refused_on_its_way_goes_elsewhere() {
     });
 }
 
+/// To a backend's server.
+fn signal(cluster: &Cluster, backend: &str, signal: &str) {
+    let status = cluster.status().unwrap();
+    let server = status.host(backend).unwrap().processes[&Process::Server].pid;
+    let server = server.unwrap().to_string();
+    let sent = Command::new("kill").args([signal, &server]).status();
+    assert!(sent.unwrap().success());
+}
+
 /// nginx closes its idle connections when it reloads; clients do not notice.
 #[test]
 fn servers_may_reload_under_load() {
     let cluster = Cluster::up("reloads");
     let one = cluster.document("1k");
-    let status = cluster.status().unwrap();
-    let servers = BACKENDS.map(|name| {
-        let host = status.host(name).unwrap();
-        host.processes[&Process::Server].pid.unwrap().to_string()
-    });
     cluster.on("c1", || {
         std::thread::scope(|scope| {
             for thread in 0..6 {
@@ -300,10 +304,9 @@ fn servers_may_reload_under_load() {
                     }
                 });
             }
-            for server in servers.iter().cycle().take(6) {
+            for backend in BACKENDS.iter().cycle().take(6) {
                 std::thread::sleep(Duration::from_millis(200));
-                let hup = Command::new("kill").args(["-HUP", server]).status();
-                assert!(hup.unwrap().success());
+                signal(&cluster, backend, "-HUP");
             }
         });
     });
@@ -319,7 +322,7 @@ fn servers_may_stop_under_full_load() {
         "-t",
         "2",
         "-c",
-        "64",
+        "256",
         "-d",
         "6",
         "http://10.77.0.100/1k",
@@ -332,13 +335,7 @@ fn servers_may_stop_under_full_load() {
     for round in 0..4 {
         for backend in ["b1", "b2"] {
             std::thread::sleep(Duration::from_millis(200));
-            let server =
-                cluster.status().unwrap().host(backend).unwrap().processes[&Process::Server].pid;
-            let signal = ["-HUP", "-QUIT"][round % 2];
-            let sent = Command::new("kill")
-                .args([signal, &server.unwrap().to_string()])
-                .status();
-            assert!(sent.unwrap().success());
+            signal(&cluster, backend, ["-HUP", "-QUIT"][round % 2]);
             std::thread::sleep(Duration::from_millis(200));
             cluster.start(backend, None).unwrap();
         }
@@ -353,6 +350,47 @@ fn servers_may_stop_under_full_load() {
         !said.contains("Socket errors") && !said.contains("Non-2xx"),
         "{said}"
     );
+    // wrk does not tell of a connection that hangs.
+    expect_all_ended(&cluster);
+}
+
+/// Every client's FIN is answered.
+fn expect_all_ended(cluster: &Cluster) {
+    until("every connection has ended", || {
+        let left = cluster.output("c1", &["ss", "-Htn", "state", "fin-wait-1"]);
+        assert!(left.status.success(), "{left:?}");
+        left.stdout.is_empty().then_some(())
+    });
+}
+
+/// The client's FIN passes the word that its server has closed on the way.
+#[test]
+fn a_client_and_its_server_may_close_at_once() {
+    let cluster = Cluster::up("both-close");
+    let settings = LinkSettings {
+        delay: Duration::from_millis(300),
+        ..LinkSettings::default()
+    };
+    for backend in BACKENDS {
+        cluster.link(backend, &settings).expect("a link");
+    }
+    let clients = cluster.on("c1", || {
+        let mut clients = [(); 3].map(|()| Connection::open());
+        for client in &mut clients {
+            client.ask("/1k").ok();
+        }
+        clients
+    });
+    // The servers hear that their answers have come.
+    std::thread::sleep(Duration::from_millis(700));
+    for backend in BACKENDS {
+        signal(&cluster, backend, "-HUP");
+    }
+    std::thread::sleep(Duration::from_millis(150));
+    drop(clients);
+    expect_all_ended(&cluster);
+    let vacated = cluster.agents().of("vacated");
+    assert_eq!(vacated, 3, "the servers had closed");
 }
 
 #[test]

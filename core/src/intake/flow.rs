@@ -79,7 +79,8 @@ struct Peer {
 impl Connection {
     /// The connection of which this is the first packet kept.
     pub(super) fn new(arrived: &Arrived<'_>, first_window: u32) -> Self {
-        let timestamps = arrived.header.options.timestamps;
+        let options = arrived.header.options;
+        let timestamps = options.timestamps.or(options.aged);
         Self {
             key: arrived.key,
             isns: arrived.isns,

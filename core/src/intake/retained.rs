@@ -154,7 +154,8 @@ pub(super) fn segments_ahead(
 /// others would be refused by that one's (PAWS, RFC 7323 §5.3), for ever. So would all of
 /// a later request that stays with its owner: what the client has said to that one while
 /// the request waited here has a later clock. Linux takes segments without (against RFC
-/// 7323 §3.2), and every backend is Linux.
+/// 7323 §3.2), and every backend is Linux. That owner's server may have closed, though, and
+/// the request be the first of a new connection: then the clocks are needed.
 fn segments(
     connection: &Connection,
     start: usize,
@@ -173,8 +174,11 @@ fn segments(
         let at = start + number * mss;
         let seq = connection.start() + at as u32;
         let mut segment = connection.segment_to_backend(seq, flags, piece.to_vec());
-        if at > 0 || connection.later {
-            segment.header.options.timestamps = None;
+        let options = &mut segment.header.options;
+        if at > 0 {
+            options.timestamps = None;
+        } else if connection.later {
+            options.aged = options.timestamps.take();
         }
         segment
     });

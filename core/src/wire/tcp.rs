@@ -128,6 +128,10 @@ pub struct Options {
     pub sack_permitted: bool,
     /// Timestamps.
     pub timestamps: Option<Timestamps>,
+    /// Timestamps that the client may have overtaken since, for whoever has the packet as
+    /// the first of a connection: a server's TCP that has later ones does not know the
+    /// option, and does not refuse the packet for it (docs/protocol/handoff.md 5.4d).
+    pub aged: Option<Timestamps>,
     /// What has come out of order.
     pub sack: SackBlocks,
 }
@@ -198,6 +202,8 @@ impl Options {
     const SACK_PERMITTED: u8 = 4;
     const SACK: u8 = 5;
     const TIMESTAMPS: u8 = 8;
+    /// For experiments (RFC 4727 §7.3): no other one is free.
+    const AGED: u8 = 253;
 
     fn parse(mut bytes: &[u8]) -> Result<Self, Malformed> {
         let mut options = Self::default();
@@ -225,11 +231,15 @@ impl Options {
                         options.sack.push(number(0), number(4));
                     }
                 }
-                (Self::TIMESTAMPS, &[a, b, c, d, e, f, g, h]) => {
-                    options.timestamps = Some(Timestamps {
+                (Self::TIMESTAMPS | Self::AGED, &[a, b, c, d, e, f, g, h]) => {
+                    let timestamps = Some(Timestamps {
                         value: u32::from_be_bytes([a, b, c, d]),
                         echo: u32::from_be_bytes([e, f, g, h]),
                     });
+                    match kind {
+                        Self::TIMESTAMPS => options.timestamps = timestamps,
+                        _ => options.aged = timestamps,
+                    }
                 }
                 // Unknown, or of a length that it cannot have: as if absent.
                 _ => {}
@@ -248,8 +258,12 @@ impl Options {
         if self.sack_permitted {
             out.extend_from_slice(&[1, 1, Self::SACK_PERMITTED, 2]);
         }
-        if let Some(timestamps) = self.timestamps {
-            out.extend_from_slice(&[1, 1, Self::TIMESTAMPS, 10]);
+        let kinds = [(Self::TIMESTAMPS, self.timestamps), (Self::AGED, self.aged)];
+        for (kind, timestamps) in kinds {
+            let Some(timestamps) = timestamps else {
+                continue;
+            };
+            out.extend_from_slice(&[1, 1, kind, 10]);
             out.extend_from_slice(&timestamps.value.to_be_bytes());
             out.extend_from_slice(&timestamps.echo.to_be_bytes());
         }
@@ -316,6 +330,10 @@ mod tests {
             Options::default(),
             Options {
                 timestamps,
+                ..Options::default()
+            },
+            Options {
+                aged: timestamps,
                 ..Options::default()
             },
             Options {

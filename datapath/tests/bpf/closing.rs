@@ -2,13 +2,15 @@
 //! their next request is served (docs/protocol/handoff.md 7). And what held a flow up
 //! is told of when it changes (5.3).
 
-use std::io::Read;
-use std::net::{Ipv4Addr, Shutdown};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4};
 use std::time::Duration;
 
+use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal};
+use trapeze_core::wire::tcp::Timestamps;
 use trapeze_core::wire::{ipv4 as core_ipv4, tcp as core_tcp};
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
@@ -205,6 +207,56 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
     owner.expect_alive();
 }
 
+/// Its dispatcher has held it, and does not know whether the owner's server has closed
+/// since: an open socket is not to mind its old clock, a new one goes on from its echo.
+#[test]
+fn a_request_that_waited_has_its_clocks_with_it() {
+    let meta = Meta {
+        handshake: Handshake {
+            timestamps: true,
+            ..HANDSHAKE
+        },
+        ..outliving()
+    };
+    let echo = 0x7fff_ff00;
+    let first = Tcp {
+        options: timestamps(1000, echo),
+        ..request()
+    };
+    let mut owner = Owner::with_option(meta, first);
+    owner.answer(ANSWER);
+    let mut waited = second();
+    waited.options = options(&[Opt::Nop, Opt::Nop, Opt::Aged(900, echo)]);
+    let frame = sealed(&meta, &waited.packet());
+    owner.agent.receive("to its owner", &frame, &["received"]);
+    assert_eq!(read(&mut owner.stream), second().payload);
+
+    owner.answer(ANSWER);
+    let third = SECOND + second().payload.len() as u32;
+    let mut ack = segment(ACK, third, end_of(ANSWER) + ANSWER.len() as u32, b"");
+    ack.options = timestamps(1001, echo);
+    let heard_all = sealed(&meta, &ack.packet());
+    owner.agent.receive("an ACK", &heard_all, &["received"]);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    (waited.seq, waited.ack) = (ack.seq, ack.ack);
+    let frame = sealed(&meta, &waited.packet());
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("to a new socket", &frame, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+    owner.stream.write_all(ANSWER).unwrap();
+    let mut said = Timestamps::default();
+    wait_for("it speaks", || {
+        let (client, _) = heard(&sniffer);
+        let clocks = client.last().and_then(|header| header.options.timestamps);
+        said = clocks.unwrap_or(said);
+        clocks.is_some()
+    });
+    assert!(said.value.wrapping_sub(echo) < 5000, "{said:?}");
+}
+
 /// Has answered, and its next request lies there.
 fn asked_again() -> Owner {
     let mut owner = owner();
@@ -260,28 +312,66 @@ fn a_request_of_which_a_byte_was_read_does_not_come_again() {
     assert!(client.iter().any(reset), "{client:?}");
 }
 
-/// Without a listener its dispatcher has it back, as it came.
+/// Without a listener its dispatcher has it back, as it came; of another server before,
+/// too, which has not read it either.
 #[test]
 fn an_unread_request_goes_back_where_no_server_listens() {
-    let owner = asked_again();
+    for servers_before in 0..2 {
+        let owner = asked_again();
+        let Owner {
+            agent,
+            server,
+            mut stream,
+        } = owner;
+        for _ in 0..servers_before {
+            let again = ["received", "rebuilt", "confirmed", "unread"];
+            agent.expect_count("it closes", || drop(stream), &again);
+            stream = accept(&server);
+        }
+        stop(server);
+        let sniffer = PacketSocket::open("lo").unwrap();
+        let counted = ["no-listener", "refused", "unread"];
+        agent.expect_count("it closes", || drop(stream), &counted);
+        let (client, dispatcher) = heard(&sniffer);
+        assert!(client.is_empty(), "{client:?}");
+        let told = dispatcher.first().expect("the dispatcher has it");
+        let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
+        let refused = Meta {
+            kind: Kind::Refused(Refusal::NoListener),
+            ..outliving()
+        };
+        assert_eq!(told.meta, refused);
+        let inner = core_ipv4::Packet::parse(told.inner).unwrap();
+        let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
+        assert_eq!((header.seq, header.ack), (SECOND, end_of(ANSWER)));
+        assert_eq!(payload, second().payload);
+    }
+}
+
+/// Whoever else's requests came since.
+#[test]
+fn every_flow_has_a_copy_of_its_request() {
     let Owner {
         agent,
         server,
-        stream,
-    } = owner;
-    stop(server);
-    let sniffer = PacketSocket::open("lo").unwrap();
-    let counted = ["no-listener", "refused", "unread"];
-    agent.expect_count("it closes", || drop(stream), &counted);
-    let (client, dispatcher) = heard(&sniffer);
-    assert!(client.is_empty(), "{client:?}");
-    let told = dispatcher.first().expect("the dispatcher has it");
-    let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
-    assert_eq!(told.meta.kind, Kind::Refused(Refusal::NoListener));
-    let inner = core_ipv4::Packet::parse(told.inner).unwrap();
-    let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
-    assert_eq!((header.seq, header.ack), (SECOND, end_of(ANSWER)));
-    assert_eq!(payload, second().payload);
+        mut stream,
+    } = asked_again();
+    for port in 10_000..10_300 {
+        let mut other = request();
+        other.source = SocketAddrV4::new(*CLIENT.ip(), port);
+        let frame = sealed(&outliving(), &other.packet());
+        let rebuilt = ["received", "rebuilt", "confirmed"];
+        agent.receive("another's", &frame, &rebuilt);
+        (other.flags, other.payload) = (RST, Vec::new());
+        other.seq = SECOND;
+        let frame = sealed(&outliving(), &other.packet());
+        agent.receive("its end", &frame, &["received"]);
+        drop(accept(&server));
+    }
+    let again = ["received", "rebuilt", "confirmed", "unread"];
+    agent.expect_count("it closes", || drop(stream), &again);
+    stream = accept(&server);
+    assert_eq!(read(&mut stream), second().payload);
 }
 
 #[test]

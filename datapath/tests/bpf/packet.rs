@@ -99,6 +99,8 @@ pub enum Opt {
     WindowScale(u8),
     SackPermitted,
     Timestamps(u32, u32),
+    /// Timestamps that an open socket is not to mind (docs/protocol/handoff.md 5.4d).
+    Aged(u32, u32),
     Nop,
 }
 
@@ -110,8 +112,13 @@ pub fn options(list: &[Opt]) -> Vec<u8> {
             Opt::Mss(mss) => out.extend([&[2, 4], &mss.to_be_bytes()[..]].concat()),
             Opt::WindowScale(shift) => out.extend([3, 3, shift]),
             Opt::SackPermitted => out.extend([4, 2]),
-            Opt::Timestamps(value, echo) => {
-                out.extend([8, 10]);
+            Opt::Timestamps(value, echo) | Opt::Aged(value, echo) => {
+                let kind = if matches!(option, Opt::Aged(..)) {
+                    253
+                } else {
+                    8
+                };
+                out.extend([kind, 10]);
                 out.extend(value.to_be_bytes());
                 out.extend(echo.to_be_bytes());
             }

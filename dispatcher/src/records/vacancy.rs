@@ -40,7 +40,8 @@ impl Records {
             Record::read(flow).is_some_and(|record| {
                 record.epoch == epoch
                     && record.requests as u16 == answers
-                    && record.state == FlowState::Established
+                    // The client's FIN may have met the server's: it comes again, for us.
+                    && matches!(record.state, FlowState::Established | FlowState::ClientFin)
                     && record.marks & (MARK_HELD | MARK_MOVING | MARK_TUNNEL) == 0
                     && record.expected == Expected::Head
             })

@@ -45,7 +45,7 @@ fn an_owner_that_does_not_answer_is_asked_again() {
 
 /// Its clock may be behind what the client has told the owner meanwhile.
 #[test]
-fn what_stays_with_its_owner_has_no_clock() {
+fn what_stays_with_its_owner_has_no_clock_that_it_could_be_refused_by() {
     let mut bench = Bench::new(bounds());
     assert_eq!(bench.later(0, b"GET / HTTP/1.1\r\n"), Outcome::Held);
     bench.actions();
@@ -55,7 +55,9 @@ fn what_stays_with_its_owner_has_no_clock() {
     let mut sent = 0;
     while let Some(action) = bench.intake.poll_action() {
         if let Action::ToBackend { segment, .. } = action {
-            assert_eq!(segment.header.options.timestamps, None);
+            let options = segment.header.options;
+            assert_eq!(options.timestamps, None);
+            assert_eq!(options.aged.is_some(), sent == 0);
             sent += segment.payload.len();
         }
     }
