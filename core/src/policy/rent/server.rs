@@ -181,11 +181,11 @@ impl History {
         if sure {
             self.delay.add(elapsed_us.max(1.0).log2() - hit);
         }
+        let between_us = ((hit + read) / 2.0 + delay).exp2();
         // What delays all answers, such as the client's link, comes before a read, too: it
         // does not make reads as much longer.
-        let hit_us = (hit + delay).exp2();
-        let read_us = hit_us + read.exp2() - hit.exp2();
-        elapsed_us * elapsed_us > hit_us * read_us
+        let most_us = (hit + delay).exp2() + MOST_OF_READ * (read.exp2() - hit.exp2());
+        elapsed_us > between_us.min(most_us)
     }
 
     /// So much was read, and is kept.
@@ -277,6 +277,9 @@ const PRIOR: f64 = 32.0;
 const LATE: f64 = 4.0;
 /// Answers awaited from one backend.
 const AWAITED_MAX: usize = 1024;
+/// What takes so much of an expected read longer than an answer from memory is one, however
+/// late all answers are.
+const MOST_OF_READ: f64 = 0.7;
 
 #[cfg(test)]
 mod tests {
