@@ -13,7 +13,9 @@ use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::Loads;
 
 /// Heartbeats missed in a row that mean dead [SPLICE06 §5].
-const MISSED: u32 = 3;
+const MISSED: usize = 3;
+/// Who has never answered is taken to be up for so long at least.
+const FIRST_MS: u64 = 1000;
 /// Nothing is sent to a backend without a listener for this long.
 const NO_LISTENER_PAUSE: Duration = Duration::from_secs(1);
 /// Nor to one whose server accepts too slowly.
@@ -25,9 +27,16 @@ const FEEDBACK_LIFETIME: Duration = Duration::from_secs(10);
 /// What is known of each slot. Times are milliseconds of CLOCK_MONOTONIC.
 pub struct Health {
     loads: Arc<Loads>,
+    beats: Beats,
+    slots: Vec<Slot>,
+}
+
+/// The heartbeats that were sent.
+struct Beats {
     interval_ms: AtomicU64,
     started_ms: u64,
-    slots: Vec<Slot>,
+    /// When the last ones were, the latest first; 0: not yet.
+    asked_ms: [AtomicU64; MISSED],
 }
 
 #[derive(Default)]
@@ -79,8 +88,7 @@ impl Health {
     pub fn new(loads: Arc<Loads>, interval: Duration) -> Self {
         Self {
             loads,
-            interval_ms: AtomicU64::new(interval.as_millis() as u64),
-            started_ms: now_ms(),
+            beats: Beats::new(interval, now_ms()),
             slots: std::iter::repeat_with(Slot::default)
                 .take(BACKENDS_MAX)
                 .collect(),
@@ -88,8 +96,13 @@ impl Health {
     }
 
     pub fn set_interval(&self, interval: Duration) {
-        self.interval_ms
-            .store(interval.as_millis() as u64, Ordering::Relaxed);
+        let interval_ms = interval.as_millis() as u64;
+        self.beats.interval_ms.store(interval_ms, Ordering::Relaxed);
+    }
+
+    /// All backends were asked. By one thread.
+    pub fn asked(&self) {
+        self.beats.sent(now_ms());
     }
 
     /// An answer to heartbeat number `beat`. False: it is old.
@@ -171,12 +184,8 @@ impl Health {
     fn state_of(&self, slot: u32, concerns: impl Fn(&Refused) -> bool) -> State {
         let entry = &self.slots[slot as usize];
         let now = now_ms();
-        // A tenth more than three intervals: timers are late, networks jitter.
-        let patience = self.interval_ms.load(Ordering::Relaxed) * u64::from(MISSED) * 11 / 10 + 5;
         let heard = entry.heard_ms.load(Ordering::Relaxed);
-        if heard == 0 && now - self.started_ms > patience.max(1000)
-            || heard != 0 && now.saturating_sub(heard) > patience
-        {
+        if self.beats.are_missed(heard, now) {
             State::Silent
         } else if entry.drained.load(Ordering::Relaxed) {
             State::Drained
@@ -219,6 +228,37 @@ impl Health {
     }
 }
 
+impl Beats {
+    fn new(interval: Duration, now_ms: u64) -> Self {
+        Self {
+            interval_ms: AtomicU64::new(interval.as_millis() as u64),
+            started_ms: now_ms,
+            asked_ms: Default::default(),
+        }
+    }
+
+    fn sent(&self, now_ms: u64) {
+        for beat in (1..MISSED).rev() {
+            let later = self.asked_ms[beat - 1].load(Ordering::Relaxed);
+            self.asked_ms[beat].store(later, Ordering::Relaxed);
+        }
+        self.asked_ms[0].store(now_ms, Ordering::Relaxed);
+    }
+
+    /// Has a backend missed that many, last heard of at `heard_ms` (0: never)? Time alone does
+    /// not tell: while the daemon itself waits for a processor it asks nobody.
+    fn are_missed(&self, heard_ms: u64, now_ms: u64) -> bool {
+        let asked = |beat: usize| self.asked_ms[beat].load(Ordering::Relaxed);
+        let interval = self.interval_ms.load(Ordering::Relaxed);
+        // Timers are late, networks jitter.
+        let grace = interval * 3 / 10 + 5;
+        let first = (interval * MISSED as u64 + grace).max(FIRST_MS);
+        (heard_ms != 0 || now_ms - self.started_ms > first)
+            && asked(MISSED - 1) > heard_ms
+            && now_ms.saturating_sub(asked(0)) > grace
+    }
+}
+
 impl Slot {
     fn refusals(&self) -> MutexGuard<'_, Vec<Refused>> {
         self.refusals.lock().expect("no thread panics with it")
@@ -248,4 +288,41 @@ impl Refused {
 
 fn now_ms() -> u64 {
     clock::monotonic().as_millis() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn beating(at: impl IntoIterator<Item = u64>) -> Beats {
+        let beats = Beats::new(Duration::from_millis(200), 10_000);
+        at.into_iter().for_each(|ms| beats.sent(ms));
+        beats
+    }
+
+    #[test]
+    fn three_missed_beats_are_silence() {
+        let beats = beating([20_000, 20_200, 20_400, 20_600]);
+        assert!(
+            !beats.are_missed(20_001, 20_665),
+            "the third may be answered"
+        );
+        assert!(beats.are_missed(20_001, 20_666));
+        assert!(!beats.are_missed(20_201, 20_700), "two");
+    }
+
+    #[test]
+    fn who_was_not_asked_is_not_silent() {
+        let beats = beating([20_000, 20_200]);
+        assert!(!beats.are_missed(20_201, 25_000));
+        beats.sent(25_000);
+        assert!(!beats.are_missed(20_201, 25_100));
+    }
+
+    #[test]
+    fn a_backend_has_time_to_be_heard_of_first() {
+        let beats = beating([10_000, 10_200, 10_400, 10_600, 10_800]);
+        assert!(!beats.are_missed(0, 11_000));
+        assert!(beats.are_missed(0, 11_001));
+    }
 }

@@ -69,6 +69,7 @@ impl Pulse {
             }
             // A beat that is lost is a beat missed.
             self.socket.send(&beats);
+            self.shared.health.asked();
             self.tell_the_data_path(&cluster, &mut silent)?;
             self.shared.renew_decisions()?;
             self.shared.hear_finished(&cluster)?;

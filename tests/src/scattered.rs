@@ -1,7 +1,5 @@
 //! Labs whose packets go now to one dispatcher, now to another.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use trapeze_lab::{Options, Process};
 
 use crate::cluster::{Cluster, until};
@@ -45,13 +43,4 @@ pub fn ready(cluster: &Cluster, all: &[&str], dispatcher: &str) {
         });
         (caught_up && is_known).then_some(())
     });
-}
-
-/// Raised at the end, also of a test that fails: others wait for it.
-pub struct Raised<'a>(pub &'a AtomicBool);
-
-impl Drop for Raised<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trapeze_lab::{Process, ServerKind};
 use trapeze_tests::site::{pools, rule, service};
-use trapeze_tests::{Cluster, Connection, Content, same, until};
+use trapeze_tests::{Cluster, Connection, Content, Raised, same, until};
 
 /// Work that goes on while something happens to the cluster.
 struct Load<'a> {
@@ -86,6 +86,7 @@ fn kill_9_and_restart_of_daemons_disturb_no_established_flow() {
         stop: &stop,
     };
     std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
         let on = |work: fn(&Load) -> u64| {
             let load = &load;
             scope.spawn(move || load.cluster.on("c1", || work(load)))
@@ -210,6 +211,7 @@ fn reloads_under_load_fail_no_request() {
         std::thread::sleep(Duration::from_millis(100));
     };
     std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
         let threads = [
             scope.spawn(|| cluster.on("c1", || load.keep_alive())),
             scope.spawn(|| cluster.on("c1", || load.download("1m"))),
@@ -321,6 +323,7 @@ fn rules_that_swap_their_pools_twenty_times_fail_no_request() {
         rounds
     };
     std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
         let threads = [
             scope.spawn(|| cluster.on("c1", || load.connect())),
             scope.spawn(|| cluster.on("c1", || load.connect())),

@@ -11,7 +11,7 @@ use trapeze_datapath::abi::Feedback;
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 use trapeze_lab::Process;
-use trapeze_tests::{Cluster, Connection, until};
+use trapeze_tests::{Cluster, Connection, Raised, until};
 
 const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
 
@@ -24,6 +24,7 @@ fn saying<T>(cluster: &Cluster, of_b1: &AtomicU32, work: impl FnOnce() -> T) -> 
     let maps = BACKENDS.map(|backend| cluster.agent_maps(backend).feedback);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _raised = Raised(&over);
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 for (number, map) in maps.iter().enumerate() {

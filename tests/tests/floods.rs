@@ -12,7 +12,7 @@ use trapeze_datapath::abi::ENCAP_LEN;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 use trapeze_lab::{Process, ServerKind};
 use trapeze_tests::raw::RawSender;
-use trapeze_tests::{Cluster, Connection, Content, Dice, VIP, same, until};
+use trapeze_tests::{Cluster, Connection, Content, Dice, Raised, VIP, same, until};
 
 /// GENEVE: where encapsulated packets go.
 const ENCAPSULATED: u16 = 6081;
@@ -30,6 +30,7 @@ fn serves_during(cluster: &Cluster, attack: impl FnOnce() + Send) {
     let (ten, one) = (cluster.document("10m"), cluster.document("1k"));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
         let established = scope.spawn(|| {
             cluster.on("c1", || {
                 let mut client = Connection::open();
@@ -238,6 +239,7 @@ fn capture(
 ) -> Vec<Vec<u8>> {
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
         let (ready, is_ready) = std::sync::mpsc::channel();
         let stop = &stop;
         let capturing = scope.spawn(move || {

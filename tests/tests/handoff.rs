@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use trapeze_lab::{LinkSettings, Process, ServerKind};
-use trapeze_tests::{Cluster, Connection, Content, Dice, Response, same, until};
+use trapeze_tests::{Cluster, Connection, Content, Dice, Raised, Response, same, until};
 
 const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
 
@@ -406,6 +406,7 @@ fn a_drained_backend_has_no_connection_left() {
     let stop = std::sync::atomic::AtomicBool::new(false);
     cluster.on("c1", || {
         std::thread::scope(|scope| {
+            let _raised = Raised(&stop);
             for thread in 0..9 {
                 let (documents, stop) = (&documents, &stop);
                 scope.spawn(move || {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trapeze_core::config::PolicyKind;
 use trapeze_lab::{OriginCounts, OriginSettings, ServerKind, objects};
-use trapeze_tests::{Cluster, Connection, Dice, same, until};
+use trapeze_tests::{Cluster, Connection, Dice, Raised, same, until};
 
 /// How many objects clients ask for, and how large a server's cache is: a quarter of
 /// them fits, by bytes.
@@ -93,6 +93,7 @@ fn a_change_of_policy_loses_no_request() {
     let stop = AtomicBool::new(false);
     let answered = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
         for client in 0..CLIENTS {
             let (cluster, stop, answered) = (&cluster, &stop, &answered);
             scope.spawn(move || {

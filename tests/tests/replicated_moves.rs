@@ -6,8 +6,8 @@ use std::time::Duration;
 use trapeze_core::flow::FlowKey;
 use trapeze_datapath::abi;
 use trapeze_tests::numbered::{Answered, Numbered, check_logs};
-use trapeze_tests::scattered::{Raised, ready, scattered_over};
-use trapeze_tests::{Cluster, Connection};
+use trapeze_tests::scattered::{ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Raised};
 
 const BOTH: [&str; 2] = ["d1", "d2"];
 

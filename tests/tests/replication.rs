@@ -11,8 +11,8 @@ use trapeze_core::membership::Workload;
 use trapeze_core::membership::lots::{self, Holder, Lots};
 use trapeze_datapath::abi::FlowState;
 use trapeze_lab::Options;
-use trapeze_tests::scattered::{Raised, ready, scattered_over};
-use trapeze_tests::{Cluster, Connection, VIP, same, until};
+use trapeze_tests::scattered::{ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Raised, VIP, same, until};
 
 const DISPATCHERS: [&str; 4] = ["d1", "d2", "d3", "d4"];
 

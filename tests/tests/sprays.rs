@@ -21,7 +21,7 @@ use trapeze_datapath::map::Update;
 use trapeze_datapath::spray::SprayMaps;
 use trapeze_lab::{Options, Process};
 use trapeze_tests::raw::{RawClient, RawSender};
-use trapeze_tests::{Cluster, Connection, VIP, same, until};
+use trapeze_tests::{Cluster, Connection, Raised, VIP, same, until};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const DISPATCHERS: [&str; 4] = ["d1", "d2", "d3", "d4"];
@@ -33,15 +33,6 @@ fn sprayed(test: &str, sprays: u8, dispatchers: u8, change: impl FnOnce(&mut Opt
         options.backends = Some(2);
         change(options);
     })
-}
-
-/// Raised at the end, also of a test that fails: others wait for it.
-struct Raised<'a>(&'a AtomicBool);
-
-impl Drop for Raised<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// Packets that a spray has sent to each dispatcher, by name.
