@@ -201,6 +201,8 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		return drop(DROP_BAD_TAG);
 	if (strange)
 		return receive_strange(skb, &segment);
+	if (known && meta.kind == META_FORWARD)
+		stop_outliving(known, &meta);
 	if (skb->mark == GC_MARK) {
 		skb->mark = 0;
 		return become_gc(skb, &segment, known);
@@ -368,6 +370,10 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		tell_if_answered(key, setup);
 	if (closes_idle(setup, h, payload))
 		return vacate(skb, h, setup);
+	if (closes_with_answer(setup, h, payload)) {
+		keep_fin_back(skb, h, setup);
+		return TC_ACT_UNSPEC;
+	}
 	if (closes_unread(setup, h, payload)) {
 		verdict = return_unread(skb, h, setup);
 		if (verdict != TC_ACT_UNSPEC)

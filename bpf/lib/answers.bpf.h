@@ -153,13 +153,28 @@ static long hexadecimal_digit(__u64 index, struct number *number)
 #define DECIMAL_MAX 18
 #define HEXADECIMAL_MAX 15
 
+static long blank(__u64 index, struct number *number)
+{
+	__u8 byte = piece_byte(number->piece, number->at);
+
+	if (byte != ' ' && byte != '\t')
+		return 1;
+	number->at++;
+	return 0;
+}
+
 static __always_inline int read_length(struct answers *answers, const __u8 *piece, __u32 at, __u32 end)
 {
 	struct number number = { .piece = piece, .at = at };
 
+	/* By far the most. */
 	if (piece_byte(piece, at) == ' ')
 		number.at++;
+	if (!is_digit(piece_byte(piece, number.at)))
+		bpf_loop(LINE_ROOM, blank, &number, 0);
 	bpf_loop(DECIMAL_MAX, decimal_digit, &number, 0);
+	if (number.at < end)
+		bpf_loop(LINE_ROOM, blank, &number, 0);
 	/* A list, or a second one, may say two things. */
 	if (!number.digits || number.at != end || answers->flags & (ANSWER_LENGTH | ANSWER_CHUNKED))
 		return lose(answers);

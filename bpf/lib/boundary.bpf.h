@@ -148,18 +148,37 @@ static __always_inline void begin_request(struct flow *flow, const struct segmen
 	charge(decision, bpf_map_lookup_elem(&loads, &slot));
 }
 
+/* The daemon has a record for less than a microsecond, unless it is interrupted. */
+#define TAKE_TRIES 256
+
+static __noinline bool take_record(struct flow *flow)
+{
+	if (!flow)
+		return false;
+	for (int tries = 0; tries < TAKE_TRIES; tries++)
+		if (__sync_bool_compare_and_swap(&flow->busy, 0, 1))
+			return true;
+	return false;
+}
+
+/* Can a request be seen to start at its boundary, and nobody else be at work there? */
+static __always_inline bool may_begin(const struct flow *flow)
+{
+	return flow->expect == EXPECT_HEAD && flow->state == FLOW_ESTABLISHED &&
+	       !(flow->marks & (MARK_HELD | MARK_PIPELINES));
+}
+
 /* The request that starts in this packet. */
 static __noinline int next_request(context_t *ctx, const struct segment *segment, struct flow *flow, __u32 service)
 {
 	struct workbench *bench = this_workbench();
 	struct decision *decision;
 	struct turn turn;
-	bool moved;
+	bool stays, begins;
 
 	if (!segment || !flow || !bench)
 		return BOUNDARY_ASK;
-	if (segment->seq != flow->next || flow->expect != EXPECT_HEAD || flow->state != FLOW_ESTABLISHED ||
-	    flow->marks & (MARK_HELD | MARK_PIPELINES) || segment->flags & (TCP_FIN | TCP_RST))
+	if (segment->seq != flow->next || !may_begin(flow) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
 	/* It cannot have been answered: the client has not heard a word since it last asked. */
 	if ((__s32)(segment->ack - flow->asked_ack) <= 0) {
@@ -173,29 +192,27 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	if (!whose_turn(decision, &turn, flow))
 		return BOUNDARY_ASK;
 	/* An owner knows of a HEAD, and of a last request, only where it is a setup's first. */
-	if (is_owner(flow, &turn) && !(bench->care & CARE_HEAD) && !(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE)) {
-		/* Of two copies, one: the other is a repetition. */
-		if (!__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload))
-			return BOUNDARY_FORWARD;
-		__sync_fetch_and_add(&flow->requests, 1);
-		begin_request(flow, segment, decision);
-		count_event(EVENT_STAYED);
-		return BOUNDARY_FORWARD;
-	}
-	if (turn.slot >= BACKENDS_MAX || runs_ahead(flow))
+	stays = is_owner(flow, &turn) && !(bench->care & CARE_HEAD) &&
+		!(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE);
+	if (!stays && (turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
 		return BOUNDARY_ASK;
-	if (!__sync_bool_compare_and_swap(&flow->busy, 0, 1))
+	if (!take_record(flow))
 		return BOUNDARY_REPEATED;
-	moved = flow->next == segment->seq && move_flow(flow, segment, &turn, bench);
-	if (moved) {
+	/* Of two copies, one; and nothing that the daemon has changed since it was looked at. */
+	begins = flow->next == segment->seq && may_begin(flow);
+	if (begins && stays)
+		__sync_fetch_and_add(&flow->requests, 1);
+	else if (begins)
+		begins = move_flow(flow, segment, &turn, bench);
+	if (begins) {
 		begin_request(flow, segment, decision);
 		/* Last, and behind a barrier: who sees it sees all of the rest. */
 		__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload);
 	}
 	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
-	if (moved)
-		return BOUNDARY_FORWARD;
-	return flow->next == segment->seq ? BOUNDARY_ASK : BOUNDARY_FORWARD;
+	if (begins && stays)
+		count_event(EVENT_STAYED);
+	return begins || flow->next != segment->seq ? BOUNDARY_FORWARD : BOUNDARY_ASK;
 }
 
 /* A change takes a fraction of a microsecond, if nothing interrupts it. */

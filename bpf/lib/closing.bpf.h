@@ -27,6 +27,20 @@ static __always_inline bool closes_idle(const struct setup *setup, const struct 
 	       bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
+/*
+ * Does the server close right behind the end of an answer, in the segment that has its last
+ * byte? follow() has seen that by now.
+ */
+static __always_inline bool closes_with_answer(const struct setup *setup, const struct leaving *h, __u32 payload)
+{
+	const struct answers *answers = &setup->answers;
+
+	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & TCP_FIN && payload &&
+	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
+	       (answers->flags & (ANSWER_ENDED | ANSWER_CLOSING)) == ANSWER_ENDED &&
+	       bpf_ntohl(h->tcp.seq) + payload == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
+}
+
 /* Does a request come to a socket that its server has closed, and will not hear it? */
 static __always_inline bool meets_closed(const struct setup *known, const struct segment *segment,
 					 const struct meta *meta)
@@ -47,6 +61,13 @@ static __always_inline bool set_flags(struct __sk_buff *skb, __u8 words, __u8 ol
 {
 	return replace_half(skb, offsetof(struct tcp_header, offset), bpf_htons(words << 8 | old),
 			    bpf_htons(words << 8 | new));
+}
+
+/* The FIN comes again by itself, once the client has the answer. */
+static __always_inline void keep_fin_back(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
+{
+	if (set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
+		setup->answers.flags |= ANSWER_HUNG_UP;
 }
 
 /* To whom it is from. */

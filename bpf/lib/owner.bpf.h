@@ -24,7 +24,8 @@ static __always_inline enum held why_held(const struct setup *known, const struc
 		return start == known->start && answers->finished == requests ? 0 : HELD_CLOSING;
 	if (!is_set_up(known) || !own->state)
 		return HELD_STRANGER;
-	if (answers->flags & ANSWER_CLOSING || (own->state != TCP_STATE_ESTABLISHED && !closed))
+	/* It ends it behind this answer, or nobody will ever know where that ends. */
+	if (answers->flags & ANSWER_CLOSING || answers->phase == ANSWER_LOST || (own->state != TCP_STATE_ESTABLISHED && !closed))
 		return HELD_CLOSING;
 	if (!is_between_answers(answers) || answers->finished != requests || own->rcv_nxt != start ||
 	    own->write_seq != answers->next + closed || own->snd_nxt - answers->next > closed)

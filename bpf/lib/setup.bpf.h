@@ -135,3 +135,11 @@ static __always_inline bool starts_request(const struct segment *segment, __u32 
 {
 	return segment->seq == start && segment->payload && !(segment->flags & TCP_RST);
 }
+
+/* The client asks ahead from here on (handoff.md 7.1a). */
+static __always_inline void stop_outliving(struct setup *known, const struct meta *meta)
+{
+	if (known->meta.tcp_options & ~meta->tcp_options & CARE_OUTLIVE && known->meta.epoch == meta->epoch &&
+	    known->meta.start == meta->start)
+		known->meta = *meta;
+}

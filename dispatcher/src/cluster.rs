@@ -252,6 +252,16 @@ impl Cluster {
         }
     }
 
+    /// The same for a request behind which the next has come already, if `ahead`: where its
+    /// server closes nobody can tell which of them it has read.
+    pub fn care_ahead(&self, pool: usize, ahead: bool) -> Care {
+        let care = self.care(pool);
+        Care {
+            outlive: care.outlive && !ahead,
+            ..care
+        }
+    }
+
     /// How connections leave a pool; one that is configured no more is left in any way.
     pub fn handoff(&self, pool: usize) -> Handoff {
         let pool = self.config.pools.get(pool);

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex};
 use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::intake::Isns;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta;
 use trapeze_datapath::abi::{
     self, Finished, Flow, FlowState, MARK_HELD, MARK_PIPELINES, MARK_RELEASING, MARK_TUNNEL,
 };
@@ -196,12 +197,14 @@ impl Records {
     /// `asked` says which request begins there, and what the client had acknowledged.
     /// What requests have come to of which nobody will be told else: the one before, and
     /// this one if that has not been answered, for nobody can tell their answers apart.
+    /// `ahead` is the flow's option once its client has asked before it was answered.
     pub fn advance(
         &self,
         key: &FlowKey,
         extent: &Extent,
         asked: Option<(ServerSeq, Option<&Choice>)>,
         has_rest: bool,
+        ahead: &meta::Raw,
     ) -> io::Result<[Option<Finished>; 2]> {
         let mut charge_us = 0;
         let mut finished = [None; 2];
@@ -218,6 +221,9 @@ impl Records {
                 None => flow.marks |= MARK_TUNNEL,
             }
             let Some((heard, choice)) = asked else { return };
+            if has_rest || !flow.is_answered() {
+                flow.meta = *ahead;
+            }
             let stood = self.loads.stood(flow.backend);
             let now = clock::monotonic();
             finished = latest::replace(flow, heard, choice, stood, now);

@@ -206,7 +206,7 @@ impl State {
                 clock,
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
             Kind::Done => self.on_done(&packet.meta, packet.inner),
-            Kind::Vacated { end } => self.on_vacated(&packet.meta, packet.inner, end),
+            Kind::Vacated { end } => self.on_vacated(now, &packet.meta, packet.inner, end),
             Kind::EchoReply { feedback } => {
                 self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);
             }

@@ -130,6 +130,14 @@ fn streams() -> Vec<(&'static str, Vec<Vec<u8>>)> {
             ],
         ),
         (
+            "blanks around a length",
+            vec![
+                a(b"HTTP/1.1 200 OK\r\nContent-Length:\t3\r\n\r\nabc"),
+                a(b"HTTP/1.1 200 OK\r\nContent-Length:   \t 3 \t \r\n\r\nabc"),
+                a(b"HTTP/1.1 200 OK\r\nContent-Length:3  \r\n\r\nabc"),
+            ],
+        ),
+        (
             "without a body",
             vec![
                 a(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 500\r\n\r\n"),

@@ -207,6 +207,47 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
     owner.expect_alive();
 }
 
+/// Data behind which the server has closed at once has the FIN with it.
+#[test]
+fn a_fin_with_the_end_of_an_answer_stays_back() {
+    let mut owner = owner();
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let (head, body) = ANSWER.split_at(ANSWER.len() / 2);
+    // The second part waits for the first one's acknowledgement, and leaves with the FIN.
+    owner.stream.write_all(head).unwrap();
+    owner.stream.write_all(body).unwrap();
+    owner.stream.shutdown(Shutdown::Write).unwrap();
+    let next = || owner.agent.setup(&request()).unwrap().answers.next;
+    wait_for("the answer is seen", || next() == end_of(ANSWER));
+    let (client, _) = heard(&sniffer);
+    assert!(client.len() >= 2, "{client:?}");
+    let fin = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::FIN);
+    assert!(!client.iter().any(fin), "{client:?}");
+    let ack = segment(ACK, SECOND, end_of(ANSWER), b"");
+    let frame = sealed(&outliving(), &ack.packet());
+    let both = ["received", "vacated"];
+    owner.agent.receive("all is there", &frame, &both);
+}
+
+/// A client that asks ahead hears what its server does from then on.
+#[test]
+fn who_asks_ahead_hears_of_a_close() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    acknowledge(&owner, end_of(ANSWER));
+    let mut ahead = outliving();
+    ahead.care.outlive = false;
+    let ack = segment(ACK, SECOND, end_of(ANSWER), b"");
+    let frame = sealed(&ahead, &ack.packet());
+    owner.agent.receive("an ACK", &frame, &["received"]);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &[]);
+    let (client, _) = heard(&sniffer);
+    let fin = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::FIN);
+    assert!(client.iter().any(fin), "{client:?}");
+}
+
 /// Its dispatcher has held it, and does not know whether the owner's server has closed
 /// since: an open socket is not to mind its old clock, a new one goes on from its echo.
 #[test]

@@ -28,18 +28,21 @@ struct Left {
 
 impl Records {
     /// The server has closed, and owes nothing: no backend has the flow, until the next
-    /// request comes. None: an answer is owed, or the word is late.
+    /// request comes, which starts at `start`. None: an answer is owed, or a part of the
+    /// request, or the word is late.
     pub fn vacate(
         &self,
         key: &FlowKey,
         epoch: u32,
         answers: u16,
+        start: ClientSeq,
         end: ServerSeq,
     ) -> io::Result<Option<Vacated>> {
         self.vacate_if(key, end, |flow| {
             Record::read(flow).is_some_and(|record| {
                 record.epoch == epoch
                     && record.requests as u16 == answers
+                    && record.next == start
                     // The client's FIN may have met the server's: it comes again, for us.
                     && matches!(record.state, FlowState::Established | FlowState::ClientFin)
                     && record.marks & (MARK_HELD | MARK_MOVING | MARK_TUNNEL) == 0

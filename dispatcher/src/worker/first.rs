@@ -144,6 +144,7 @@ impl State {
             .intake
             .head(&arrived.key)
             .map_or(arrived.payload.len(), <[u8]>::len);
+        let has_rest = self.intake.has_rest(&arrived.key);
         let assignment = Assignment {
             key: arrived.key,
             isns: arrived.isns,
@@ -154,8 +155,8 @@ impl State {
             older: before.older(),
             held,
             extent,
-            care: self.cluster.care(choice.pool),
-            has_rest: self.intake.has_rest(&arrived.key),
+            care: self.cluster.care_ahead(choice.pool, has_rest),
+            has_rest,
             predecessor: match before {
                 Before::Refused(_, predecessor) => predecessor,
                 _ => None,

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use trapeze_core::config::Handoff;
 use trapeze_core::flow::FlowKey;
-use trapeze_core::intake::{Arrived, Isns, Outcome, Released};
+use trapeze_core::head::Expected;
+use trapeze_core::intake::{Answer, Arrived, Body, Isns, Outcome, Released};
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_SHORT};
+use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_HELD, MARK_MOVING, MARK_SHORT};
 use trapeze_datapath::clock;
 
 use super::State;
@@ -169,7 +170,16 @@ impl State {
         };
         let has_rest = self.intake.has_rest(key);
         let asked = asked.map(|choice| (record.heard, choice));
-        match (self.shared.records).advance(key, &extent, asked, has_rest) {
+        // Where requests wait at a server that closes, nobody can tell which it has read.
+        let ahead = self.sealed(key, record, |meta| Meta {
+            care: Care {
+                outlive: false,
+                ..meta.care
+            },
+            ..meta
+        });
+        let ahead = ahead.map_or(record.option, |(_, option)| option);
+        match (self.shared.records).advance(key, &extent, asked, has_rest, &ahead) {
             Ok(finished) => self.tell(finished.into_iter().flatten()),
             Err(_) => self.count("record-failures"),
         }
@@ -517,7 +527,7 @@ impl State {
             older: None,
             held,
             extent: waiting.extent,
-            care: self.cluster.care(choice.pool),
+            care: self.cluster.care_ahead(choice.pool, has_rest),
             has_rest,
             predecessor: owner.filter(|_| !drained).map(|owner| *owner.ip()),
         };
@@ -552,16 +562,53 @@ impl State {
     }
 
     /// A server has closed, and its owner says that nothing is owed.
-    pub(super) fn on_vacated(&mut self, meta: &Meta, inner: &[u8], end: ServerSeq) {
+    pub(super) fn on_vacated(&mut self, now: Duration, meta: &Meta, inner: &[u8], end: ServerSeq) {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
         let records = &self.shared.records;
-        match records.vacate(&arrived.key, meta.epoch, meta.requests, end) {
+        match records.vacate(&arrived.key, meta.epoch, meta.requests, meta.start, end) {
             Ok(Some(vacated)) => self.on_vacant(&vacated),
-            Ok(None) => self.count("late-vacancies"),
+            Ok(None) => self.on_gone(now, meta, arrived, end),
             Err(_) => self.count("record-failures"),
         }
+    }
+
+    /// A server has closed that owes something, or has not read all of what it has
+    /// answered: its client hears the FIN (docs/protocol/handoff.md 7.2).
+    fn on_gone(&mut self, now: Duration, meta: &Meta, mut arrived: Arrived<'_>, end: ServerSeq) {
+        let key = arrived.key;
+        let Ok(Some(record)) = self.shared.records.get(&key) else {
+            return;
+        };
+        let unanswered = (record.requests as u16).wrapping_sub(meta.requests);
+        let has_come = record.next == meta.start && record.expected == Expected::Head;
+        let at_work = record.marks & (MARK_HELD | MARK_MOVING) != 0;
+        if record.epoch != meta.epoch
+            || !record.has_backend()
+            || at_work
+            || has_come == (unanswered == 0)
+        {
+            return self.count("late-vacancies");
+        }
+        let Ok(agreed) = Meta::decode(&record.option) else {
+            return;
+        };
+        self.count("closed-by-server");
+        let isns = Isns {
+            client: meta.start + u32::MAX,
+            server: end + u32::MAX,
+        };
+        let read = self.shared.records.read_on(&key, isns, agreed.handshake);
+        self.tell(read.ok().flatten());
+        arrived.isns = isns;
+        arrived.handshake = agreed.handshake;
+        // It was the server's segment: its clock is what the client echoes.
+        if let Some(clocks) = &mut arrived.header.options.timestamps {
+            std::mem::swap(&mut clocks.value, &mut clocks.echo);
+        }
+        self.intake.answer(now, &arrived, Answer::Close, Body::Full);
+        self.act();
     }
 
     fn on_vacant(&mut self, vacated: &Vacated) {

@@ -1,0 +1,97 @@
+//! Servers that close while something is owed, or has not come: their clients hear of it,
+//! and nobody waits for ever (docs/protocol/handoff.md 7).
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::time::Duration;
+
+use trapeze_lab::Process;
+use trapeze_tests::{Cluster, Connection, ONE_BACKEND, Response, same};
+
+/// Patience of both sides: nothing here takes longer than a moment.
+const LONG: Duration = Duration::from_secs(8);
+
+/// b1's server is `serve`, for one connection.
+fn with_server<T: Send>(
+    test: &str,
+    serve: impl FnOnce(TcpStream) + Send,
+    visit: impl FnOnce() -> T + Send,
+) -> T {
+    let cluster = Cluster::configured(test, 1, ONE_BACKEND, |_| {});
+    cluster.kill("b1", Some(Process::Server)).unwrap();
+    let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
+    // The dispatcher may have been refused meanwhile.
+    std::thread::sleep(Duration::from_millis(1200));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let stream = listener.accept().unwrap().0;
+            stream.set_read_timeout(Some(LONG)).unwrap();
+            serve(stream);
+        });
+        cluster.on("c1", visit)
+    })
+}
+
+fn answer(body: &str) -> String {
+    let length = body.len();
+    format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n{body}")
+}
+
+fn expect(response: &Response, body: &str) {
+    assert_eq!(response.status, 200);
+    same(&response.body, body.as_bytes());
+}
+
+/// Until the connection ends, by FIN or RST; not never.
+fn expect_over(client: &mut Connection) {
+    client.stream().set_read_timeout(Some(LONG)).unwrap();
+    match client.stream().read(&mut [0; 100]) {
+        Ok(length) => assert_eq!(length, 0, "nothing more is said"),
+        Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset, "{e}"),
+    }
+}
+
+/// It has read three requests and answers one: the others' answers do not come, and no
+/// other answer comes in their place.
+#[test]
+fn a_server_that_closes_before_pipelined_requests_is_heard() {
+    let requests: Vec<String> = (["/a", "/b", "/c"].iter())
+        .map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"))
+        .collect();
+    let requests = requests.concat();
+    for pause in [0, 300] {
+        let serve = |mut stream: TcpStream| {
+            let mut all = vec![0; requests.len()];
+            stream.read_exact(&mut all).unwrap();
+            std::thread::sleep(Duration::from_millis(pause));
+            stream.write_all(answer("one").as_bytes()).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            let _ = stream.read(&mut [0; 100]);
+        };
+        with_server(&format!("owing-{pause}"), serve, || {
+            let mut client = Connection::open();
+            client.send(&requests);
+            expect(&client.response(), "one");
+            expect_over(&mut client);
+        });
+    }
+}
+
+/// It has had a part of the body, answers, and reads no more.
+#[test]
+fn a_server_that_closes_before_a_body_has_come_is_heard() {
+    let serve = |mut stream: TcpStream| {
+        let _ = stream.read(&mut [0; 200]).unwrap();
+        stream.write_all(answer("enough").as_bytes()).unwrap();
+        std::thread::sleep(Duration::from_millis(300));
+        stream.shutdown(Shutdown::Write).unwrap();
+        std::thread::sleep(Duration::from_secs(2));
+    };
+    with_server("enough", serve, || {
+        let mut client = Connection::open();
+        client.send("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: 3000000\r\n\r\n");
+        client.send([b'x'; 1000]);
+        expect(&client.response(), "enough");
+        expect_over(&mut client);
+    });
+}
