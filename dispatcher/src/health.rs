@@ -36,7 +36,7 @@ struct Beats {
     interval_ms: AtomicU64,
     started_ms: u64,
     /// When the last ones were, the latest first; 0: not yet.
-    asked_ms: [AtomicU64; MISSED],
+    asked_ms: [AtomicU64; MISSED + 1],
 }
 
 #[derive(Default)]
@@ -238,7 +238,7 @@ impl Beats {
     }
 
     fn sent(&self, now_ms: u64) {
-        for beat in (1..MISSED).rev() {
+        for beat in (1..=MISSED).rev() {
             let later = self.asked_ms[beat - 1].load(Ordering::Relaxed);
             self.asked_ms[beat].store(later, Ordering::Relaxed);
         }
@@ -253,9 +253,9 @@ impl Beats {
         // Timers are late, networks jitter.
         let grace = interval * 3 / 10 + 5;
         let first = (interval * MISSED as u64 + grace).max(FIRST_MS);
+        let third_is_late = || now_ms.saturating_sub(asked(0)) > grace;
         (heard_ms != 0 || now_ms - self.started_ms > first)
-            && asked(MISSED - 1) > heard_ms
-            && now_ms.saturating_sub(asked(0)) > grace
+            && (asked(MISSED) > heard_ms || asked(MISSED - 1) > heard_ms && third_is_late())
     }
 }
 
@@ -309,6 +309,8 @@ mod tests {
         );
         assert!(beats.are_missed(20_001, 20_666));
         assert!(!beats.are_missed(20_201, 20_700), "two");
+        beats.sent(20_800);
+        assert!(beats.are_missed(20_001, 20_800), "and so it stays");
     }
 
     #[test]

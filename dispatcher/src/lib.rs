@@ -272,6 +272,8 @@ impl Shared {
         self.publish(&own)?;
         drain::tell_health(self);
         self.generation.fetch_add(1, Ordering::Release);
+        // What a heartbeat has renewed meanwhile, with workers that had the old one, ends.
+        self.standing.suspend()?;
         self.renew_decisions()?;
         self.prepare_host()?;
         self.announce();

@@ -218,7 +218,9 @@ fn a_full_accept_queue_ends_well() {
     });
     let agent = cluster.agent("b1");
     assert!(agent.of("accept-queue-full") > 0, "{agent:?}");
-    assert_eq!(agent.of("rebuilt"), 12, "{agent:?}");
+    // The queue may fill up between a look at it and the handing over: it comes again.
+    assert!(agent.of("rebuilt") >= 12, "{agent:?}");
+    assert_eq!(agent.of("confirmed"), 12, "{agent:?}");
 }
 
 #[test]
