@@ -3,12 +3,13 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
+use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use trapeze_core::config::ClusterKey;
 
-use crate::abi::{Pod, SiphashKey};
+use crate::abi::{Pod, Service, ServiceKey, SiphashKey};
 
 /// Whether an update may create or replace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,6 +302,27 @@ pub fn fill_tag_keys(map: &Map<u32, SiphashKey>, keys: &[ClusterKey]) -> io::Res
             None => SiphashKey::zeroed(),
         };
         map.put(&id.into(), &value, Update::Any)?;
+    }
+    Ok(())
+}
+
+/// Each service at its port, and at port 0, which says that the address is a VIP; no others.
+pub fn fill_services<'s>(
+    map: &Map<ServiceKey, Service>,
+    services: impl Iterator<Item = (&'s SocketAddr, Service)>,
+) -> io::Result<()> {
+    let mut wanted = Vec::new();
+    for (address, service) in services {
+        for port in [address.port(), 0] {
+            let key = ServiceKey::new(address.ip(), port);
+            map.put(&key, &service, Update::Any)?;
+            wanted.push(key);
+        }
+    }
+    for (key, _) in map.all()? {
+        if !wanted.contains(&key) {
+            map.delete(&key)?;
+        }
     }
     Ok(())
 }

@@ -46,7 +46,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use trapeze_core::config::Dispatcher;
-use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service, ServiceKey};
+use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service};
 use trapeze_datapath::attach;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
@@ -55,7 +55,7 @@ use trapeze_datapath::dispatcher::{
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
-use trapeze_datapath::map::Update;
+use trapeze_datapath::map::{Update, fill_services, fill_tag_keys};
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
@@ -302,7 +302,7 @@ impl Shared {
     /// Puts the configuration into the data path's maps.
     fn publish(&self, own: &Dispatcher) -> anyhow::Result<()> {
         let cluster = self.cluster();
-        trapeze_datapath::map::fill_tag_keys(&self.maps.tag_keys, &cluster.config.keys)?;
+        fill_tag_keys(&self.maps.tag_keys, &cluster.config.keys)?;
         keys::publish_cookie_keys(&self.maps, &cluster.config.keys)?;
         self.publish_node()?;
         workload::publish(self, None)?;
@@ -314,27 +314,17 @@ impl Shared {
             self.health.reset(slot);
         }
         let mss = host::mtu(&own.interface)?.saturating_sub(HEADERS + ENCAP_LEN as u32);
-        let mut wanted = Vec::new();
-        for (id, service) in cluster.config.services.iter().enumerate() {
+        let services = cluster.config.services.iter().enumerate();
+        let services = services.map(|(id, service)| {
             let value = Service {
                 id: id as u32,
                 mss: mss.clamp(536, 65_495) as u16,
                 window_scale: WINDOW_SCALE,
                 ecn: service.ecn.into(),
             };
-            // With port 0: the address is a VIP.
-            for port in [service.address.port(), 0] {
-                let key = ServiceKey::new(service.address.ip(), port);
-                self.maps.services.put(&key, &value, Update::Any)?;
-                wanted.push(key);
-            }
-        }
-        for (key, _) in self.maps.services.all()? {
-            if !wanted.contains(&key) {
-                self.maps.services.delete(&key)?;
-            }
-        }
-        Ok(())
+            (&service.address, value)
+        });
+        Ok(fill_services(&self.maps.services, services)?)
     }
 
     /// Forwarding, without which the kernel resolves no next hop for the data path. The

@@ -14,7 +14,7 @@ mod proofs;
 mod vigil;
 
 pub use copies::Copies;
-pub use herald::{Herald, Told};
+pub use herald::{Herald, NO_PROTOCOL, Told, option};
 pub use vigil::{PeerStatus, Vigil};
 
 use std::net::{IpAddr, Ipv4Addr};

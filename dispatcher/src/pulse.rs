@@ -11,9 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use trapeze_core::config::Dispatcher;
-use trapeze_core::flow::Handshake;
-use trapeze_core::seq::ClientSeq;
-use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
+use trapeze_core::wire::meta::{Keys, Kind};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{Backend, GENEVE_PORT};
 use trapeze_datapath::clock;
@@ -22,10 +20,9 @@ use trapeze_datapath::udp::{Outbox, UdpSocket};
 
 use crate::cluster::Cluster;
 use crate::health::State;
+use crate::peers::{NO_PROTOCOL, option};
 use crate::{Shared, v4};
 
-/// RFC 3692: for experiments; the inner packet is there only to be signed.
-const NO_PROTOCOL: u8 = 253;
 /// As long as the shortest packet that backends take.
 const PADDING: [u8; 20] = [0; 20];
 
@@ -106,18 +103,9 @@ impl Pulse {
         let mut inner = Vec::new();
         ipv4::write_header(self.own, backend, NO_PROTOCOL, PADDING.len(), &mut inner);
         inner.extend_from_slice(&PADDING);
-        let meta = Meta {
-            kind: Kind::Echo,
-            epoch: number,
-            start: ClientSeq::new(0),
-            handshake: Handshake::default(),
-            server_port: 0,
-            requests: 0,
-            care: Care::default(),
-        };
-        let binding = Binding::of_packet(backend.into(), &inner).expect("an IPv4 packet");
+        let option = option(Kind::Echo, number, backend, &inner, keys);
         let mut datagram = Vec::new();
-        geneve::write(&meta.seal(keys, &binding), &inner, &mut datagram);
+        geneve::write(&option, &inner, &mut datagram);
         datagram
     }
 }

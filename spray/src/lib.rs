@@ -26,12 +26,12 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use trapeze_core::config::Spray;
-use trapeze_datapath::abi::{self, Front, Service, ServiceKey, Spraying};
+use trapeze_datapath::abi::{self, Front, Service, Spraying};
 use trapeze_datapath::attach;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
-use trapeze_datapath::map::{Update, fill_tag_keys};
+use trapeze_datapath::map::{Update, fill_services, fill_tag_keys};
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
@@ -197,27 +197,16 @@ impl Shared {
         self.publish_node()?;
         let spraying = Spraying::new(config.spraying.mode, &config.name);
         self.maps.spraying.put(&0, &spraying, Update::Any)?;
-        let mut wanted = Vec::new();
-        for (id, service) in config.services.iter().enumerate() {
+        let services = config.services.iter().enumerate().map(|(id, service)| {
             let value = Service {
                 id: id as u32,
                 mss: 0,
                 window_scale: 0,
                 ecn: 0,
             };
-            // With port 0: the address is a VIP.
-            for port in [service.address.port(), 0] {
-                let key = ServiceKey::new(service.address.ip(), port);
-                self.maps.services.put(&key, &value, Update::Any)?;
-                wanted.push(key);
-            }
-        }
-        for (key, _) in self.maps.services.all()? {
-            if !wanted.contains(&key) {
-                self.maps.services.delete(&key)?;
-            }
-        }
-        Ok(())
+            (&service.address, value)
+        });
+        Ok(fill_services(&self.maps.services, services)?)
     }
 }
 

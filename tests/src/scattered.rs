@@ -1,8 +1,15 @@
 //! Labs whose packets go now to one dispatcher, now to another.
 
+use std::net::SocketAddrV4;
+
+use trapeze_core::config::SprayMode;
+use trapeze_core::flow::FlowKey;
+use trapeze_core::membership::Workload;
+use trapeze_core::membership::lots::{self, Holder, Lots};
 use trapeze_lab::{Options, Process};
 
 use crate::cluster::{Cluster, until};
+use crate::connection::VIP;
 
 /// Two sprays that deal packets in turn, one each, to these dispatchers.
 pub fn scattered_over(
@@ -29,6 +36,23 @@ pub fn scattered_over(
         ready(&cluster, dispatchers, dispatcher);
     }
     cluster
+}
+
+/// The dispatcher that has a connection in the mode `flow-hash`, and keeps it in any mode, by
+/// the rule.
+pub fn keeper(cluster: &Cluster, live: &[&str], client: SocketAddrV4) -> String {
+    let holders: Vec<Holder> = (live.iter().enumerate())
+        .map(|(slot, name)| Holder::new(slot as u16, name, Workload::IDLE))
+        .collect();
+    let mut table = Lots::default();
+    table.fill(SprayMode::FlowHash, &holders);
+    let flow = FlowKey {
+        client: client.into(),
+        vip: VIP.into(),
+    };
+    let key = lots::key(&format!("lab-{}", cluster.name()));
+    let lot = lots::lot_of(&key, &flow).expect("IPv4");
+    live[usize::from(table.slots()[lot])].to_owned()
 }
 
 /// Waits until a dispatcher has all records, and the others of `all` know that.

@@ -5,14 +5,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use trapeze_core::config::SprayMode;
 use trapeze_core::flow::FlowKey;
-use trapeze_core::membership::Workload;
-use trapeze_core::membership::lots::{self, Holder, Lots};
 use trapeze_datapath::abi::FlowState;
 use trapeze_lab::Options;
-use trapeze_tests::scattered::{ready, scattered_over};
-use trapeze_tests::{Cluster, Connection, Raised, VIP, same, until};
+use trapeze_tests::scattered::{keeper, ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Raised, same, until};
 
 const DISPATCHERS: [&str; 4] = ["d1", "d2", "d3", "d4"];
 
@@ -305,22 +302,6 @@ fn a_silent_connection_outlives_its_cookie_and_its_dispatcher() {
             same(&client.ask("/1k").body, &wanted);
         }
     });
-}
-
-/// The dispatcher that keeps a connection, by the rule.
-fn keeper(cluster: &Cluster, live: &[&str], client: SocketAddrV4) -> String {
-    let holders: Vec<Holder> = (live.iter().enumerate())
-        .map(|(slot, name)| Holder::new(slot as u16, name, Workload::IDLE))
-        .collect();
-    let mut table = Lots::default();
-    table.fill(SprayMode::FlowHash, &holders);
-    let flow = FlowKey {
-        client: client.into(),
-        vip: VIP.into(),
-    };
-    let key = lots::key(&format!("lab-{}", cluster.name()));
-    let lot = lots::lot_of(&key, &flow).expect("IPv4");
-    live[usize::from(table.slots()[lot])].to_owned()
 }
 
 #[test]

@@ -6,9 +6,8 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use trapeze_core::config::{ClusterKey, SprayMode};
-use trapeze_core::flow::{FlowKey, Handshake};
-use trapeze_core::membership::lots::{self, Holder, Lots};
+use trapeze_core::config::ClusterKey;
+use trapeze_core::flow::Handshake;
 use trapeze_core::membership::{Presence, SprayState, Workload};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
@@ -21,6 +20,7 @@ use trapeze_datapath::map::Update;
 use trapeze_datapath::spray::SprayMaps;
 use trapeze_lab::{Options, Process};
 use trapeze_tests::raw::{RawClient, RawSender};
+use trapeze_tests::scattered::keeper;
 use trapeze_tests::{Cluster, Connection, Raised, VIP, same, until};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
@@ -90,22 +90,6 @@ fn send_syns(ports: std::ops::Range<u16>) {
     }
 }
 
-/// The dispatcher that has a connection in the mode `flow-hash`, by the rule.
-fn owner(cluster: &Cluster, live: &[&str], client: SocketAddrV4) -> String {
-    let holders: Vec<Holder> = (live.iter().enumerate())
-        .map(|(slot, name)| Holder::new(slot as u16, name, Workload::IDLE))
-        .collect();
-    let mut table = Lots::default();
-    table.fill(SprayMode::FlowHash, &holders);
-    let flow = FlowKey {
-        client: client.into(),
-        vip: VIP.into(),
-    };
-    let key = lots::key(&format!("lab-{}", cluster.name()));
-    let lot = lots::lot_of(&key, &flow).expect("IPv4");
-    live[usize::from(table.slots()[lot])].to_owned()
-}
-
 fn with_spraying(cluster: &Cluster, text: &str) -> String {
     let config = cluster.config();
     let (before, _) = config.split_once("\n[spraying]").unwrap_or((&config, ""));
@@ -131,7 +115,7 @@ fn each_mode_spreads_packets_as_it_says() {
     let mut wanted = vec![0; 4];
     for port in 10_000..14_000 {
         let client = SocketAddrV4::new(CLIENT, port);
-        let owner = owner(&cluster, &DISPATCHERS, client);
+        let owner = keeper(&cluster, &DISPATCHERS, client);
         wanted[DISPATCHERS.iter().position(|d| *d == owner).unwrap()] += 1;
     }
     assert_eq!(spread, wanted);
@@ -276,7 +260,7 @@ fn a_dispatchers_death_moves_only_its_own_flows_and_ends_none() {
                 let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
                 let port = 5000 + n;
                 let work = move || cluster.on("c1", || keep_asking(stop, wanted, port));
-                let owner = owner(cluster, &DISPATCHERS, SocketAddrV4::new(c1, port));
+                let owner = keeper(cluster, &DISPATCHERS, SocketAddrV4::new(c1, port));
                 (owner, scope.spawn(work))
             })
             .collect();
@@ -397,7 +381,7 @@ fn dispatchers_behind_a_router_get_packets_encapsulated() {
     let of = |name: &str| {
         let mut ports = 6000..7000u16;
         let live = &DISPATCHERS[..2];
-        let port = ports.find(|&port| owner(&cluster, live, SocketAddrV4::new(c1, port)) == name);
+        let port = ports.find(|&port| keeper(&cluster, live, SocketAddrV4::new(c1, port)) == name);
         port.expect("one of a thousand")
     };
     for (name, far) in [("d1", true), ("d2", false)] {
@@ -648,7 +632,7 @@ fn icmp_errors_come_to_the_dispatcher_of_the_connection() {
             raw.send(0, b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
             raw.receive_until("the answer is whole", |raw| raw.received().len() > 1024);
             raw.send_icmp(3, 4, 1200);
-            let owner = owner(&cluster, &DISPATCHERS, client);
+            let owner = keeper(&cluster, &DISPATCHERS, client);
             wanted[DISPATCHERS.iter().position(|d| *d == owner).unwrap()] += 1;
         }
     });

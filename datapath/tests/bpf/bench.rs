@@ -200,22 +200,23 @@ impl Bench {
         let before = self.counters();
         let (value, packet) = kernel::test_run(&self.program, frame)
             .unwrap_or_else(|e| panic!("the kernel runs no frame of {} bytes: {e}", frame.len()));
-        let verdict = match (self.hook, value) {
-            (Hook::Tc, u32::MAX) => Verdict::Next,
-            (Hook::Tc, 0) | (Hook::Xdp, 2) => Verdict::Pass,
-            (Hook::Tc, 2) | (Hook::Xdp, 1) => Verdict::Drop,
-            (Hook::Xdp, 3) => Verdict::SendBack,
-            (Hook::Xdp, 4) => Verdict::Redirect,
-            // To which interface does not show here.
-            (Hook::Tc, 7) if packet[6..12] == EGRESS_MAC => Verdict::Redirect,
-            (Hook::Tc, 7) => Verdict::SendBack,
-            (hook, other) => panic!("{hook:?}: {other} is no verdict"),
-        };
+        let verdict = verdict(self.hook, value, &packet);
         Outcome {
             verdict,
             packet: (verdict != Verdict::Drop).then_some(packet),
             counted: difference(&before, &self.counters()),
         }
+    }
+
+    /// The backend does not answer.
+    pub fn silence_backend(&self) {
+        let backends = &self.maps.backends;
+        let backend = backends.get(&SLOT).unwrap().unwrap();
+        let silent = Backend {
+            silent: 1,
+            ..backend
+        };
+        backends.put(&SLOT, &silent, Update::Any).unwrap();
     }
 
     /// Runs a frame, and compares all that it does with what is expected.
@@ -291,6 +292,21 @@ pub fn difference(before: &[Vec<u64>; 2], after: &[Vec<u64>; 2]) -> Vec<&'static
 }
 
 /// A segment of the flow between client and VIP; the rest is for the case to say.
+/// What a program at the hook returned, having made `packet` of its frame.
+pub fn verdict(hook: Hook, returned: u32, packet: &[u8]) -> Verdict {
+    match (hook, returned) {
+        (Hook::Tc, u32::MAX) => Verdict::Next,
+        (Hook::Tc, 0) | (Hook::Xdp, 2) => Verdict::Pass,
+        (Hook::Tc, 2) | (Hook::Xdp, 1) => Verdict::Drop,
+        (Hook::Xdp, 3) => Verdict::SendBack,
+        (Hook::Xdp, 4) => Verdict::Redirect,
+        // To which interface does not show here.
+        (Hook::Tc, 7) if packet[6..12] == EGRESS_MAC => Verdict::Redirect,
+        (Hook::Tc, 7) => Verdict::SendBack,
+        (hook, other) => panic!("{hook:?}: {other} is no verdict"),
+    }
+}
+
 pub fn segment(flags: u8, seq: u32, ack: u32, payload: &[u8]) -> Tcp {
     Tcp {
         source: CLIENT,

@@ -11,7 +11,7 @@ use trapeze_core::membership::{Presence, Workload};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
-use trapeze_datapath::abi::{self, Backend, Dispatcher, Flow, FlowState, Node, Pod, Spraying};
+use trapeze_datapath::abi::{self, Dispatcher, Flow, FlowState, Node, Pod, Spraying};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
@@ -203,16 +203,7 @@ fn a_silent_backends_flows_are_the_keepers() {
         among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
         bench.put_flow(&told());
         bench.resolve_next_hop(ELSEWHERE, 20_000_000);
-        let backend = bench.maps.backends.get(&SLOT).unwrap().unwrap();
-        let silent = Backend {
-            silent: 1,
-            ..backend
-        };
-        bench
-            .maps
-            .backends
-            .put(&SLOT, &silent, Update::Any)
-            .unwrap();
+        bench.silence_backend();
         let ack = segment(ACK, NEXT, SERVER_ISN + 1, b"").frame();
         let outcome = bench.run_as_resolved(&ack);
         assert_eq!(outcome.difference(&passed(&ack)), None);

@@ -119,16 +119,7 @@ impl Spray {
         let counters = || [&self.maps.drops, &self.maps.events].map(|c| c.sums().unwrap());
         let before = counters();
         let (value, packet) = kernel::test_run(&self.program, frame).unwrap();
-        let verdict = match (self.hook, value) {
-            (Hook::Tc, u32::MAX) => Verdict::Next,
-            (Hook::Tc, 0) | (Hook::Xdp, 2) => Verdict::Pass,
-            (Hook::Tc, 2) | (Hook::Xdp, 1) => Verdict::Drop,
-            (Hook::Xdp, 3) => Verdict::SendBack,
-            (Hook::Xdp, 4) => Verdict::Redirect,
-            (Hook::Tc, 7) if packet[6..12] == EGRESS_MAC => Verdict::Redirect,
-            (Hook::Tc, 7) => Verdict::SendBack,
-            (hook, other) => panic!("{hook:?}: {other} is no verdict"),
-        };
+        let verdict = verdict(self.hook, value, &packet);
         Outcome {
             verdict,
             packet: (verdict != Verdict::Drop).then_some(packet),

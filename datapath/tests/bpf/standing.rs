@@ -5,7 +5,7 @@ use trapeze_core::head::likeness;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::{
-    Backend, BackendLoad, Decision, DecisionKey, EPOCH_SHIFT, Flow, FlowState, OTHERS_MAX, Proof,
+    BackendLoad, Decision, DecisionKey, EPOCH_SHIFT, Flow, FlowState, OTHERS_MAX, Proof,
     SLOT_BY_TURNS, Standing, Turn,
 };
 use trapeze_datapath::clock;
@@ -235,16 +235,7 @@ fn a_silent_backend_gets_nothing() {
     let bench = ready(Hook::Tc);
     prove(&bench);
     bench.resolve_next_hop(77, 0);
-    let backend = bench.maps.backends.get(&SLOT).unwrap().unwrap();
-    let silent = Backend {
-        silent: 1,
-        ..backend
-    };
-    bench
-        .maps
-        .backends
-        .put(&SLOT, &silent, Update::Any)
-        .unwrap();
+    bench.silence_backend();
     assert!(!is_decided(&bench.run_as_resolved(&first(REQUEST).frame())));
 }
 

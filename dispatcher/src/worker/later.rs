@@ -508,12 +508,9 @@ impl State {
                 return;
             }
             Target::Answer(answer, body) => {
-                let read = (self.shared.records).read_on(&key, isns, agreed.handshake);
-                self.tell(read.ok().flatten());
                 arrived.isns = isns;
                 arrived.handshake = agreed.handshake;
-                self.intake.answer(now, &arrived, answer, body);
-                return self.act();
+                return self.answer_ourselves(now, &arrived, answer, body);
             }
         };
         let owner = self.backend_address(record.slot);
@@ -599,15 +596,26 @@ impl State {
             client: meta.start + u32::MAX,
             server: end + u32::MAX,
         };
-        let read = self.shared.records.read_on(&key, isns, agreed.handshake);
-        self.tell(read.ok().flatten());
         arrived.isns = isns;
         arrived.handshake = agreed.handshake;
         // It was the server's segment: its clock is what the client echoes.
         if let Some(clocks) = &mut arrived.header.options.timestamps {
             std::mem::swap(&mut clocks.value, &mut clocks.echo);
         }
-        self.intake.answer(now, &arrived, Answer::Close, Body::Full);
+        self.answer_ourselves(now, &arrived, Answer::Close, Body::Full);
+    }
+
+    /// No backend has the flow any more, and none is to have it.
+    fn answer_ourselves(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        answer: Answer,
+        body: Body,
+    ) {
+        let read = (self.shared.records).read_on(&arrived.key, arrived.isns, arrived.handshake);
+        self.tell(read.ok().flatten());
+        self.intake.answer(now, arrived, answer, body);
         self.act();
     }
 
