@@ -152,7 +152,9 @@ impl Health {
         });
         let refused = &mut refusals[at];
         let (until, pause) = match why {
-            Refusal::NoListener => (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE),
+            Refusal::NoListener | Refusal::Behind => {
+                (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE)
+            }
             Refusal::AcceptQueueFull => (&mut refused.busy_until_ms, QUEUE_FULL_PAUSE),
         };
         *until = now + pause.as_millis() as u64;
