@@ -135,6 +135,9 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
+	/* Of a connection that this host has lost there is neither setup nor socket. */
+	if (!known && is_lost(&h.outer->meta) && !find_occupant(skb, segment).state)
+		return answer_probe(skb, h.outer, segment, segment->seq, false, 0, 0);
 	if (!known || known->epoch != bpf_ntohl(h.outer->meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
 	own = find_own_socket(skb, segment, known);
