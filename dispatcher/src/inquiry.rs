@@ -6,7 +6,8 @@
 //! A PROBE asks at a sequence number half the space away from the client's. The
 //! answer has that very number only where the socket has come and gone (clause 7.11
 //! of docs/protocol/encapsulation.md); a socket that is there expects another one,
-//! and notices nothing.
+//! and notices nothing. A backend that owes nothing to as many requests as the question
+//! says tells so: then it can die, and its client need not know (docs/protocol/handoff.md 9).
 
 use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
@@ -57,8 +58,12 @@ impl Inquiry {
         let (Ok(meta), Some(binding)) = (Meta::decode(&flow.meta), binding) else {
             return Ok(());
         };
-        let kind = Kind::Probe;
-        let option = Meta { kind, ..meta }.seal(keys, &binding);
+        let option = Meta {
+            kind: Kind::Probe,
+            requests: flow.requests as u16,
+            ..meta
+        };
+        let option = option.seal(keys, &binding);
         let question = Segment::of_client(
             &key,
             Header {
