@@ -132,15 +132,20 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 	struct occupant occupant;
 	struct headers h;
 	__u32 clock, reached;
+	__u8 how;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
+	/* Of a connection that this host has lost there is neither setup nor socket. */
+	if (!known && is_lost(&h.outer->meta) && !find_occupant(skb, segment).state)
+		return answer_probe(skb, h.outer, segment, segment->seq, PROBE_GONE, 0, 0);
 	if (!known || known->epoch != bpf_ntohl(h.outer->meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
 	own = find_own_socket(skb, segment, known);
 	if (own.state) {
 		clock = own_clock(known, own.clock_offset);
-		return answer_probe(skb, h.outer, segment, own.rcv_nxt, true, own.snd_nxt, clock);
+		how = owes_nothing(known, &own, bpf_ntohs(h.outer->meta.requests)) ? PROBE_IDLE : PROBE_STANDS;
+		return answer_probe(skb, h.outer, segment, own.rcv_nxt, how, own.snd_nxt, clock);
 	}
 	occupant = find_occupant(skb, segment);
 	if (occupant.state)
@@ -151,7 +156,7 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 		reached = known->start;
 	else
 		return drop(DROP_EARLY);
-	return answer_probe(skb, h.outer, segment, reached, false, 0, 0);
+	return answer_probe(skb, h.outer, segment, reached, PROBE_GONE, 0, 0);
 }
 
 /* Its client has been told that it has arrived, and will not send it again. */

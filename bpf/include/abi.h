@@ -98,6 +98,11 @@ enum held {
 	HELD_STRANGER = 4, /* no such connection here */
 };
 
+/* `reason` of a PROBE_ANSWER: does the socket stand? */
+#define PROBE_GONE 0
+#define PROBE_STANDS 1
+#define PROBE_IDLE 2 /* and has said all that it owes to so many requests, and the client has all */
+
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1
 #define RELEASED_DRAINED 1
@@ -222,8 +227,10 @@ struct flow {
 	__u32 version; /* of the record, within its epoch; 0: no other dispatcher has had it */
 	__be32 maker; /* the dispatcher that made this version */
 	__u32 told; /* the state that others know it in */
-	__u32 spare;
+	__u32 idle_end; /* its owner has said that it owes nothing: where its answers ended, */
 	__u64 refreshed_ns; /* CLOCK_MONOTONIC, when others last told us that it lives, or we them */
+	__u32 idle_epoch; /* in which epoch, */
+	__u32 idle_requests; /* and of how many requests; 0: it has not */
 };
 
 /* What the daemon makes of a record that it has read (lib/change.bpf.h). */

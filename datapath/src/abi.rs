@@ -119,8 +119,10 @@ pod!(
         version: u32,
         maker: [u8; 4],
         told: u32,
-        spare: u32,
+        idle_end: u32,
         refreshed_ns: u64,
+        idle_epoch: u32,
+        idle_requests: u32,
     }
 );
 pod!(

@@ -439,12 +439,7 @@ fn a_client_and_its_server_may_close_at_once() {
 fn a_drained_backend_has_no_connection_left() {
     let cluster = Cluster::up("drain");
     let documents = ["1k", "100k", "1m"].map(|name| (name, cluster.document(name)));
-    let trapeze = |words: &[&str]| {
-        let test = std::env::current_exe().unwrap();
-        // target/PROFILE/deps/TEST
-        let path = test.ancestors().nth(2).unwrap().join("trapeze");
-        cluster.output("d1", &[&[path.to_str().unwrap()], words].concat())
-    };
+    let trapeze = |words: &[&str]| cluster.trapeze("d1", words);
     let stop = std::sync::atomic::AtomicBool::new(false);
     cluster.on("c1", || {
         std::thread::scope(|scope| {

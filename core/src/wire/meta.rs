@@ -67,6 +67,9 @@ pub struct Sender {
     pub next: ServerSeq,
     /// Its timestamp clock (RFC 7323); 0 without.
     pub clock: u32,
+    /// It has answered as many requests as the question said, no other has come, and the
+    /// client has all up to `next`.
+    pub is_idle: bool,
 }
 
 /// The kinds of encapsulated packets.
@@ -314,7 +317,10 @@ impl Kind {
             Self::ForwardAfter { predecessor } => (1, 0, predecessor.to_bits()),
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
-            Self::ProbeAnswer { received, sender } => (4, sender.is_some().into(), received.raw()),
+            Self::ProbeAnswer { received, sender } => {
+                let how = sender.map_or(0, |sender| 1 + u8::from(sender.is_idle));
+                (4, how, received.raw())
+            }
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
             Self::Refused(Refusal::Behind) => (5, 3, 0),
@@ -360,9 +366,10 @@ impl Kind {
                 received: ClientSeq::new(value),
                 sender: match raw[3] {
                     0 => None,
-                    1 => Some(Sender {
+                    how @ (1 | 2) => Some(Sender {
                         next: ServerSeq::new(u32_at(raw, 16)),
                         clock: u32_at(raw, 12),
+                        is_idle: how == 2,
                     }),
                     other => return Err(MetaError::Reason(other)),
                 },

@@ -263,6 +263,7 @@ fn what_is_said_of_a_seat_names_the_flow() {
     let sender = Sender {
         next: ServerSeq::new(THERE),
         clock: 0,
+        is_idle: false,
     };
     let received = ClientSeq::new(next);
     let answer = Kind::ProbeAnswer {

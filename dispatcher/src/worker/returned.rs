@@ -14,7 +14,6 @@ use super::State;
 use super::first::Before;
 use crate::cluster::Decision;
 use crate::farewell;
-use crate::health;
 use crate::records::Record;
 
 impl State {
@@ -126,7 +125,10 @@ impl State {
         let Some(record) = self.assigned(&arrived) else {
             return;
         };
-        if self.shared.health.state(record.slot) != health::State::Silent {
+        if !self.is_silent(record.slot) {
+            if record.is_moving() && self.is_silent(record.previous) {
+                return self.pass_over_silent(&record, &arrived, inner);
+            }
             // It is back, or the request has moved already.
             return self.forward(&record, &arrived, inner);
         }
@@ -157,8 +159,14 @@ impl State {
     }
 
     /// An idle connection's socket has come and gone, perhaps with a reset that the
-    /// client has not heard. `asked_at`: where its backend was asked.
+    /// client has not heard; if nothing was owed, its client keeps it. `asked_at`: where its
+    /// backend was asked.
     pub(super) fn on_lost(&mut self, key: &FlowKey, epoch: u32, asked_at: ClientSeq) {
+        match self.shared.records.vacate_idle(key, epoch, asked_at) {
+            Ok(Some(vacated)) => return self.on_vacant(&vacated),
+            Ok(None) => {}
+            Err(_) => return self.count("record-failures"),
+        }
         match self.shared.records.lost(key, epoch, asked_at.raw()) {
             Ok(Some(flow)) => {
                 self.count("lost-by-backend");

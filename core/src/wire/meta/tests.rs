@@ -146,23 +146,27 @@ fn owners_tell_how_far_the_client_has_come_in_place_of_the_handshake() {
 
 #[test]
 fn a_probe_answer_tells_where_the_socket_stands() {
-    let said = Meta {
-        kind: Kind::ProbeAnswer {
-            received: ClientSeq::new(7),
-            sender: Some(Sender {
-                next: ServerSeq::new(u32::MAX - 1),
-                clock: 0x8000_0001,
-            }),
-        },
-        handshake: Handshake::default(),
-        server_port: 0,
-        requests: 0,
-        care: Care::default(),
-        ..meta(Kind::Probe)
-    };
-    let raw = said.encode(0);
-    assert_eq!(raw[12..20], [0x80, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe]);
-    assert_eq!(Meta::decode(&raw), Ok(said));
+    for is_idle in [false, true] {
+        let said = Meta {
+            kind: Kind::ProbeAnswer {
+                received: ClientSeq::new(7),
+                sender: Some(Sender {
+                    next: ServerSeq::new(u32::MAX - 1),
+                    clock: 0x8000_0001,
+                    is_idle,
+                }),
+            },
+            handshake: Handshake::default(),
+            server_port: 0,
+            requests: 0,
+            care: Care::default(),
+            ..meta(Kind::Probe)
+        };
+        let raw = said.encode(0);
+        assert_eq!(raw[3], if is_idle { 2 } else { 1 });
+        assert_eq!(raw[12..20], [0x80, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe]);
+        assert_eq!(Meta::decode(&raw), Ok(said));
+    }
 }
 
 #[test]
