@@ -118,6 +118,7 @@ enum refusal {
 	REFUSAL_NONE = 0,
 	REFUSAL_NO_LISTENER = 1,
 	REFUSAL_ACCEPT_QUEUE_FULL = 2,
+	REFUSAL_NO_SEAT = 4, /* of this flow alone: its older answers, or another's, have its place */
 };
 
 #define TCP_OPTION_WINDOW_SCALE 1

@@ -194,6 +194,9 @@ pub enum Refusal {
     NoListener,
     /// The server accepts too slowly.
     AcceptQueueFull,
+    /// The flow has no place there for another connection: its older answers are on their
+    /// way to the client.
+    NoSeat,
 }
 
 /// An option that this version does not understand.
@@ -309,6 +312,7 @@ impl Kind {
             }
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
+            Self::Refused(Refusal::NoSeat) => (5, 4, 0),
             Self::Icmp => (6, 0, 0),
             Self::Echo => (7, 0, 0),
             Self::EchoReply { feedback: None } => (8, 0, 0),
@@ -362,6 +366,7 @@ impl Kind {
             5 => Self::Refused(match raw[3] {
                 1 => Refusal::NoListener,
                 2 => Refusal::AcceptQueueFull,
+                4 => Refusal::NoSeat,
                 other => return Err(MetaError::Reason(other)),
             }),
             6 => Self::Icmp,

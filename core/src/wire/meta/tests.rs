@@ -81,6 +81,7 @@ fn every_kind_is_read_as_written() {
         },
         Kind::Refused(Refusal::NoListener),
         Kind::Refused(Refusal::AcceptQueueFull),
+        Kind::Refused(Refusal::NoSeat),
         Kind::Icmp,
         Kind::Echo,
         Kind::EchoReply { feedback: None },
@@ -368,6 +369,7 @@ fn the_numbers_are_those_of_abi_h() {
     let refusals = [
         (Refusal::NoListener, "REFUSAL_NO_LISTENER"),
         (Refusal::AcceptQueueFull, "REFUSAL_ACCEPT_QUEUE_FULL"),
+        (Refusal::NoSeat, "REFUSAL_NO_SEAT"),
     ];
     for (refusal, name) in refusals {
         assert_eq!(
