@@ -118,6 +118,7 @@ enum refusal {
 	REFUSAL_NONE = 0,
 	REFUSAL_NO_LISTENER = 1,
 	REFUSAL_ACCEPT_QUEUE_FULL = 2,
+	REFUSAL_BEHIND = 3, /* where the packet before it goes, it goes too */
 	REFUSAL_NO_SEAT = 4, /* of this flow alone: its older answers, or another's, have its place */
 };
 
@@ -526,6 +527,7 @@ struct setup {
 	__u32 client_shift; /* by how much the wire's numbers are ahead of the socket's, 0 without: the client's, */
 	__u32 server_shift; /* the server's, */
 	__u32 clock_shift; /* and the server's clock */
+	__u32 reach; /* OLDER: up to where the client's bytes have come to the owners after it */
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */

@@ -320,6 +320,7 @@ pod!(
         client_shift: u32,
         server_shift: u32,
         clock_shift: u32,
+        reach: u32,
     }
 );
 pod!(

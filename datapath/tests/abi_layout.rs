@@ -373,6 +373,12 @@ fn the_option_is_the_same() {
         ),
         (
             "META_REFUSED",
+            Kind::Refused(Refusal::Behind),
+            constant("REFUSAL_BEHIND"),
+            0,
+        ),
+        (
+            "META_REFUSED",
             Kind::Refused(Refusal::NoSeat),
             constant("REFUSAL_NO_SEAT"),
             0,

@@ -157,7 +157,9 @@ impl Health {
         });
         let refused = &mut refusals[at];
         let (until, pause) = match why {
-            Refusal::NoListener => (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE),
+            Refusal::NoListener | Refusal::Behind => {
+                (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE)
+            }
             // The latter is about one flow alone, and does not come here.
             Refusal::AcceptQueueFull | Refusal::NoSeat => {
                 (&mut refused.busy_until_ms, QUEUE_FULL_PAUSE)

@@ -27,6 +27,9 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
             return;
         };
+        if why == Refusal::Behind {
+            return self.on_behind(now, meta, &record, inner);
+        }
         if record.isns.client != arrived.isns.client
             || !record.has_backend()
             || record.epoch != meta.epoch
@@ -73,6 +76,21 @@ impl State {
             }
         }
         self.act();
+    }
+
+    /// A later packet of a request that has been given back just before: it is as if the
+    /// client sent it now, which it does not, for it has been told that it has arrived.
+    fn on_behind(&mut self, now: Duration, meta: &Meta, record: &Record, inner: &[u8]) {
+        self.count("refusals-behind");
+        let request = Meta {
+            kind: Kind::Request {
+                server_isn: record.isns.server,
+            },
+            epoch: record.epoch,
+            start: record.isns.client + 1,
+            ..*meta
+        };
+        self.on_request(now, &request, inner);
     }
 
     /// A backend has no seat for the flow, whose older answers have to reach the client
