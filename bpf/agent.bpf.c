@@ -179,7 +179,7 @@ static __noinline int receive_strange(struct __sk_buff *skb, const struct segmen
 	if (h.outer->meta.kind != META_FORWARD || !starts_request(segment, bpf_ntohl(h.outer->meta.start)))
 		return drop(DROP_EARLY);
 	count_drop(DROP_OLDER);
-	return refuse(skb, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
+	return refuse(skb, h.outer, segment, REFUSAL_NO_SEAT);
 }
 
 static __always_inline int receive_segment(struct __sk_buff *skb, struct headers *h)

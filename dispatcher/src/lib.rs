@@ -23,6 +23,7 @@ mod inquiry;
 mod keys;
 mod look;
 mod memory;
+mod pauses;
 mod peers;
 mod pulse;
 mod records;

@@ -37,6 +37,7 @@ use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::Cluster;
 use crate::handoff::Waitings;
+use crate::pauses::Pauses;
 use crate::{Shared, v4};
 
 /// What a worker counts, as shown by `trapeze status`.
@@ -67,6 +68,8 @@ pub(crate) struct State {
     intake: Intake,
     /// Requests that wait for their owners.
     waiting: Waitings,
+    /// Requests that no backend has had a seat for.
+    pauses: Pauses,
     raw: RawSocket,
     to_backends: Outbox,
     to_clients: Outbox,
@@ -90,6 +93,7 @@ impl Worker {
                 inner_max: host::mtu(&own.interface)? as usize - ENCAP_LEN,
                 intake,
                 waiting: Waitings::default(),
+                pauses: Pauses::default(),
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
                 to_clients: Outbox::default(),
