@@ -49,7 +49,7 @@ fn acknowledge(owner: &Owner, ack: u32) {
 }
 
 /// What has left since the sniffer was opened: to the client, and to the dispatcher.
-fn heard(sniffer: &PacketSocket) -> (Vec<core_tcp::Header>, Vec<Vec<u8>>) {
+pub fn heard(sniffer: &PacketSocket) -> (Vec<core_tcp::Header>, Vec<Vec<u8>>) {
     let mut batch = Batch::default();
     sniffer.receive(&mut batch).unwrap();
     let (mut client, mut dispatcher) = (Vec::new(), Vec::new());
