@@ -14,10 +14,10 @@
 #define UNREAD_MAX 1580
 /* and what it has of a packet that is too long for it. */
 #define UNREAD_PART 1200
-/* No packet is kept that begins further behind its request's start, */
-#define UNREAD_REACH 16384
+/* No packet is kept that begins further behind its request's start: no socket takes more unread, */
+#define UNREAD_REACH 65536
 /* and nothing is sent again that takes more. */
-#define UNREAD_PACKETS 16
+#define UNREAD_PACKETS 64
 /* As many packets as may wait to be read at once; the least used makes room. */
 #define UNREADS 16384
 /* Servers that read nothing are not given a request for ever. */
@@ -137,7 +137,8 @@ static __always_inline bool copy_part(struct __sk_buff *skb, const struct segmen
 	return true;
 }
 
-static __noinline int keep_part(struct __sk_buff *skb, const struct segment *segment, const struct part *part)
+/* Not static, as send_reply(). */
+__noinline int keep_part(struct __sk_buff *skb, const struct segment *segment, const struct part *part)
 {
 	struct unread_key key = {};
 	struct unread *unread;
@@ -248,7 +249,8 @@ struct again {
  * What lies in the frame from `at` on becomes that packet, as the client sent it, but for what it
  * acknowledges. Its length, 0 when the frame is spoilt, or -1 when it is as before.
  */
-static __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct again *again, __u32 at)
+/* Not static, as send_reply(). */
+__noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct again *again, __u32 at)
 {
 	const __u32 tcp = sizeof(struct iphdr);
 	__u32 length, payload, seq;

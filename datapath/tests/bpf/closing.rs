@@ -494,7 +494,7 @@ fn a_request_that_is_not_all_kept_does_not_come_again() {
     let Owner { agent, stream, .. } = asked_again();
     // More packets than are sent again.
     let mut parts = vec![second().payload];
-    parts.extend((0..16).map(|byte| vec![byte; 10]));
+    parts.extend((0..64).map(|byte| vec![byte; 10]));
     send_parts(&agent, &parts);
     let sniffer = PacketSocket::open("lo").unwrap();
     agent.expect_count("it closes", || drop(stream), &[]);
