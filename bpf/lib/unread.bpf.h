@@ -240,6 +240,8 @@ static __noinline __u32 reach_of_copies(const struct leaving *h, __u32 start, __
 struct again {
 	__u32 start;
 	__u32 behind; /* the start; the next packet's, when this one has been laid out */
+	__u32 reach; /* what they bring, in bytes */
+	bool fin; /* the client has said behind the last that it sends no more */
 	__be32 ack; /* of all that was said before */
 };
 
@@ -270,6 +272,8 @@ __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct ag
 	if (unread->seq == seq && payload && length > tcp && length <= UNREAD_MAX) {
 		/* Of the pseudo header alone: a card, or nobody, completes it. */
 		sum = checksum_fold(pseudo_header_sum(h->ip.daddr, h->ip.saddr, length - tcp));
+		if (again->fin && again->behind + payload == again->reach)
+			unread->packet[tcp + offsetof(struct tcp_header, flags)] |= TCP_FIN;
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, ack), &again->ack, sizeof(again->ack));
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, check), &sum, sizeof(sum));
 		done = !bpf_skb_change_tail(skb, at + length, 0) &&
@@ -295,7 +299,7 @@ static __always_inline bool enclose(struct __sk_buff *skb, const struct encapsul
 
 /* What follows the first packet, whose frame this is, comes in behind it. */
 static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
-				  struct again *again, __u32 end)
+				  struct again *again)
 {
 	struct encapsulation outer = {};
 	struct node *self = this_node();
@@ -304,7 +308,7 @@ static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h
 	if (!h || !setup || !again || !self)
 		return drop(DROP_REWRITE);
 	outer.meta = setup->meta;
-	for (int i = 1; i < UNREAD_PACKETS && again->behind < end; i++) {
+	for (int i = 1; i < UNREAD_PACKETS && again->behind < again->reach; i++) {
 		if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 			return drop(DROP_REWRITE);
 		length = lay_out(skb, h, again, INNER_IP);
@@ -327,7 +331,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	struct bpf_sock *sender = skb->sk;
 	struct tcp_sock *full = NULL;
 	struct again again = {};
-	__u32 end, reach;
+	__u32 end;
 	int length;
 
 	if (!h || !setup || !self)
@@ -341,10 +345,11 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	if (is_sockets && (!full || full->copied_seq + setup->client_shift != again.start ||
 			 full->snd_una + setup->server_shift != setup->answers.next))
 		return TC_ACT_UNSPEC;
-	/* All that lies there, and no FIN; or what the client has sent. */
-	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.start : UNREAD_REACH;
-	reach = reach_of_copies(h, again.start, end);
-	if (is_sockets && reach < end)
+	/* All that lies there, but for the FIN; or what the client has sent. */
+	again.fin = is_sockets && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
+	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
+	again.reach = reach_of_copies(h, again.start, end);
+	if (is_sockets && again.reach < end)
 		return TC_ACT_UNSPEC;
 	length = lay_out(skb, h, &again, sizeof(struct ethhdr));
 	if (length <= 0)
@@ -357,5 +362,5 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
 	if (!enclose(skb, &outer))
 		return drop(DROP_REWRITE);
-	return send_behind(skb, h, setup, &again, reach);
+	return send_behind(skb, h, setup, &again);
 }

@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
+use socket2::SockRef;
 use trapeze_lab::Process;
 use trapeze_tests::{Cluster, Connection, Content, ONE_BACKEND, Response, same, until};
 
@@ -146,6 +147,59 @@ fn an_unread_request_of_many_packets_is_served() {
             let stored = std::fs::read(cluster.uploads("b2").join("many")).unwrap();
             same(&stored, &body);
         }
+    }
+}
+
+/// The client says with its request that it is its last: nobody has read that either, and it is
+/// answered where it goes.
+#[test]
+fn an_unread_request_with_the_clients_end_is_served() {
+    for (listens_on, in_one_packet) in [(true, true), (true, false), (false, true), (false, false)]
+    {
+        let site = if listens_on { ONE_BACKEND } else { TWO };
+        let name = format!("last-{listens_on}-{in_one_packet}");
+        let cluster = Cluster::configured(&name, 2, site, |_| {});
+        cluster.kill("b1", Some(Process::Server)).unwrap();
+        let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
+        std::thread::sleep(Duration::from_millis(1200));
+        let serve = || {
+            let mut stream = accept(&listener);
+            let _ = stream.read(&mut [0; 200]).unwrap();
+            stream.write_all(answer("one").as_bytes()).unwrap();
+            let listener = listens_on.then_some(listener);
+            std::thread::sleep(Duration::from_millis(500));
+            drop(stream);
+            if let Some(listener) = listener {
+                let mut next = accept(&listener);
+                let mut got = Vec::new();
+                next.read_to_end(&mut got).unwrap();
+                assert!(got.ends_with(b"\r\n\r\n"));
+                next.write_all(answer("two").as_bytes()).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(serve);
+            cluster.on("c1", || {
+                let mut client = (0..2)
+                    .map(|_| Connection::open())
+                    .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
+                    .expect("one of two goes to b1");
+                if !listens_on {
+                    Connection::open().ask("/1k");
+                }
+                let socket = SockRef::from(client.stream());
+                socket.set_tcp_cork(in_one_packet).unwrap();
+                client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+                client.finish();
+                let response = client.response();
+                match listens_on {
+                    true => expect(&response, "two"),
+                    false => assert_eq!(response.ok(), "b2"),
+                }
+                client.expect_end();
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("unread"), 1, "{name}");
     }
 }
 

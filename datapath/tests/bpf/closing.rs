@@ -340,6 +340,38 @@ fn a_request_that_nobody_has_read_comes_again() {
     assert!(client.iter().any(is_reset), "{client:?}");
 }
 
+/// And the client's FIN with it, whether that came in the same packet or behind it.
+#[test]
+fn an_unread_request_comes_again_with_its_clients_end() {
+    for in_one_packet in [true, false] {
+        let mut owner = owner();
+        owner.answer(ANSWER);
+        let mut next = second();
+        let end = SECOND + next.payload.len() as u32;
+        if in_one_packet {
+            next.flags |= FIN;
+        }
+        let frame = sealed(&outliving(), &next.packet());
+        owner.agent.receive("the next", &frame, &["received"]);
+        if !in_one_packet {
+            let fin = segment(ACK | FIN, end, end_of(ANSWER), b"");
+            let frame = sealed(&outliving(), &fin.packet());
+            owner.agent.receive("its end", &frame, &["received"]);
+        }
+        let Owner {
+            agent,
+            server,
+            stream,
+        } = owner;
+        let again = ["received", "rebuilt", "confirmed", "unread"];
+        agent.expect_count("it closes", || drop(stream), &again);
+        let mut stream = accept(&server);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, second().payload);
+    }
+}
+
 /// It may have run.
 #[test]
 fn a_request_of_which_a_byte_was_read_does_not_come_again() {
