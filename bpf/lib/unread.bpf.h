@@ -364,3 +364,61 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		return drop(DROP_REWRITE);
 	return send_behind(skb, h, setup, &again);
 }
+
+/*
+ * Was the request at its start given back, and are its copies here still? If its dispatcher asks
+ * after it all the same, the word of that has been lost, or has gone to a dispatcher that has
+ * died; and the client has been told that it has arrived.
+ */
+static __always_inline bool has_given_back(const struct setup *known, const struct segment *segment)
+{
+	struct unread_key key = {
+		.client = segment->client,
+		.vip = segment->vip,
+		.client_port = segment->key.client_port,
+		.vip_port = segment->key.vip_port,
+	};
+	struct unread *unread;
+
+	if (!known->answers.unread || (known->state != SETUP_REFUSED && known->state != SETUP_VACANT))
+		return false;
+	unread = bpf_map_lookup_elem(&unreads, &key);
+	return unread && unread->seq == known->start && payload_of(unread);
+}
+
+/* A verdict of receive_probe(): the question is to become what it asks about. */
+#define ASKED_BACK (-4)
+
+/* That is given back once more, and for good: to who asks. */
+static __noinline int return_again(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+{
+	struct node *self = this_node();
+	struct encapsulation *outer;
+	struct leaving copies = {};
+	struct again again = {};
+	struct headers h;
+	int length;
+
+	if (!segment || !known || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	outer = begin_reply(h.outer);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta = known->meta;
+	known->dispatcher = outer->ip.saddr;
+	known->state = SETUP_REFUSED;
+	copies.ip.daddr = segment->client;
+	copies.ip.saddr = segment->vip;
+	copies.tcp.dest = segment->key.client_port;
+	copies.tcp.source = segment->key.vip_port;
+	again.start = known->start;
+	again.ack = bpf_htonl(known->answers.next);
+	again.reach = reach_of_copies(&copies, again.start, UNREAD_REACH);
+	length = lay_out(skb, &copies, &again, INNER_IP);
+	if (length <= 0)
+		return drop(DROP_REWRITE);
+	fill_encapsulation(outer, known->dispatcher, self->address, outer->udp.source, length);
+	if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), outer, sizeof(*outer), 0))
+		return drop(DROP_REWRITE);
+	return send_behind(skb, &copies, known, &again);
+}

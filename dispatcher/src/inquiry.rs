@@ -94,7 +94,10 @@ pub fn is_due(flow: &Flow, before: Duration, now: Duration) -> bool {
         let idle = at.saturating_sub(last_seen);
         (idle.as_millis() / FIRST.as_millis()).checked_ilog2()
     };
-    flow.state == FlowState::Established as u32 && times_asked(now) > times_asked(before)
+    // Who has closed its side waits for an answer, or for nothing.
+    let is_open = flow.state == FlowState::Established as u32
+        || flow.state == FlowState::ClientFin as u32 && !flow.is_answered();
+    is_open && times_asked(now) > times_asked(before)
 }
 
 /// The sequence number at which a flow is asked after.
@@ -130,9 +133,14 @@ mod tests {
             "and half a second is for shorter steps"
         );
         assert_eq!(asked(&flow, 7), [2, 9, 16, 37, 65, 128, 261, 513]);
-        let closing = Flow {
+        let waiting = Flow {
             state: FlowState::ClientFin as u32,
             ..flow
+        };
+        assert_eq!(asked(&waiting, 1), powers);
+        let closing = Flow {
+            last_ack: 1,
+            ..waiting
         };
         assert!(asked(&closing, 1).is_empty());
     }

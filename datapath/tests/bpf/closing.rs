@@ -3,7 +3,7 @@
 //! is told of when it changes (5.3).
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener};
 use std::time::Duration;
 
 use trapeze_core::flow::Handshake;
@@ -418,6 +418,22 @@ fn an_unread_request_goes_back_where_no_server_listens() {
         let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
         assert_eq!((header.seq, header.ack), (SECOND, end_of(ANSWER)));
         assert_eq!(payload, second().payload);
+
+        // Whoever asks after it has not got that: the same again, though a server may listen.
+        let _server = TcpListener::bind(VIP).unwrap();
+        let probe = Meta {
+            kind: Kind::Probe,
+            ..outliving()
+        };
+        let ask = segment(ACK, SECOND ^ 1 << 31, end_of(ANSWER), b"").packet();
+        let sniffer = PacketSocket::open("lo").unwrap();
+        agent.receive("it is asked", &sealed(&probe, &ask), &["refused"]);
+        let (_, dispatcher) = heard(&sniffer);
+        let again = dispatcher.iter().find_map(|word| {
+            let word = geneve::open(word, DISPATCHER.into(), &keys()).ok()?;
+            (word.meta == refused).then(|| word.inner.to_vec())
+        });
+        assert_eq!(again.expect("it is told again"), told.inner);
     }
 }
 
