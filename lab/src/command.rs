@@ -1,5 +1,6 @@
 //! `trapeze lab …`: from the command line to the lab and back to the terminal.
 
+use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
@@ -23,15 +24,15 @@ pub fn run(args: Args) -> Result<ExitCode> {
     match args.command {
         Command::Up(up) => {
             let lab = Lab::up(&up.options(&name))?;
-            print!("{}", lab.status()?);
+            print(&lab.status()?.to_string())?;
         }
         Command::Down => Lab::remove(&name)?,
         Command::Status { json } => {
             let status = Lab::open(&name)?.status()?;
-            match json {
-                true => println!("{}", serde_json::to_string_pretty(&status)?),
-                false => print!("{status}"),
-            }
+            print(&match json {
+                true => serde_json::to_string_pretty(&status)? + "\n",
+                false => status.to_string(),
+            })?;
         }
         Command::Exec { host, command } => {
             let host = Lab::open(&name)?.host(&host)?;
@@ -43,7 +44,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
                 program.display(),
                 host.name()
             );
-            let not_found = error.kind() == std::io::ErrorKind::NotFound;
+            let not_found = error.kind() == io::ErrorKind::NotFound;
             return Ok(ExitCode::from(if not_found { 127 } else { 126 }));
         }
         Command::Kill { host, process } => Lab::open(&name)?.kill(&host, process)?,
@@ -67,4 +68,12 @@ pub fn run(args: Args) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whoever reads it may have seen enough: `trapeze lab status | head`.
+fn print(text: &str) -> Result<()> {
+    match io::stdout().write_all(text.as_bytes()) {
+        Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        result => Ok(result?),
+    }
 }
