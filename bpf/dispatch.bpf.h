@@ -10,6 +10,8 @@
  *   a later request            the same; it may change hands     boundary
  *   encapsulated by a spray    unpacked, then as above           dispatch
  *   another's to decide about  passed to that dispatcher         keeper
+ *   of or for a server without
+ *   an agent                   rewritten for the other side      splice
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
@@ -30,6 +32,7 @@
 #include "lib/standing.bpf.h"
 #include "lib/boundary.bpf.h"
 #include "lib/keeper.bpf.h"
+#include "lib/splice.bpf.h"
 #include "lib/change.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
@@ -45,6 +48,10 @@ static __always_inline int forward(context_t *ctx, struct flow *flow, const stru
 	bool whole;
 	int verdict;
 
+	if (flow->splice.port) {
+		verdict = send_to_server(ctx, flow, segment);
+		goto sent;
+	}
 	if (!bench)
 		return VERDICT_DROP;
 	way = &bench->way;
@@ -322,10 +329,12 @@ int dispatch(context_t *ctx)
 		return VERDICT_NEXT;
 	/* Port 0 is nobody's: under it stands that the address is a VIP. */
 	service = tcp->dest ? find_service(ip->daddr, tcp->dest) : NULL;
-	if (!service)
+	if (!service && (!(service = find_service(ip->daddr, 0)) || !is_splice_address(service)))
 		return VERDICT_NEXT;
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
+	if (is_splice_address(service))
+		return dispatch_answer(ctx, &segment, service, is_ours);
 	return dispatch_tcp(ctx, &segment, service, is_ours);
 }
 

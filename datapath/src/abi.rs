@@ -119,8 +119,33 @@ pod!(
         version: u32,
         maker: [u8; 4],
         told: u32,
-        spare: u32,
+        splice: Splice,
         refreshed_ns: u64,
+    }
+);
+pod!(
+    struct Splice {
+        address: [u8; 4],
+        port: [u8; 2],
+        server_port: [u8; 2],
+        ahead: u32,
+        clock_ahead: u32,
+        to_server_shift: u8,
+        to_client_shift: i8,
+        changes: u8,
+        pad: u8,
+    }
+);
+pod!(
+    struct Spliced {
+        flow: FlowKey,
+        state: u32,
+        splice: Splice,
+        server_ack: u32,
+        resolved_ns: u64,
+        ifindex: u32,
+        destination_mac: [u8; 6],
+        source_mac: [u8; 6],
     }
 );
 pod!(
