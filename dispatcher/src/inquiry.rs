@@ -89,7 +89,11 @@ pub fn is_due(flow: &Flow, before: Duration, now: Duration) -> bool {
         let idle = at.saturating_sub(last_seen);
         (idle.as_millis() / FIRST.as_millis()).checked_ilog2()
     };
-    flow.state == FlowState::Established as u32 && times_asked(now) > times_asked(before)
+    // Without an agent nobody answers; what its server ends is seen here.
+    let has_agent = flow.splice.terms().is_none();
+    has_agent
+        && flow.state == FlowState::Established as u32
+        && times_asked(now) > times_asked(before)
 }
 
 /// The sequence number at which a flow is asked after.

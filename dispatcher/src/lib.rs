@@ -9,6 +9,7 @@
 //!  control  the command line asks           lib      signals: reload, stop
 //!  workload what sprays and other dispatchers are told
 //!  peers    the other dispatchers: who keeps what, records to and from them
+//!  splice   connections to servers without an agent
 //! ```
 
 mod cluster;
@@ -26,6 +27,7 @@ mod peers;
 mod pulse;
 mod records;
 mod registry;
+mod splice;
 mod standing;
 mod sweep;
 mod worker;
@@ -68,6 +70,7 @@ use inquiry::Inquiry;
 use peers::Peers;
 use records::Records;
 use registry::Registry;
+use splice::Splices;
 use standing::Standing;
 
 /// Our window shift: 65535 << 9 is as much as Linux gives a connection by default (32 MiB).
@@ -134,6 +137,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         FlowChanger::of(&loaded),
         loads.clone(),
         peers.clone(),
+        Splices::new(maps.clone(), &own)?,
     );
     records.know_slots(registry.all());
     let shared = Arc::new(Shared {
@@ -251,11 +255,12 @@ impl Shared {
             || own.address != old.own.address
             || own.attach != old.own.attach
             || own.workers != old.own.workers
+            || own.splice_address != old.own.splice_address
             || config.limits.flows != old.config.limits.flows
         {
             bail!(
-                "cluster name, limits.flows, and this dispatcher's address, interface, attach and \
-                 workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
+                "cluster name, limits.flows, and this dispatcher's address, splice_address, interface, \
+                 attach and workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
             );
         }
         let cluster = {
@@ -324,7 +329,14 @@ impl Shared {
             };
             (&service.address, value)
         });
-        Ok(fill_services(&self.maps.services, services)?)
+        let splice_addresses = (cluster.config.splice_addresses())
+            .map(|(dispatcher, address)| Ok((address, self.peers.slot_of(dispatcher)?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(fill_services(
+            &self.maps.services,
+            services,
+            splice_addresses.into_iter(),
+        )?)
     }
 
     /// Forwarding, without which the kernel resolves no next hop for the data path. The
@@ -342,7 +354,7 @@ impl Shared {
                     .with_context(|| format!("cannot set {name}"))?;
             }
         }
-        let vips = self.cluster().config.vips();
+        let vips = self.cluster().config.front_addresses();
         let (place, other) = match behind {
             true => ("lo", &*self.interface),
             false => (&*self.interface, "lo"),
@@ -365,7 +377,7 @@ impl Shared {
         if config.dispatchers_are_behind() {
             return;
         }
-        for vip in config.vips() {
+        for vip in config.front_addresses() {
             // Neighbours without it would ask on their own.
             let _ = host::announce(vip, &self.interface);
         }

@@ -7,6 +7,7 @@ mod latest;
 mod marks;
 mod record;
 mod replica;
+mod spliced;
 mod take_back;
 mod vacancy;
 
@@ -35,6 +36,7 @@ use crate::cluster::Choice;
 use crate::inquiry;
 use crate::look::Extent;
 use crate::peers::Peers;
+use crate::splice::Splices;
 use assignment::{inherit, later, new_flow, repeat};
 use replica::Slots;
 
@@ -45,6 +47,7 @@ pub struct Records {
     loads: Arc<Loads>,
     peers: Arc<Peers>,
     slots: Slots,
+    splices: Splices,
     /// Held by who reads a record and puts another in its place, or changes it: of two
     /// threads one would undo what the other has done.
     changing: Mutex<()>,
@@ -67,8 +70,10 @@ impl Records {
         changer: FlowChanger,
         loads: Arc<Loads>,
         peers: Arc<Peers>,
+        splices: Splices,
     ) -> Self {
         Self {
+            splices,
             maps,
             changer,
             loads,
@@ -338,6 +343,7 @@ impl Records {
         if !self.maps.flows.delete(key)? {
             return Ok(None);
         }
+        self.splices.follow(key, Some(flow), None)?;
         if flow.state == FlowState::Established as u32 {
             self.loads.closed(flow.backend);
         }

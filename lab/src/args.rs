@@ -106,6 +106,9 @@ pub struct Up {
     /// Hosts that serve: b1, b2, … [default: 3, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: Option<u8>,
+    /// How connections get to backends: splice needs no agent there [default: rebuild]
+    #[arg(long, conflicts_with = "config", value_parser = ["rebuild", "splice"])]
+    pub transfer: Option<String>,
     /// What runs on backends
     #[arg(long, value_enum, default_value = "nginx")]
     pub server: ServerKind,
@@ -352,6 +355,7 @@ impl Up {
             spray_heartbeat: self.spray_heartbeat,
             dispatchers: self.dispatchers,
             backends: self.backends,
+            transfer: self.transfer,
             server: self.server,
             origin: self.memory.settings(),
             policy: self.policy,

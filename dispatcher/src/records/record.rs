@@ -6,6 +6,7 @@ use trapeze_core::head::Expected;
 use trapeze_core::intake::Isns;
 use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::{self, Care, Meta};
 use trapeze_datapath::abi::{Flow, FlowState, MARK_MOVING, MARK_RELEASING, MARK_TUNNEL};
 
@@ -43,12 +44,19 @@ pub struct Record {
     pub requests_before: u32,
     /// The dispatcher that made it; unspecified: this one, alone.
     pub maker: Ipv4Addr,
+    /// How it is spliced, where its backend has no agent.
+    pub splice: Option<Splice>,
 }
 
 impl Record {
     /// Has it a backend, whatever its client has said?
     pub fn has_backend(&self) -> bool {
         !matches!(self.state, FlowState::Reading | FlowState::Vacant)
+    }
+
+    /// What was chosen for its latest request: pool, request and slot.
+    pub fn tried(&self) -> (usize, &Request, u32) {
+        (self.pool, &self.request, self.slot)
     }
 
     /// The owner before, if it came to this one by a half-pipe.
@@ -105,6 +113,7 @@ impl Record {
             previous: flow.previous,
             requests_before: flow.requests_before,
             maker: flow.maker.into(),
+            splice: flow.splice.terms(),
         })
     }
 }

@@ -137,6 +137,17 @@ impl State {
             Found::Owners(extent) => return self.give_to_owner(now, key, &record, extent, None),
             Found::Request(decision, extent) => (decision, extent),
         };
+        // Nobody can tell where its server's answers end: it stays (docs/protocol/splice.md 5).
+        if record.splice.is_some() {
+            if let Decision::To(choice) = &decision {
+                self.cluster.not_taken(choice);
+            }
+            let extent = Extent {
+                next: None,
+                ..extent
+            };
+            return self.give_to_owner(now, key, &record, extent, Some(None));
+        }
         match decision {
             // An owner knows of a HEAD, and of a last request, only where it is a setup's first.
             Decision::To(choice)
@@ -527,6 +538,7 @@ impl State {
             care: self.cluster.care_ahead(choice.pool, has_rest),
             has_rest,
             predecessor: owner.filter(|_| !drained).map(|owner| *owner.ip()),
+            splice: None,
         };
         // The owner before has given up all up to that epoch, itself included.
         let again = u32::from(choice.slot == record.slot);

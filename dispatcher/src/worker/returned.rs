@@ -7,6 +7,7 @@ use std::time::Duration;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Answer, Arrived, Body, Looked};
+use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Kind, Meta, Refusal};
 
@@ -15,7 +16,6 @@ use super::first::Before;
 use crate::cluster::Decision;
 use crate::farewell;
 use crate::health;
-use crate::records::Record;
 
 impl State {
     /// A backend could not set the connection up: another one may, and if there
@@ -48,10 +48,13 @@ impl State {
         if start != record.isns.client + 1 {
             return self.on_returned(now, meta, inner, &arrived, start);
         }
-        let decision = self.decide_again(&arrived, &record);
+        let decision = self.decide_again(&arrived, record.tried());
         match (decision, why) {
             (Decision::To(choice), _) if choice.slot != record.slot => {
                 let before = Before::Refused(meta.epoch, record.predecessor());
+                if self.connects(now, &arrived, &choice, before, record.again()) {
+                    return;
+                }
                 let Some(record) = self.assign(now, &arrived, &choice, before, record.again())
                 else {
                     return;
@@ -105,6 +108,9 @@ impl State {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        if self.waits_for_server(&arrived) {
+            return;
+        }
         let Some(record) = self.assigned(&arrived) else {
             return;
         };
@@ -119,13 +125,16 @@ impl State {
                 Decision::Refuse(Answer::GatewayTimeout, Body::Full)
             }
             // Until the handshake is over no request has run.
-            Inspection::Http(_) | Inspection::Tls(_) => self.decide_again(&arrived, &record),
+            Inspection::Http(_) | Inspection::Tls(_) => self.decide_again(&arrived, record.tried()),
             // Part of a head, or requests that cannot be read.
             _ => Decision::Refuse(Answer::Close, Body::Full),
         };
         match decision {
             Decision::To(choice) => {
                 let before = Before::Refused(record.epoch, record.predecessor());
+                if self.connects(now, &arrived, &choice, before, record.again()) {
+                    return;
+                }
                 if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
                     let payload_max = self.payload_max(&arrived.handshake);
                     if !self.intake.assigned(now, &arrived.key, payload_max) {
@@ -155,9 +164,14 @@ impl State {
         }
     }
 
-    pub(super) fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
+    /// The backend of that slot was `tried`, chosen from that pool for that request.
+    pub(super) fn decide_again(
+        &self,
+        arrived: &Arrived<'_>,
+        (pool, request, slot): (usize, &Request, u32),
+    ) -> Decision {
         let (cluster, health) = (&self.cluster, &self.shared.health);
-        cluster.lost(record.pool, &record.request, record.slot);
+        cluster.lost(pool, request, slot);
         let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
         let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
         if let Looked::Done(decision) | Looked::Cut(decision, _) = cluster.look(
@@ -172,7 +186,7 @@ impl State {
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
         let port = arrived.key.vip.port();
-        match cluster.choose(health, record.pool, port, record.request) {
+        match cluster.choose(health, pool, port, *request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }

@@ -115,6 +115,7 @@ fn every_kind_is_read_as_written() {
         Kind::Sprayed,
         Kind::Passed,
         Kind::Records,
+        Kind::Splice,
         Kind::Beat(Presence::Spray(SprayState::Yielding)),
         Kind::BeatReply(Presence::Dispatcher {
             workload: Workload::new(613),
