@@ -493,6 +493,9 @@ pub const MARK_RELEASING: u32 = 64;
 pub const SPLICE_NO_TIMESTAMPS: u8 = 1;
 /// The same of explicit congestion notification.
 pub const SPLICE_NO_ECN: u8 = 2;
+/// The kind of what a server says to a splice address: workers have it by our port, all
+/// else by the client's.
+pub const META_SPLICE: u8 = 24;
 /// `enum spliced_state`: what its server says is the daemon's.
 pub const SPLICED_CONNECTING: u32 = 1;
 /// The data path rewrites.

@@ -274,6 +274,7 @@ fn constants_are_the_same() {
     for (name, number) in [
         ("SPLICE_NO_TIMESTAMPS", u32::from(abi::SPLICE_NO_TIMESTAMPS)),
         ("SPLICE_NO_ECN", abi::SPLICE_NO_ECN.into()),
+        ("META_SPLICE", abi::META_SPLICE.into()),
         ("SPLICED_CONNECTING", abi::SPLICED_CONNECTING),
         ("SPLICED_OPEN", abi::SPLICED_OPEN),
     ] {

@@ -9,7 +9,7 @@
 //!  control  the command line asks           lib      signals: reload, stop
 //!  workload what sprays and other dispatchers are told
 //!  peers    the other dispatchers: who keeps what, records to and from them
-//!  splice   connections to servers without an agent
+//!  splice   connections to servers without an agent       knocks   who of those is alive
 //! ```
 
 mod cluster;
@@ -21,6 +21,7 @@ mod handoff;
 mod health;
 mod inquiry;
 mod keys;
+mod knocks;
 mod look;
 mod memory;
 mod peers;
@@ -177,6 +178,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
+    let (for_knocks, knocker) = (shared.clone(), own.clone());
+    threads.push(spawn("knocks", move || knocks::run(&for_knocks, &knocker))?);
     let for_workload = shared.clone();
     threads.push(spawn("workload", move || workload::run(&for_workload))?);
     threads.push(spawn("peers", move || vigil.run())?);

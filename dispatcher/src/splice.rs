@@ -26,6 +26,7 @@ const PORTS_TO_TRY: usize = 64;
 pub struct Splices {
     maps: Arc<DispatcherMaps>,
     own: Option<Ipv4Addr>,
+    workers: u16,
     /// By server, the port that was taken last: a port comes back as late as it can.
     taken: Mutex<HashMap<SocketAddrV4, u16>>,
 }
@@ -40,6 +41,7 @@ impl Splices {
         }
         Ok(Self {
             own: own.splice_address.map(v4).transpose()?,
+            workers: own.workers as u16,
             taken: Mutex::default(),
             maps,
         })
@@ -57,7 +59,7 @@ impl Splices {
             return Ok(None);
         };
         for _ in 0..PORTS_TO_TRY {
-            let own = SocketAddrV4::new(own, self.next_port(server));
+            let own = SocketAddrV4::new(own, self.next_port(flow, server));
             let splice = between(own, server);
             let key = splice.key(*server.ip());
             let connecting = Spliced {
@@ -81,13 +83,19 @@ impl Splices {
         Ok(None)
     }
 
-    fn next_port(&self, server: SocketAddrV4) -> u16 {
+    /// One that leads to the worker that has the client's packets.
+    fn next_port(&self, flow: &abi::FlowKey, server: SocketAddrV4) -> u16 {
         let mut taken = self.taken.lock().expect("no thread panics with it");
         // Not where the daemon before began.
         let begin = || FIRST_PORT | clock::cluster().as_millis() as u16;
         let port = taken.entry(server).or_insert_with(begin);
-        *port = port.checked_add(1).unwrap_or(FIRST_PORT);
-        *port
+        let worker = u16::from_be_bytes(flow.client_port) % self.workers;
+        loop {
+            *port = port.checked_add(1).unwrap_or(FIRST_PORT);
+            if *port % self.workers == worker {
+                return *port;
+            }
+        }
     }
 
     /// Nothing came of it.
