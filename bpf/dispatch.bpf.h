@@ -105,6 +105,7 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 		if (older && older->state != FLOW_READING) {
 			proof.older_epoch = bpf_ntohl(older->meta.epoch);
 			end_flow(older, FLOW_RESET);
+			forget_splice(older);
 			bpf_map_delete_elem(&flows, &segment->key);
 		}
 		return start_flow(ctx, segment, service, &proof);

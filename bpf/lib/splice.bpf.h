@@ -279,6 +279,24 @@ static __noinline int send_to_server(context_t *ctx, const struct flow *flow, co
 	return send_to_hop(ctx, backend->ifindex, backend->destination_mac);
 }
 
+/* There is no such connection any more: what its server still says is nobody's. */
+static __noinline int forget_splice(const struct flow *flow)
+{
+	struct backend *backend;
+	struct flow_key key;
+	__u32 slot;
+
+	if (!flow || !flow->splice.port)
+		return 0;
+	slot = flow->backend;
+	backend = bpf_map_lookup_elem(&backends, &slot);
+	if (!backend)
+		return 0;
+	key = flow_key_v4(mapped_ipv4(backend->addr), flow->splice.address, flow->splice.server_port,
+			  flow->splice.port);
+	return bpf_map_delete_elem(&splices, &key);
+}
+
 /* False: nobody knows a link address for the client. */
 static __noinline bool resolve_client(context_t *ctx, struct spliced *to, __u64 now)
 {
