@@ -384,3 +384,80 @@ fn tls_goes_through_unread() {
         same(&got, &cluster.document("100k"));
     }
 }
+
+/// A cluster whose b1 has an agent and b2 none; what each has is told by the path.
+fn mixed(test: &str, rest: &str) -> Cluster {
+    let text = Cluster::nodes(2)
+        .replace(
+            "attach = \"tc\"",
+            "attach = \"tc\"\nsplice_address = \"10.77.0.111\"",
+        )
+        .replace("name = \"b2\"", "name = \"b2\"\ntransfer = \"splice\"");
+    Cluster::configured_whole(test, &(text + rest), |_| {})
+}
+
+#[test]
+fn one_pool_has_both_kinds() {
+    let cluster = mixed(
+        "splicemix",
+        "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n\
+         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
+    );
+    let documents = ["1k", "100k", "1m"].map(|name| (name, cluster.document(name)));
+    cluster.on("c1", || {
+        let mut took = [0, 0];
+        for round in 0..40 {
+            let (name, document) = &documents[round % 3];
+            let response = Connection::open().ask(&format!("/{name}"));
+            same(&response.body, document);
+            took[usize::from(response.backend() == "b2")] += 1;
+        }
+        assert_eq!(took, [20, 20], "they take turns");
+    });
+    assert!(cluster.agent("b1").of("rebuilt") >= 20);
+    exercise(&cluster, 2);
+}
+
+/// A connection leaves a backend with an agent for one without, and stays there.
+#[test]
+fn a_connection_goes_on_at_a_server_without_an_agent() {
+    let cluster = mixed(
+        "splicemove",
+        "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+         [[pool]]\nname = \"large\"\nbackends = [\"b2\"]\n\
+         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+         [[service.rule]]\npath = \"/1m\"\npool = \"large\"\n",
+    );
+    let documents = ["1k", "100k", "1m"].map(|name| cluster.document(name));
+    cluster.on("c1", || {
+        for timestamps in ["1", "0"] {
+            set(&cluster, &["c1"], "timestamps", timestamps);
+            for _ in 0..20 {
+                let mut client = Connection::open();
+                for (path, wanted) in [("/1k", &documents[0]), ("/100k", &documents[1])] {
+                    let response = client.ask(path);
+                    assert_eq!(response.backend(), "b1");
+                    same(&response.body, wanted);
+                }
+                for (path, wanted) in [("/1m", &documents[2]), ("/1k", &documents[0])] {
+                    let response = client.ask(path);
+                    assert_eq!(response.backend(), "b2");
+                    same(&response.body, wanted);
+                }
+            }
+            // The request behind it has come already.
+            let mut client = Connection::open();
+            for path in ["/1k", "/1m", "/100k"] {
+                client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            }
+            for wanted in [&documents[0], &documents[2], &documents[1]] {
+                same(&client.response().body, wanted);
+            }
+        }
+        // Nobody is there any more: the client hears it, and goes on where somebody is.
+        let mut client = Connection::open();
+        same(&client.ask("/1k").body, &documents[0]);
+        cluster.kill("b2", Some(Process::Server)).unwrap();
+        assert_eq!(client.ask("/1m").status, 503);
+    });
+}

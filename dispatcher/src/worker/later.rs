@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
 
-use trapeze_core::config::Handoff;
+use trapeze_core::config::{Handoff, Transfer};
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_core::intake::{Answer, Arrived, Body, Isns, Outcome, Released};
@@ -263,9 +263,10 @@ impl State {
             self.waiting.end(key);
             return self.intake.forget(key);
         }
-        // Nobody can be its own older owner.
+        // Nobody can be its own older owner, and who has no agent none after another.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
-            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot);
+            && matches!(waiting.target, Target::To(choice)
+                if choice.slot != record.slot && choice.transfer == Transfer::Rebuild);
         let way = self.sealed(key, &record, |meta| Meta {
             kind: Kind::Release { half_pipe },
             epoch: waiting.epoch,
@@ -509,6 +510,12 @@ impl State {
         self.intake.released(&key, &released);
         self.count(if drained { "drained" } else { "half-piped" });
         let choice = match waiting.target {
+            Target::To(choice) if choice.transfer == Transfer::Splice => {
+                arrived.isns = isns;
+                arrived.cookie = record.cookie;
+                arrived.handshake = agreed.handshake;
+                return self.splice_released(now, arrived, &waiting, &choice, end);
+            }
             Target::To(choice) => choice,
             Target::Nobody => {
                 let moved = (waiting.epoch, waiting.start);

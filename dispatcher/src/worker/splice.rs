@@ -9,7 +9,7 @@ use std::time::Duration;
 use trapeze_core::config::Transfer;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{Answer, Arrived, Body};
-use trapeze_core::seq::ClientSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::connect::{Connect, Open, Step};
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::meta::Refusal;
@@ -21,6 +21,7 @@ use trapeze_datapath::clock;
 use super::State;
 use super::first::Before;
 use crate::cluster::{Choice, Decision};
+use crate::handoff::Waiting;
 use crate::look::Extent;
 use crate::records::Record;
 
@@ -120,6 +121,34 @@ impl State {
         }
         self.connect(now, vec![Packet::of(arrived)], choice, (before, extent), 1);
         true
+    }
+
+    /// An owner has given its flow up at `end`, for a backend without an agent: the request
+    /// that waits is as the first one of a connection that begins there.
+    pub(super) fn splice_released(
+        &mut self,
+        now: Duration,
+        mut arrived: Arrived<'_>,
+        waiting: &Waiting,
+        choice: &Choice,
+        end: ServerSeq,
+    ) {
+        let key = arrived.key;
+        let moved = (waiting.epoch, waiting.start);
+        match self.shared.records.vacate_released(&key, moved, end) {
+            Ok(vacated) => self.tell(vacated.finished),
+            Err(_) => return self.count("record-failures"),
+        }
+        let Some(opening) = self.intake.opening(&key) else {
+            return self.cluster.not_taken(choice);
+        };
+        arrived.header = opening;
+        arrived.payload = &[];
+        arrived.later = false;
+        arrived.checksum = TcpChecksum::Complete;
+        let request = (Before::Nothing, waiting.extent);
+        self.connect(now, vec![Packet::of(&arrived)], choice, request, 1);
+        self.act();
     }
 
     /// Keeps a packet of a flow whose connection is being opened. False: it is not.
