@@ -28,11 +28,11 @@
 #include "lib/forward.bpf.h"
 #include "lib/heartbeat.bpf.h"
 #include "lib/flow.bpf.h"
-#include "lib/icmp.bpf.h"
 #include "lib/standing.bpf.h"
 #include "lib/boundary.bpf.h"
 #include "lib/keeper.bpf.h"
 #include "lib/splice.bpf.h"
+#include "lib/icmp.bpf.h"
 #include "lib/change.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
