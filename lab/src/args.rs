@@ -205,6 +205,9 @@ pub struct Bench {
     /// Hosts that serve, behind all targets but direct, which asks the first
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: u8,
+    /// How Trapeze's connections get to them [default: rebuild]
+    #[arg(long, value_parser = ["rebuild", "splice"])]
+    pub transfer: Option<String>,
 }
 
 /// `lab compare`. Its lab is called after the process, unless it is named.

@@ -193,7 +193,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 24, MetaError::Kind(24)),
+        (1, 25, MetaError::Kind(25)),
         (3, 3, MetaError::Reason(3)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
