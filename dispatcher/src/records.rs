@@ -38,7 +38,7 @@ use crate::look::Extent;
 use crate::peers::Peers;
 use crate::splice::Splices;
 use assignment::{inherit, later, new_flow, repeat};
-use replica::Slots;
+pub use replica::Slots;
 
 /// The flow table.
 pub struct Records {
@@ -46,7 +46,7 @@ pub struct Records {
     changer: FlowChanger,
     loads: Arc<Loads>,
     peers: Arc<Peers>,
-    slots: Slots,
+    slots: Arc<Slots>,
     splices: Splices,
     /// Held by who reads a record and puts another in its place, or changes it: of two
     /// threads one would undo what the other has done.
@@ -73,12 +73,12 @@ impl Records {
         splices: Splices,
     ) -> Self {
         Self {
+            slots: splices.slots(),
             splices,
             maps,
             changer,
             loads,
             peers,
-            slots: Slots::default(),
             changing: Mutex::new(()),
             highest_epoch: AtomicU64::new(0),
         }

@@ -4,17 +4,18 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::{Arc, Mutex};
 
 use trapeze_core::config::Dispatcher;
-use trapeze_core::flow::{FlowKey, addr_from_bytes};
+use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::ClientSeq;
 use trapeze_datapath::abi::{self, Flow, Pod, SPLICED_CONNECTING, SPLICED_OPEN, Splice, Spliced};
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::map::Update;
 
+use crate::records::Slots;
 use crate::v4;
 
 /// Below are ports of services.
@@ -25,6 +26,7 @@ const PORTS_TO_TRY: usize = 64;
 /// Connections from this dispatcher's splice address, and those that others have told.
 pub struct Splices {
     maps: Arc<DispatcherMaps>,
+    slots: Arc<Slots>,
     own: Option<Ipv4Addr>,
     workers: u16,
     /// By server, the port that was taken last: a port comes back as late as it can.
@@ -42,9 +44,15 @@ impl Splices {
         Ok(Self {
             own: own.splice_address.map(v4).transpose()?,
             workers: own.workers as u16,
+            slots: Arc::default(),
             taken: Mutex::default(),
             maps,
         })
+    }
+
+    /// Which backend each slot is.
+    pub fn slots(&self) -> Arc<Slots> {
+        self.slots.clone()
     }
 
     /// A port for that flow's connection to a server: what comes to it is the daemon's from
@@ -68,19 +76,30 @@ impl Splices {
                 splice,
                 ..Spliced::zeroed()
             };
-            if let Some(there) = self.maps.splices.get(&key)? {
-                if there.state == SPLICED_CONNECTING || !is_over(&there.flow)? {
-                    continue;
-                }
-                self.maps.splices.delete(&key)?;
+            if self.begin(&key, &connecting)? {
+                return Ok(Some(own));
             }
-            match self.maps.splices.put(&key, &connecting, Update::Create) {
-                Ok(()) => return Ok(Some(own)),
-                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(e) => return Err(e),
+            let there = self.maps.splices.get(&key)?;
+            let is_open = |there: &Spliced| there.state == SPLICED_OPEN;
+            if let Some(there) = there.filter(is_open)
+                && is_over(&there.flow)?
+            {
+                self.maps.splices.delete(&key)?;
+                if self.begin(&key, &connecting)? {
+                    return Ok(Some(own));
+                }
             }
         }
         Ok(None)
+    }
+
+    /// False: there is one.
+    fn begin(&self, key: &abi::FlowKey, connecting: &Spliced) -> io::Result<bool> {
+        match self.maps.splices.put(key, connecting, Update::Create) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(e),
+        }
     }
 
     /// One that leads to the worker that has the client's packets.
@@ -131,7 +150,7 @@ impl Splices {
             return Ok(());
         }
         if let Some(new) = new
-            && let Some(server) = self.server(new)?
+            && let Some(server) = self.slots.address(new.backend)
         {
             let open = Spliced {
                 flow: *flow,
@@ -144,7 +163,7 @@ impl Splices {
             self.maps.splices.put(&key, &open, Update::Any)?;
         }
         if let Some(old) = old
-            && let Some(server) = self.server(old)?
+            && let Some(server) = self.slots.address(old.backend)
         {
             let key = old.splice.key(server);
             let there = self.maps.splices.get(&key)?;
@@ -157,19 +176,11 @@ impl Splices {
 
     /// What the flow's server has said to have.
     pub fn acknowledged(&self, flow: &Flow) -> io::Result<Option<ClientSeq>> {
-        let Some(server) = self.server(flow)? else {
+        let Some(server) = self.slots.address(flow.backend) else {
             return Ok(None);
         };
         let there = self.maps.splices.get(&flow.splice.key(server))?;
         Ok(there.map(|spliced| ClientSeq::new(spliced.server_ack)))
-    }
-
-    fn server(&self, flow: &Flow) -> io::Result<Option<Ipv4Addr>> {
-        let backend = self.maps.backends.get(&flow.backend)?;
-        Ok(match backend.map(|backend| addr_from_bytes(backend.addr)) {
-            Some(IpAddr::V4(v4)) => Some(v4),
-            _ => None,
-        })
     }
 }
 

@@ -202,7 +202,7 @@ fn a_server_that_is_not_there_is_given_up() {
     loop {
         match connect.on_timeout(connect.due()) {
             Step::Send(segments) => {
-                assert_eq!(segments, [syn.clone()]);
+                assert_eq!(segments, std::slice::from_ref(&syn));
                 sent += 1;
             }
             Step::Unreachable => break,

@@ -51,7 +51,8 @@ impl Slots {
         known.0.get(&address).copied()
     }
 
-    fn address(&self, slot: u32) -> Option<Ipv4Addr> {
+    /// The address of the backend that has this slot.
+    pub fn address(&self, slot: u32) -> Option<Ipv4Addr> {
         let known = self.0.read().expect("no thread panics with it");
         known.1.get(&slot).copied()
     }

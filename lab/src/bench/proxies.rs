@@ -74,16 +74,14 @@ fn nat(host: &HostHandle, backends: &[Ipv4Addr]) -> Result<()> {
     let targets: Vec<String> = (backends.iter().enumerate())
         .map(|(number, address)| format!("{number} : {address} . 80"))
         .collect();
-    let all: Vec<String> = backends.iter().map(Ipv4Addr::to_string).collect();
     let rules = format!(
         "table ip bench {{\n\
          chain to_server {{ type nat hook prerouting priority dstnat;\n\
          tcp dport {port} dnat ip addr . port to numgen inc mod {} map {{ {} }}\n}}\n\
          chain from_us {{ type nat hook postrouting priority srcnat;\n\
-         ip daddr {{ {} }} tcp dport 80 masquerade\n}}\n}}\n",
+         ct status dnat masquerade\n}}\n}}\n",
         backends.len(),
-        targets.join(", "),
-        all.join(", ")
+        targets.join(", ")
     );
     let mut nft = host.command(program::find("nft")?);
     run(nft.arg(rules)).context("the kernel does no NAT")?;
