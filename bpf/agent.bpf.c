@@ -132,15 +132,20 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 	struct occupant occupant;
 	struct headers h;
 	__u32 clock, reached;
+	__u8 how;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
+	/* Of a connection that this host has lost there is neither setup nor socket. */
+	if (!known && is_lost(&h.outer->meta) && !find_occupant(skb, segment).state)
+		return answer_probe(skb, h.outer, segment, segment->seq, PROBE_GONE, 0, 0);
 	if (!known || known->epoch != bpf_ntohl(h.outer->meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
 	own = find_own_socket(skb, segment, known);
 	if (own.state) {
 		clock = own_clock(known, own.clock_offset);
-		return answer_probe(skb, h.outer, segment, own.rcv_nxt, true, own.snd_nxt, clock);
+		how = owes_nothing(known, &own, bpf_ntohs(h.outer->meta.requests)) ? PROBE_IDLE : PROBE_STANDS;
+		return answer_probe(skb, h.outer, segment, own.rcv_nxt, how, own.snd_nxt, clock);
 	}
 	occupant = find_occupant(skb, segment);
 	if (occupant.state)
@@ -151,7 +156,17 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 		reached = known->start;
 	else
 		return drop(DROP_EARLY);
-	return answer_probe(skb, h.outer, segment, reached, false, 0, 0);
+	return answer_probe(skb, h.outer, segment, reached, PROBE_GONE, 0, 0);
+}
+
+/* Its client has been told that it has arrived, and will not send it again. */
+static __noinline int refuse_behind(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct headers h;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	return refuse(skb, h.outer, segment, REFUSAL_BEHIND);
 }
 
 /* A client whose own port is another flow's seat, or whose seat has become one. */
@@ -174,8 +189,11 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	struct meta meta = h->outer->meta;
 	__u32 from;
 	bool strange, unseated = false;
+	bool is_behind = skb->mark == BEHIND_MARK;
 	int verdict;
 
+	if (is_behind)
+		skb->mark = 0;
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
@@ -254,13 +272,16 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 			take_seat(skb, &segment, bpf_ntohl(meta.epoch), !meta.value);
 			known = bpf_map_lookup_elem(&setups, &segment.key);
 		}
-		keep_unread(skb, &segment);
+		keep_unread(skb, &segment, segment.seq);
 		if (known && may_resume(&segment, known, &meta) &&
 		    resume(skb, &segment, known, &meta, h->outer->ip.saddr))
 			return deliver_in_range(skb, &segment, known);
 		verdict = start_request(skb, &segment, known, &meta);
 		return verdict == IT_STANDS && known ? deliver_in_range(skb, &segment, known) : verdict;
 	}
+	/* What its first packet has found here, in vain, these look for elsewhere. */
+	if (is_behind && known && (known->state == SETUP_VACANT || known->state == SETUP_REFUSED))
+		return refuse_behind(skb, &segment);
 	if (known && known->state == SETUP_VACANT)
 		return drop(DROP_VACANT);
 	if (known && meta.tcp_options & CARE_FOLLOW) {
@@ -270,7 +291,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 			tell_if_acknowledged(&segment, known);
 	}
 	if (known && brings_request(known, &segment))
-		keep_unread(skb, &segment);
+		keep_unread(skb, &segment, next_start(known));
 	/* Its socket goes without a word, whatever has been read there. */
 	if (known && segment.flags & TCP_RST && known->meta.tcp_options & CARE_OUTLIVE)
 		known->answers.flags |= ANSWER_GONE;

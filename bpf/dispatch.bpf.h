@@ -115,18 +115,14 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 
 /*
  * The client sends its request once more, has not heard a word, and the backend
- * is silent: the daemon may know another one.
+ * is silent, or the one by way of which it goes there: the daemon may know another way.
  */
 static __always_inline bool is_unheard(const struct flow *flow, const struct segment *segment)
 {
-	__u32 slot = flow->backend;
-	struct backend *backend;
-
 	if (segment->seq != bpf_ntohl(flow->meta.start) || !segment->payload ||
 	    segment->ack != flow->server_isn + 1)
 		return false;
-	backend = bpf_map_lookup_elem(&backends, &slot);
-	return backend && backend->silent;
+	return is_way_silent(flow);
 }
 
 /* Its server has closed, and nothing is owed: as a connection that has proved itself. */
@@ -157,18 +153,25 @@ static __always_inline bool would_start_too_early(const struct flow *flow, const
 	       (__s32)(segment->ack - (flow->server_isn + 1)) < 0;
 }
 
+/* What the daemon reads, or has read, as the first request of an owner. */
+static __noinline int read_on(context_t *ctx, const struct segment *segment, struct flow *flow)
+{
+	struct proof proof;
+
+	if (!segment || !flow)
+		return VERDICT_DROP;
+	proof = proof_of(flow);
+	flow->last_seen_ns = bpf_ktime_get_coarse_ns();
+	return send_to_daemon(ctx, segment, &proof, flow->state == FLOW_READING ? META_REQUEST : META_UNHEARD);
+}
+
 static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment,
 					  const struct service *service, struct flow *flow)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
-	bool unheard = is_unheard(flow, segment);
 
-	if (flow->state == FLOW_READING || unheard) {
-		struct proof proof = proof_of(flow);
-
-		flow->last_seen_ns = now;
-		return send_to_daemon(ctx, segment, &proof, unheard ? META_UNHEARD : META_REQUEST);
-	}
+	if (flow->state == FLOW_READING || is_unheard(flow, segment))
+		return read_on(ctx, segment, flow);
 	if (flow->state == FLOW_VACANT) {
 		flow->last_seen_ns = now;
 		return dispatch_vacant(ctx, segment, flow);

@@ -100,6 +100,11 @@ enum held {
 	HELD_STRANGER = 4, /* no such connection here */
 };
 
+/* `reason` of a PROBE_ANSWER: does the socket stand? */
+#define PROBE_GONE 0
+#define PROBE_STANDS 1
+#define PROBE_IDLE 2 /* and has said all that it owes to so many requests, and the client has all */
+
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1
 #define RELEASED_DRAINED 1
@@ -115,6 +120,7 @@ enum refusal {
 	REFUSAL_NONE = 0,
 	REFUSAL_NO_LISTENER = 1,
 	REFUSAL_ACCEPT_QUEUE_FULL = 2,
+	REFUSAL_BEHIND = 3, /* where the packet before it goes, it goes too */
 };
 
 #define TCP_OPTION_WINDOW_SCALE 1
@@ -246,8 +252,12 @@ struct flow {
 	__u32 version; /* of the record, within its epoch; 0: no other dispatcher has had it */
 	__be32 maker; /* the dispatcher that made this version */
 	__u32 told; /* the state that others know it in */
-	struct splice splice;
+	__u32 idle_end; /* its owner has said that it owes nothing: where its answers ended, */
 	__u64 refreshed_ns; /* CLOCK_MONOTONIC, when others last told us that it lives, or we them */
+	__u32 idle_epoch; /* in which epoch, */
+	__u32 idle_requests; /* and of how many requests; 0: it has not */
+	struct splice splice;
+	__u32 spare;
 };
 
 enum spliced_state {
@@ -564,6 +574,7 @@ struct setup {
 	__u32 client_shift; /* by how much the wire's numbers are ahead of the socket's, 0 without: the client's, */
 	__u32 server_shift; /* the server's, */
 	__u32 clock_shift; /* and the server's clock */
+	__u32 reach; /* OLDER: up to where the client's bytes have come to the owners after it */
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */

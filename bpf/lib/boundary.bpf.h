@@ -180,6 +180,9 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 		return BOUNDARY_ASK;
 	if (segment->seq != flow->next || !may_begin(flow) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
+	/* It would give nothing up, and answer nothing. */
+	if (is_silent(flow->backend))
+		return BOUNDARY_ASK;
 	/* It cannot have been answered: the client has not heard a word since it last asked. */
 	if ((__s32)(segment->ack - flow->asked_ack) <= 0) {
 		__sync_fetch_and_or(&flow->marks, MARK_PIPELINES);

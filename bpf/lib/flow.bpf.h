@@ -105,6 +105,22 @@ static __always_inline bool is_answered(const struct flow *flow)
 	return (__s32)(flow->last_ack - flow->asked_ack) > 0;
 }
 
+/* Not static, as the next: the verifier walks them once. */
+__noinline int is_silent(__u32 slot)
+{
+	struct backend *backend = bpf_map_lookup_elem(&backends, &slot);
+
+	return backend && backend->silent;
+}
+
+/* Does its backend not answer, or the one by way of which its packets go there? */
+__noinline int is_way_silent(const struct flow *flow)
+{
+	if (!flow)
+		return 0;
+	return is_silent(flow->backend) || (flow->marks & MARK_MOVING && is_silent(flow->previous));
+}
+
 /*
  * The flow's latest request is finished, or given up: its backend has that much
  * less to do, and the daemon learns what it took.
@@ -171,24 +187,28 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 /*
  * What anyone could have sent is forwarded, and left to the server's TCP to
  * judge; it only may not end the record. A reset must lie exactly at the end of
- * what the client has sent (RFC 5961 3.2).
+ * what the client has sent (RFC 5961 3.2). Not static: the verifier walks it once, not with
+ * all that follows.
  */
-static __always_inline void age_flow(struct flow *flow, const struct segment *segment, __u64 now)
+__noinline int age_flow(struct flow *flow, const struct segment *segment, __u64 now)
 {
-	__u32 end = segment->seq + segment->payload;
-	__u32 far_seq = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_SEQ;
-	__u32 far_ack = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_ACK;
+	__u32 end, far_seq, far_ack;
 
+	if (!flow || !segment)
+		return 0;
+	end = segment->seq + segment->payload;
+	far_seq = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_SEQ;
+	far_ack = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_ACK;
 	flow->last_seen_ns = now;
 	flow->packets++;
 	flow->bytes += segment->payload;
 	if (segment->flags & TCP_RST) {
 		if (segment->seq == flow->last_seq)
 			end_flow(flow, FLOW_RESET);
-		return;
+		return 0;
 	}
 	if (!is_near(end, flow->last_seq, far_seq) || !is_near(segment->ack, flow->last_ack, far_ack))
-		return;
+		return 0;
 	if ((__s32)(end - flow->last_seq) > 0)
 		flow->last_seq = end;
 	if ((__s32)(segment->ack - flow->last_ack) >= 0)
@@ -208,4 +228,5 @@ static __always_inline void age_flow(struct flow *flow, const struct segment *se
 	} else if (flow->state == FLOW_RESET) {
 		flow->state = FLOW_CLIENT_FIN; /* that RST was not the client's */
 	}
+	return 0;
 }

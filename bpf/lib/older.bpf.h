@@ -77,6 +77,28 @@ static __always_inline bool is_to_begin(const struct segment *segment, const str
 	       (!known || is_before(known->epoch, bpf_ntohl(meta->epoch)));
 }
 
+/*
+ * 6.3a: up to where the client's bytes have come to this owner, or to one after it. What
+ * has no socket here has them up to its start.
+ */
+static __noinline __u32 reach_of(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
+				 const struct meta *meta)
+{
+	struct own_socket own;
+	__be32 word;
+
+	if (!segment || !meta)
+		return 0;
+	if (meta->kind == META_GC) {
+		__builtin_memcpy(&word, &meta->mss, sizeof(word));
+		return bpf_ntohl(word);
+	}
+	if (!known)
+		return bpf_ntohl(meta->start);
+	own = find_own_socket(skb, segment, known);
+	return own.state ? own.rcv_nxt : known->start;
+}
+
 /* 6.2: the second pass of what an owner has heard. */
 __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
@@ -85,7 +107,7 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, c
 	struct siphash_key *key;
 	struct meta *meta = &outer.meta;
 	struct headers h;
-	__be32 before;
+	__be32 before, reach;
 	__u16 inner_length;
 
 	if (!segment || !self || !(key = tag_key(self->signing_key)))
@@ -98,10 +120,12 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, c
 	outer = *h.outer;
 	inner_length = bpf_ntohs(h.ip->tot_len);
 	if (is_to_begin(segment, known, meta)) {
+		reach = meta->start;
 		before = meta->value;
 		/* Where the other one ends is not known here yet: not before that. */
 		meta->value = bpf_htonl(segment->ack + 1);
 	} else if (known && known->before) {
+		reach = bpf_htonl(reach_of(skb, segment, known, meta));
 		before = known->before;
 		meta->epoch = bpf_htonl(known->before_epoch);
 		meta->start = bpf_htonl(known->before_start);
@@ -113,6 +137,7 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, c
 	meta->key_id = self->signing_key;
 	meta->reason = 0;
 	meta->requests = 0;
+	__builtin_memcpy(&meta->mss, &reach, sizeof(reach));
 	set_tag(meta, meta_tag(key, meta, before, segment->client, segment->vip, segment->client_port,
 			       segment->key.vip_port));
 	fill_encapsulation(&outer, self->address, before, outer.udp.source, inner_length);
@@ -162,6 +187,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	struct range range = {};
 	struct headers h;
 	struct meta meta;
+	__u32 reach;
 	bool ours, over;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
@@ -181,6 +207,9 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	if (known->state == SETUP_MOVED)
 		return answer_retired(skb, segment);
 	known->heard_ns = bpf_ktime_get_coarse_ns();
+	reach = reach_of(skb, segment, known, &meta);
+	if (is_before(known->reach, reach))
+		known->reach = reach;
 	if (over) {
 		known->state = SETUP_MOVED;
 		bpf_map_delete_elem(&older, &segment->key);
@@ -211,6 +240,18 @@ static __always_inline int receive_retired(struct setup *known, const struct met
 }
 
 /*
+ * 6.3a: a socket that expects S for ever acknowledges what the client has long forgotten: too old
+ * an acknowledgement for its segments to be taken (RFC 5961 5.2).
+ */
+static __always_inline bool acknowledge_reach(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
+{
+	__u32 own = setup->reach - (setup->shifted ? setup->client_shift : 0);
+
+	return !is_before(bpf_ntohl(h->tcp.ack), setup->reach) ||
+	       replace_word(skb, offsetof(struct tcp_header, ack), bpf_ntohl(h->own_ack), own);
+}
+
+/*
  * 6.4: from an older owner only what lies in its range leaves, or the word that the
  * rest of it will never come.
  */
@@ -227,6 +268,8 @@ static __noinline int leave_older(struct __sk_buff *skb, const struct leaving *h
 	if (!payload || is_before(setup->end, end))
 		return drop(DROP_MOVED);
 	if (h->tcp.flags & TCP_FIN && !set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
+		return drop(DROP_REWRITE);
+	if (!acknowledge_reach(skb, h, setup))
 		return drop(DROP_REWRITE);
 	return TC_ACT_UNSPEC;
 }

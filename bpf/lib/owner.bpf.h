@@ -33,6 +33,14 @@ static __always_inline enum held why_held(const struct setup *known, const struc
 	return 0;
 }
 
+/* Has it had no more than `requests`, and the client all that was said to them? */
+static __always_inline bool owes_nothing(const struct setup *known, const struct own_socket *own, __u16 requests)
+{
+	return known->meta.tcp_options & CARE_FOLLOW && own->state == TCP_STATE_ESTABLISHED &&
+	       known->answers.flags & ANSWER_ENDED && !why_held(known, own, known->answers.taken, requests) &&
+	       own->snd_una == known->answers.next;
+}
+
 /* Not now, and perhaps a DONE later. */
 static __noinline int hold(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 			   enum held reason)
@@ -277,6 +285,7 @@ static __noinline bool become_older(const struct segment *segment, struct setup 
 	known->start = bpf_ntohl(meta->start);
 	known->next = 0;
 	known->end = end;
+	known->reach = known->start;
 	known->reason = RELEASED_HALF_PIPE;
 	known->waiting = 0;
 	known->heard_ns = bpf_ktime_get_coarse_ns();

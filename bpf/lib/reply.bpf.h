@@ -79,10 +79,10 @@ static __always_inline int refuse(struct __sk_buff *skb, const struct encapsulat
 /*
  * How far did this flow get: what its socket expects next, or, when that has
  * come and gone, all that the dispatcher asks about. `next` and `clock` are the
- * socket's own, if it `stands`.
+ * socket's own, if `how` says that it stands.
  */
 static __always_inline int answer_probe(struct __sk_buff *skb, const struct encapsulation *received,
-					const struct segment *segment, __u32 reached, bool stands, __u32 next,
+					const struct segment *segment, __u32 reached, __u8 how, __u32 next,
 					__u32 clock)
 {
 	struct encapsulation *outer = begin_reply(received);
@@ -91,9 +91,9 @@ static __always_inline int answer_probe(struct __sk_buff *skb, const struct enca
 	if (!outer)
 		return drop(DROP_REWRITE);
 	outer->meta.kind = META_PROBE_ANSWER;
-	outer->meta.reason = stands;
+	outer->meta.reason = how;
 	outer->meta.value = bpf_htonl(reached);
-	if (stands)
+	if (how != PROBE_GONE)
 		__builtin_memcpy(&outer->meta.mss, words, sizeof(words));
 	return send_reply(skb, segment);
 }

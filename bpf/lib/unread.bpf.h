@@ -2,31 +2,41 @@
 /*
  * unread: a server that closes a connection while a request lies there of which it has
  * not read a byte has not run that request (docs/protocol/handoff.md 7.5). Its kernel
- * has, or may have, acknowledged it, and says RST: instead of that the request, of which
- * a copy was kept, comes in once more, as the first one of a new connection.
+ * has, or may have, acknowledged it, and says RST: instead of that the request, of whose
+ * packets copies were kept, comes in once more, as the first one of a new connection.
  */
 #pragma once
 
-/* Longer requests are not kept, nor are those of more than one packet. */
-#define UNREAD_MAX 1500
-/* As many as may wait to be read at once; the least used makes room. */
-#define UNREADS 8192
+/* A packet that a request's first one, which came in again, has before it. */
+#define BEHIND_MARK 0x545a0005
+
+/* A copy's headers and payload, */
+#define UNREAD_MAX 1580
+/* and what it has of a packet that is too long for it. */
+#define UNREAD_PART 1200
+/* No packet is kept that begins further behind its request's start, */
+#define UNREAD_REACH 16384
+/* and nothing is sent again that takes more. */
+#define UNREAD_PACKETS 16
+/* As many packets as may wait to be read at once; the least used makes room. */
+#define UNREADS 16384
 /* Servers that read nothing are not given a request for ever. */
 #define UNREAD_TIMES 2
 
-/* On which a request sits here. */
+/* On which a request sits here, and which packet of it. */
 struct unread_key {
 	__be32 client;
 	__be32 vip;
 	__be16 client_port;
 	__be16 vip_port;
+	__u32 behind; /* the request's start */
 };
 
 struct unread {
 	struct unread_key key; /* again: its memory may be given to another flow's while it is read */
 	__u32 busy;
 	__u32 length;
-	__u32 start;
+	__u32 seq;
 	__u8 packet[UNREAD_MAX];
 };
 
@@ -48,7 +58,8 @@ struct {
 static __always_inline bool is_unread_of(const struct unread *unread, const struct unread_key *key)
 {
 	return unread->key.client == key->client && unread->key.vip == key->vip &&
-	       unread->key.client_port == key->client_port && unread->key.vip_port == key->vip_port;
+	       unread->key.client_port == key->client_port && unread->key.vip_port == key->vip_port &&
+	       unread->key.behind == key->behind;
 }
 
 /* Its copy, or NULL when there is none or another CPU is there; leave_unread() afterwards. */
@@ -86,36 +97,84 @@ static __always_inline __u32 next_start(const struct setup *setup)
 	return setup->answers.flags & ANSWER_ENDED ? setup->answers.taken : setup->start;
 }
 
-/* Is it the first packet of the next request, with none before it that is not answered? */
+/* Is it a packet of the next request, with none before it that is not answered? */
 static __always_inline bool brings_request(const struct setup *setup, const struct segment *segment)
 {
 	return segment->payload && setup->meta.tcp_options & CARE_OUTLIVE && is_between_answers(&setup->answers) &&
-	       segment->seq == next_start(setup);
+	       segment->seq - next_start(setup) < UNREAD_REACH;
 }
 
-/* Keeps the client's packet, as it came. */
-static __noinline int keep_unread(struct __sk_buff *skb, const struct segment *segment)
+/* A part of a client's packet, as one of its own. */
+struct part {
+	__u32 start; /* its request's */
+	__u32 at; /* in the packet's payload */
+	__u32 length;
+};
+
+/* Copies it from the packet. */
+static __always_inline bool copy_part(struct __sk_buff *skb, const struct segment *segment, const struct part *part,
+				      struct unread *unread)
+{
+	struct tcp_header *tcp = (void *)unread->packet + sizeof(struct iphdr);
+	struct iphdr *ip = (void *)unread->packet;
+	__u32 headers = sizeof(*ip) + segment->header_length, length = part->length;
+
+	barrier_var(headers);
+	if (headers < sizeof(*ip) + sizeof(*tcp) || headers > sizeof(*ip) + 60 ||
+	    bpf_skb_load_bytes(skb, INNER_IP, unread->packet, headers))
+		return false;
+	barrier_var(length);
+	if (!length || length > UNREAD_MAX - 80 ||
+	    bpf_skb_load_bytes(skb, INNER_IP + headers + part->at, unread->packet + headers, length))
+		return false;
+	unread->length = headers + length;
+	unread->seq = segment->seq + part->at;
+	tcp->seq = bpf_htonl(unread->seq);
+	if (part->at + length < segment->payload)
+		tcp->flags &= ~TCP_FIN;
+	ip->tot_len = bpf_htons(unread->length);
+	set_ipv4_checksum(ip);
+	return true;
+}
+
+static __noinline int keep_part(struct __sk_buff *skb, const struct segment *segment, const struct part *part)
 {
 	struct unread_key key = {};
 	struct unread *unread;
-	__u32 length;
 
-	if (!segment)
+	if (!segment || !part)
 		return 0;
 	key.client = segment->client;
 	key.vip = segment->vip;
 	key.client_port = segment->key.client_port;
 	key.vip_port = segment->key.vip_port;
-	length = segment->ip_length;
-	barrier_var(length);
-	if (length < sizeof(struct iphdr) + sizeof(struct tcp_header) || length > UNREAD_MAX)
-		return 0;
+	key.behind = segment->seq + part->at - part->start;
 	unread = make_unread(&key);
 	if (!unread)
 		return 0;
-	unread->length = bpf_skb_load_bytes(skb, INNER_IP, unread->packet, length) ? 0 : length;
-	unread->start = segment->seq;
+	if (!copy_part(skb, segment, part, unread))
+		unread->length = 0;
 	leave_unread(unread);
+	return 0;
+}
+
+/* Keeps what the client's packet brings of the request at `start`; packets that were joined on their way, in parts. */
+/* Not static, as send_reply(). */
+__noinline int keep_unread(struct __sk_buff *skb, const struct segment *segment, __u32 start)
+{
+	struct part part = { .start = start };
+	__u32 most;
+
+	if (!segment)
+		return 0;
+	most = segment->payload > UNREAD_MAX - 80 ? UNREAD_PART : UNREAD_MAX - 80;
+	for (int i = 0; i < UNREAD_PACKETS && part.at < segment->payload; i++) {
+		part.length = segment->payload - part.at;
+		if (part.length > most)
+			part.length = most;
+		keep_part(skb, segment, &part);
+		part.at += part.length;
+	}
 	return 0;
 }
 
@@ -135,58 +194,138 @@ static __always_inline bool closes_unread(const struct setup *setup, const struc
 	       answers->unread < UNREAD_TIMES;
 }
 
-/*
- * The RST becomes the request, as the client sent it, but that it acknowledges all that was said before.
- * Its length, 0 when the packet is spoilt, or -1 when it is still the RST.
- */
-static __noinline int become_request(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
+/* How many bytes of the client's a copy has; 0: it is none. */
+static __always_inline __u32 payload_of(const struct unread *unread)
 {
 	const __u32 tcp = sizeof(struct iphdr);
-	__u32 length, header_length, start;
-	__be32 ack;
-	struct unread_key key = {};
+	__u32 length = unread->length;
+	__u32 headers = tcp + (unread->packet[tcp + offsetof(struct tcp_header, offset)] >> 4 << 2);
+
+	return length > headers && length <= UNREAD_MAX ? length - headers : 0;
+}
+
+static __always_inline struct unread_key unread_key_of(const struct leaving *h, __u32 behind)
+{
+	return (struct unread_key){
+		.client = h->ip.daddr,
+		.vip = h->ip.saddr,
+		.client_port = h->tcp.dest,
+		.vip_port = h->tcp.source,
+		.behind = behind,
+	};
+}
+
+/* How far there are copies of the request at `start` without a gap; from `end` on it does not matter. */
+static __noinline __u32 reach_of_copies(const struct leaving *h, __u32 start, __u32 end)
+{
+	struct unread_key key;
+	struct unread *unread;
+	__u32 behind = 0, payload;
+
+	if (!h)
+		return 0;
+	for (int i = 0; i < UNREAD_PACKETS && behind < end; i++) {
+		key = unread_key_of(h, behind);
+		unread = bpf_map_lookup_elem(&unreads, &key);
+		payload = unread && unread->seq == start + behind ? payload_of(unread) : 0;
+		if (!payload)
+			break;
+		behind += payload;
+	}
+	return behind;
+}
+
+/* A packet of a request. */
+struct again {
+	__u32 start;
+	__u32 behind; /* the start; the next packet's, when this one has been laid out */
+	__be32 ack; /* of all that was said before */
+};
+
+/*
+ * What lies in the frame from `at` on becomes that packet, as the client sent it, but for what it
+ * acknowledges. Its length, 0 when the frame is spoilt, or -1 when it is as before.
+ */
+static __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct again *again, __u32 at)
+{
+	const __u32 tcp = sizeof(struct iphdr);
+	__u32 length, payload, seq;
+	struct unread_key key;
 	struct unread *unread;
 	int done = -1;
 	__u16 sum;
 
-	if (!h || !setup)
+	if (!h || !again)
 		return -1;
-	key.client = h->ip.daddr;
-	key.vip = h->ip.saddr;
-	key.client_port = h->tcp.dest;
-	key.vip_port = h->tcp.source;
+	key = unread_key_of(h, again->behind);
+	seq = again->start + again->behind;
 	unread = enter_unread(&key);
 	if (!unread)
 		return -1;
+	payload = payload_of(unread);
 	length = unread->length;
-	start = next_start(setup);
-	header_length = unread->packet[tcp + offsetof(struct tcp_header, offset)] >> 4 << 2;
 	barrier_var(length);
-	/* All that lies there, and no FIN. */
-	if (unread->start == start && length > tcp + header_length && length <= UNREAD_MAX &&
-	    (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) - start == length - tcp - header_length)) {
-		ack = bpf_htonl(setup->answers.next);
+	if (unread->seq == seq && payload && length > tcp && length <= UNREAD_MAX) {
 		/* Of the pseudo header alone: a card, or nobody, completes it. */
 		sum = checksum_fold(pseudo_header_sum(h->ip.daddr, h->ip.saddr, length - tcp));
-		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, ack), &ack, sizeof(ack));
+		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, ack), &again->ack, sizeof(again->ack));
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, check), &sum, sizeof(sum));
-		done = !bpf_skb_change_tail(skb, sizeof(struct ethhdr) + length, 0) &&
-				       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr), unread->packet, length, 0) &&
-				       is_unread_of(unread, &key) && unread->start == start ?
+		done = !bpf_skb_change_tail(skb, at + length, 0) &&
+				       !bpf_skb_store_bytes(skb, at, unread->packet, length, 0) &&
+				       is_unread_of(unread, &key) && unread->seq == seq ?
 			       (int)length :
 			       0;
+		again->behind += payload;
 	}
 	leave_unread(unread);
 	return done;
 }
 
+/*
+ * The frame has a dispatcher's headers from now on. The kernel is not told that they are a
+ * tunnel's: it does not change the length of what is in one, and the next packet may be longer.
+ */
+static __always_inline bool enclose(struct __sk_buff *skb, const struct encapsulation *outer)
+{
+	return turn_frame(skb) && !bpf_skb_adjust_room(skb, ENCAP_LEN, BPF_ADJ_ROOM_MAC, BPF_F_ADJ_ROOM_FIXED_GSO) &&
+	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr), outer, sizeof(*outer), 0);
+}
+
+/* What follows the first packet, whose frame this is, comes in behind it. */
+static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
+				  struct again *again, __u32 end)
+{
+	struct encapsulation outer = {};
+	struct node *self = this_node();
+	int length;
+
+	if (!h || !setup || !again || !self)
+		return drop(DROP_REWRITE);
+	outer.meta = setup->meta;
+	for (int i = 1; i < UNREAD_PACKETS && again->behind < end; i++) {
+		if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+			return drop(DROP_REWRITE);
+		length = lay_out(skb, h, again, INNER_IP);
+		if (length <= 0)
+			return drop(DROP_REWRITE);
+		fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
+		if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
+			return drop(DROP_REWRITE);
+		skb->mark = BEHIND_MARK;
+	}
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+}
+
 /* The request comes in again, as its dispatcher would send it here (handoff.md 7.3). */
 static __noinline int return_unread(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
 {
-	struct node *self = this_node();
+	bool is_sockets = h && h->tcp.flags & TCP_ACK;
 	struct encapsulation outer = {};
+	struct node *self = this_node();
 	struct bpf_sock *sender = skb->sk;
 	struct tcp_sock *full = NULL;
+	struct again again = {};
+	__u32 end, reach;
 	int length;
 
 	if (!h || !setup || !self)
@@ -195,19 +334,26 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		sender = bpf_sk_fullsock(sender);
 	if (sender)
 		full = bpf_skc_to_tcp_sock(sender);
-	if (h->tcp.flags & TCP_ACK && (!full || full->copied_seq + setup->client_shift != next_start(setup) ||
-				       full->snd_una + setup->server_shift != setup->answers.next))
+	again.start = next_start(setup);
+	again.ack = bpf_htonl(setup->answers.next);
+	if (is_sockets && (!full || full->copied_seq + setup->client_shift != again.start ||
+			 full->snd_una + setup->server_shift != setup->answers.next))
 		return TC_ACT_UNSPEC;
-	length = become_request(skb, h, setup);
+	/* All that lies there, and no FIN; or what the client has sent. */
+	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.start : UNREAD_REACH;
+	reach = reach_of_copies(h, again.start, end);
+	if (is_sockets && reach < end)
+		return TC_ACT_UNSPEC;
+	length = lay_out(skb, h, &again, sizeof(struct ethhdr));
 	if (length <= 0)
 		return length ? TC_ACT_UNSPEC : drop(DROP_REWRITE);
-	setup->start = next_start(setup);
+	setup->start = again.start;
 	setup->state = SETUP_VACANT;
 	setup->answers.unread++;
 	count_event(EVENT_UNREAD);
 	outer.meta = setup->meta;
 	fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
-	if (!turn_frame(skb) || !encapsulate(skb, &outer))
+	if (!enclose(skb, &outer))
 		return drop(DROP_REWRITE);
-	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+	return send_behind(skb, h, setup, &again, reach);
 }

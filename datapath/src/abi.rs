@@ -120,8 +120,12 @@ pod!(
         version: u32,
         maker: [u8; 4],
         told: u32,
-        splice: Splice,
+        idle_end: u32,
         refreshed_ns: u64,
+        idle_epoch: u32,
+        idle_requests: u32,
+        splice: Splice,
+        spare: u32,
     }
 );
 pod!(
@@ -344,6 +348,7 @@ pod!(
         client_shift: u32,
         server_shift: u32,
         clock_shift: u32,
+        reach: u32,
     }
 );
 pod!(

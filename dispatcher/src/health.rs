@@ -84,6 +84,11 @@ impl State {
     }
 }
 
+/// How late an answer may be: timers are late, networks jitter.
+pub fn grace(interval: Duration) -> Duration {
+    interval * 3 / 10 + Duration::from_millis(5)
+}
+
 impl Health {
     pub fn new(loads: Arc<Loads>, interval: Duration) -> Self {
         Self {
@@ -152,7 +157,9 @@ impl Health {
         });
         let refused = &mut refusals[at];
         let (until, pause) = match why {
-            Refusal::NoListener => (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE),
+            Refusal::NoListener | Refusal::Behind => {
+                (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE)
+            }
             Refusal::AcceptQueueFull => (&mut refused.busy_until_ms, QUEUE_FULL_PAUSE),
         };
         *until = now + pause.as_millis() as u64;
@@ -250,8 +257,7 @@ impl Beats {
     fn are_missed(&self, heard_ms: u64, now_ms: u64) -> bool {
         let asked = |beat: usize| self.asked_ms[beat].load(Ordering::Relaxed);
         let interval = self.interval_ms.load(Ordering::Relaxed);
-        // Timers are late, networks jitter.
-        let grace = interval * 3 / 10 + 5;
+        let grace = grace(Duration::from_millis(interval)).as_millis() as u64;
         let first = (interval * MISSED as u64 + grace).max(FIRST_MS);
         let third_is_late = || now_ms.saturating_sub(asked(0)) > grace;
         (heard_ms != 0 || now_ms - self.started_ms > first)

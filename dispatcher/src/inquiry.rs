@@ -1,12 +1,13 @@
-//! Asks after connections that have been idle for a minute, two, four, ...: is the
-//! server's socket still there? What a server ends goes past us, and a client that
-//! has been reset says no more; without asking, such a connection would count as its
-//! backend's until `limits.idle_timeout`.
+//! Asks after connections whose clients have said nothing for half a second, one, two,
+//! four, ...: is the server's socket still there? What a server ends goes past us, and a
+//! client that has been reset says no more; without asking, such a connection would count as
+//! its backend's until `limits.idle_timeout`, and no drain of that would end.
 //!
 //! A PROBE asks at a sequence number half the space away from the client's. The
 //! answer has that very number only where the socket has come and gone (clause 7.11
 //! of docs/protocol/encapsulation.md); a socket that is there expects another one,
-//! and notices nothing.
+//! and notices nothing. A backend that owes nothing to as many requests as the question
+//! says tells so: then it can die, and its client need not know (docs/protocol/handoff.md 9).
 
 use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
@@ -24,7 +25,7 @@ use trapeze_datapath::udp::{Outbox, UdpSocket};
 use crate::v4;
 
 /// Idle for this long, a connection is asked after for the first time.
-const FIRST: Duration = Duration::from_secs(60);
+const FIRST: Duration = Duration::from_millis(500);
 
 /// A socket to backends, and what is to be asked.
 pub struct Inquiry {
@@ -57,8 +58,12 @@ impl Inquiry {
         let (Ok(meta), Some(binding)) = (Meta::decode(&flow.meta), binding) else {
             return Ok(());
         };
-        let kind = Kind::Probe;
-        let option = Meta { kind, ..meta }.seal(keys, &binding);
+        let option = Meta {
+            kind: Kind::Probe,
+            requests: flow.requests as u16,
+            ..meta
+        };
+        let option = option.seal(keys, &binding);
         let question = Segment::of_client(
             &key,
             Header {
@@ -122,8 +127,13 @@ mod tests {
                 .map(|at| at - 1000)
                 .collect()
         };
-        assert_eq!(asked(&flow, 1), [60, 120, 240, 480, 960]);
-        assert_eq!(asked(&flow, 7), [65, 121, 240, 485, 961]);
+        let powers = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+        assert_eq!(
+            asked(&flow, 1),
+            powers,
+            "and half a second is for shorter steps"
+        );
+        assert_eq!(asked(&flow, 7), [2, 9, 16, 37, 65, 128, 261, 513]);
         let closing = Flow {
             state: FlowState::ClientFin as u32,
             ..flow

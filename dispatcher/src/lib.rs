@@ -17,6 +17,7 @@ mod control;
 mod drain;
 mod explain;
 mod farewell;
+mod forsaken;
 mod handoff;
 mod health;
 mod inquiry;
@@ -66,6 +67,7 @@ use trapeze_datapath::signal::{Signal, Signals};
 use cluster::Cluster;
 use drain::Drains;
 use farewell::Farewell;
+use forsaken::Forsaken;
 use health::Health;
 use inquiry::Inquiry;
 use peers::Peers;
@@ -98,6 +100,7 @@ pub(crate) struct Shared {
     reports: Mutex<FinishedRequests>,
     health: Health,
     drains: Drains,
+    forsaken: Forsaken,
     registry: Mutex<Registry>,
     maps: Arc<DispatcherMaps>,
     host: Mutex<Option<Host>>,
@@ -151,6 +154,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         reports: Mutex::new(FinishedRequests::open(&node.pins())?),
         health: Health::new(loads, cluster.config.limits.heartbeat),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
+        forsaken: Forsaken::default(),
         registry: Mutex::new(registry),
         host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
         leaving: AtomicBool::new(false),

@@ -9,7 +9,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use trapeze_core::config::{Backend, Dispatcher, Transfer};
 use trapeze_core::wire::meta::{Keys, Kind};
@@ -20,7 +20,7 @@ use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
 use crate::cluster::Cluster;
-use crate::health::State;
+use crate::health::{self, State};
 use crate::peers::{NO_PROTOCOL, option};
 use crate::{Shared, v4};
 
@@ -72,6 +72,10 @@ impl Pulse {
             self.tell_the_data_path(&cluster, &mut silent)?;
             self.shared.renew_decisions()?;
             self.shared.hear_finished(&cluster)?;
+            // When an answer is too late: what the data path decides meanwhile goes astray.
+            std::thread::sleep(health::grace(interval) + Duration::from_millis(1));
+            self.tell_the_data_path(&cluster, &mut silent)?;
+            self.shared.renew_decisions()?;
             due = (due + interval).max(Instant::now());
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }

@@ -3,6 +3,7 @@
 
 mod assignment;
 mod change;
+mod idle;
 mod latest;
 mod marks;
 mod record;

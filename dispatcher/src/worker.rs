@@ -7,9 +7,11 @@
 //!  returned  requests that come back           way       packets to backends
 //!  relay     words for another dispatcher      takeover  heads that one was reading
 //!  splice    connections to servers without an agent
+//!  idle      owners that are gone, and owe nothing
 //! ```
 
 mod first;
+mod idle;
 mod later;
 mod relay;
 mod returned;
@@ -208,8 +210,11 @@ impl State {
                         self.go_on(now, &arrived.key);
                         self.act();
                     }
-                    if received == ClientSeq::new(arrived.header.seq) {
-                        self.on_lost(&arrived.key, packet.meta.epoch, received);
+                    let asked = (packet.meta.epoch, ClientSeq::new(arrived.header.seq));
+                    if received == asked.1 {
+                        self.on_lost(&arrived.key, asked.0, received);
+                    } else if let Some(sender) = sender.filter(|sender| sender.is_idle) {
+                        self.on_idle(&arrived.key, asked, received, sender.next);
                     }
                 }
             }
@@ -220,7 +225,7 @@ impl State {
                 drained,
                 clock,
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
-            Kind::Done => self.on_done(&packet.meta, packet.inner),
+            Kind::Done => self.on_done(now, &packet.meta, packet.inner),
             Kind::Vacated { end } => self.on_vacated(now, &packet.meta, packet.inner, end),
             Kind::Splice => self.on_server(now, packet.inner),
             Kind::EchoReply { feedback } => {
@@ -245,7 +250,13 @@ impl State {
         let source = IpAddr::V4(packet.destination());
         match self.slot_of(source) {
             Some(slot) => match self.shared.health.heard(slot, beat) {
-                true => self.shared.health.said(slot, feedback),
+                true => {
+                    self.shared.health.said(slot, feedback);
+                    for (to, datagram) in self.shared.forsaken.to_be_told(slot) {
+                        self.to_backends
+                            .push(to, |out| out.extend_from_slice(&datagram));
+                    }
+                }
                 false => self.count("old-echo-replies"),
             },
             None => self.count("strange-echo-replies"),

@@ -134,6 +134,16 @@ impl Cluster {
         self.command(host, command).output().expect("it starts")
     }
 
+    /// Runs the binary that cargo has built beside the test on a host.
+    pub fn trapeze(&self, host: &str, words: &[&str]) -> Output {
+        let test = std::env::current_exe().expect("a test is a file");
+        // target/PROFILE/deps/TEST
+        let path = test.ancestors().nth(2).expect("cargo's layout");
+        let path = path.join("trapeze");
+        let command = path.to_str().expect("a path in UTF-8");
+        self.output(host, &[&[command], words].concat())
+    }
+
     /// Starts a command on a host; its output is not read.
     pub fn start_command(&self, host: &str, command: &[&str]) -> Child {
         self.command(host, command).spawn().expect("it starts")

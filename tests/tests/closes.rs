@@ -6,7 +6,7 @@ use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
 use trapeze_lab::Process;
-use trapeze_tests::{Cluster, Connection, ONE_BACKEND, Response, same};
+use trapeze_tests::{Cluster, Connection, Content, ONE_BACKEND, Response, same, until};
 
 /// Patience of both sides: nothing here takes longer than a moment.
 const LONG: Duration = Duration::from_secs(8);
@@ -74,6 +74,78 @@ fn a_server_that_closes_before_pipelined_requests_is_heard() {
             expect(&client.response(), "one");
             expect_over(&mut client);
         });
+    }
+}
+
+/// Both backends in turn.
+const TWO: &str = "[[pool]]\nname = \"web\"\npolicy = \"round-robin\"\nbackends = [\"b1\", \"b2\"]\n\
+                   [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+
+/// A connection that comes within some seconds.
+fn accept(listener: &TcpListener) -> TcpStream {
+    listener.set_nonblocking(true).unwrap();
+    let stream = until("a connection", || listener.accept().ok()).0;
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream
+}
+
+/// A request of several packets, of which nobody has read a byte, comes to the server's next
+/// connection; where nobody listens any more, to another backend.
+#[test]
+fn an_unread_request_of_many_packets_is_served() {
+    let body = Content::new(9, 9000).bytes();
+    let put = [
+        b"PUT /upload/many HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n",
+        &body[..],
+    ]
+    .concat();
+    for listens_on in [true, false] {
+        let site = if listens_on { ONE_BACKEND } else { TWO };
+        let cluster = Cluster::configured(&format!("unread-{listens_on}"), 2, site, |_| {});
+        cluster.kill("b1", Some(Process::Server)).unwrap();
+        let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
+        std::thread::sleep(Duration::from_millis(1200));
+        let serve = || {
+            let mut stream = accept(&listener);
+            let _ = stream.read(&mut [0; 200]).unwrap();
+            stream.write_all(answer("one").as_bytes()).unwrap();
+            // The listener goes first, as that of a server that stops.
+            let listener = listens_on.then_some(listener);
+            std::thread::sleep(Duration::from_millis(500));
+            drop(stream);
+            if let Some(listener) = listener {
+                let mut next = accept(&listener);
+                let mut got = vec![0; put.len()];
+                next.read_exact(&mut got).unwrap();
+                same(&got, &put);
+                next.write_all(answer("two").as_bytes()).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(serve);
+            cluster.on("c1", || {
+                // The PUT's turn shall be b1's again.
+                let mut client = (0..2)
+                    .map(|_| Connection::open())
+                    .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
+                    .expect("one of two goes to b1");
+                if !listens_on {
+                    Connection::open().ask("/1k");
+                }
+                client.send(&put);
+                let response = client.response();
+                match listens_on {
+                    true => expect(&response, "two"),
+                    false => assert_eq!(response.status, 201, "{}", response.head),
+                }
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("unread"), 1);
+        if !listens_on {
+            let stored = std::fs::read(cluster.uploads("b2").join("many")).unwrap();
+            same(&stored, &body);
+        }
     }
 }
 

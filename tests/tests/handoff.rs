@@ -129,6 +129,48 @@ fn pipelined_requests_are_cut_apart() {
     });
 }
 
+/// A client that uploads while it downloads takes no segment that acknowledges less than it
+/// has heard by a window (RFC 5961 §5.2), and the older owner has heard nothing since.
+#[test]
+fn an_upload_may_overtake_the_answer_before_it() {
+    let cluster = Cluster::up("overtake");
+    let one = cluster.document("1m");
+    let slow = LinkSettings {
+        rate: Some(40_000_000),
+        ..LinkSettings::default()
+    };
+    cluster.link("c1", &slow).unwrap();
+    let body = Content::new(5, 400_000).bytes();
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for number in 0..4 {
+                let (one, body) = (&one, &body);
+                scope.spawn(move || {
+                    let mut client = Connection::open();
+                    for round in 0..3 {
+                        client.send(get("/1m"));
+                        client.send(format!(
+                            "PUT /upload/overtaking-{number}-{round} HTTP/1.1\r\nHost: a\r\n\
+                             Content-Length: 400000\r\n\r\n"
+                        ));
+                        client.send(body);
+                        same(&client.response().body, one);
+                        assert_eq!(client.response().status, 201);
+                    }
+                });
+            }
+        });
+    });
+    for number in 0..4 {
+        for round in 0..3 {
+            let name = format!("overtaking-{number}-{round}");
+            let found =
+                (BACKENDS.iter()).find_map(|b| std::fs::read(cluster.uploads(b).join(&name)).ok());
+            same(&found.expect("it is stored"), &body);
+        }
+    }
+}
+
 #[test]
 fn bodies_end_where_their_framing_says() {
     let cluster = Cluster::with("framing", |options| options.server = ServerKind::Python);
@@ -397,12 +439,7 @@ fn a_client_and_its_server_may_close_at_once() {
 fn a_drained_backend_has_no_connection_left() {
     let cluster = Cluster::up("drain");
     let documents = ["1k", "100k", "1m"].map(|name| (name, cluster.document(name)));
-    let trapeze = |words: &[&str]| {
-        let test = std::env::current_exe().unwrap();
-        // target/PROFILE/deps/TEST
-        let path = test.ancestors().nth(2).unwrap().join("trapeze");
-        cluster.output("d1", &[&[path.to_str().unwrap()], words].concat())
-    };
+    let trapeze = |words: &[&str]| cluster.trapeze("d1", words);
     let stop = std::sync::atomic::AtomicBool::new(false);
     cluster.on("c1", || {
         std::thread::scope(|scope| {

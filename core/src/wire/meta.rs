@@ -67,6 +67,9 @@ pub struct Sender {
     pub next: ServerSeq,
     /// Its timestamp clock (RFC 7323); 0 without.
     pub clock: u32,
+    /// It has answered as many requests as the question said, no other has come, and the
+    /// client has all up to `next`.
+    pub is_idle: bool,
 }
 
 /// The kinds of encapsulated packets.
@@ -150,11 +153,15 @@ pub enum Kind {
     Gc {
         /// Where the sender's range starts.
         end: ServerSeq,
+        /// Up to where the client's bytes have come to the owners after you.
+        reach: ClientSeq,
     },
     /// Older owner to the one after it: the client has had all of mine.
     Retired {
         /// As in the GC that it answers.
         end: ServerSeq,
+        /// The same.
+        reach: ClientSeq,
     },
     /// Spray to dispatcher: a client's packet, as it came (docs/protocol/spray.md).
     Sprayed,
@@ -194,6 +201,9 @@ pub enum Refusal {
     NoListener,
     /// The server accepts too slowly.
     AcceptQueueFull,
+    /// It is a later packet of a request whose first one has been given back: it goes where
+    /// that goes.
+    Behind,
 }
 
 /// An option that this version does not understand.
@@ -247,6 +257,9 @@ impl Meta {
         raw[18..20].copy_from_slice(&self.requests.to_be_bytes());
         match self.kind {
             Kind::Released { clock, .. } => raw[12..16].copy_from_slice(&clock.to_be_bytes()),
+            Kind::Gc { reach, .. } | Kind::Retired { reach, .. } => {
+                raw[12..16].copy_from_slice(&reach.raw().to_be_bytes());
+            }
             Kind::ProbeAnswer {
                 sender: Some(sender),
                 ..
@@ -273,8 +286,12 @@ impl Meta {
                 ..
             }
         );
-        // A clock stands where others have the handshake.
-        let has_handshake = !says_where && !matches!(kind, Kind::Released { .. });
+        // Another word stands where others have the handshake.
+        let has_handshake = !says_where
+            && !matches!(
+                kind,
+                Kind::Released { .. } | Kind::Gc { .. } | Kind::Retired { .. }
+            );
         Ok(Self {
             kind,
             epoch: u32_at(raw, 4),
@@ -303,9 +320,13 @@ impl Kind {
             Self::ForwardAfter { predecessor } => (1, 0, predecessor.to_bits()),
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
-            Self::ProbeAnswer { received, sender } => (4, sender.is_some().into(), received.raw()),
+            Self::ProbeAnswer { received, sender } => {
+                let how = sender.map_or(0, |sender| 1 + u8::from(sender.is_idle));
+                (4, how, received.raw())
+            }
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
+            Self::Refused(Refusal::Behind) => (5, 3, 0),
             Self::Icmp => (6, 0, 0),
             Self::Echo => (7, 0, 0),
             Self::EchoReply { feedback: None } => (8, 0, 0),
@@ -322,8 +343,8 @@ impl Kind {
             Self::Released { end, drained, .. } => (13, if drained { 1 } else { 2 }, end.raw()),
             Self::Done => (14, 0, 0),
             Self::Vacated { end } => (15, 0, end.raw()),
-            Self::Gc { end } => (16, 0, end.raw()),
-            Self::Retired { end } => (17, 0, end.raw()),
+            Self::Gc { end, .. } => (16, 0, end.raw()),
+            Self::Retired { end, .. } => (17, 0, end.raw()),
             Self::Next { server_isn } => (18, 0, server_isn.raw()),
             Self::Sprayed => (19, 0, 0),
             Self::Beat(presence) => (20, presence.role(), presence.word()),
@@ -349,9 +370,10 @@ impl Kind {
                 received: ClientSeq::new(value),
                 sender: match raw[3] {
                     0 => None,
-                    1 => Some(Sender {
+                    how @ (1 | 2) => Some(Sender {
                         next: ServerSeq::new(u32_at(raw, 16)),
                         clock: u32_at(raw, 12),
+                        is_idle: how == 2,
                     }),
                     other => return Err(MetaError::Reason(other)),
                 },
@@ -359,6 +381,7 @@ impl Kind {
             5 => Self::Refused(match raw[3] {
                 1 => Refusal::NoListener,
                 2 => Refusal::AcceptQueueFull,
+                3 => Refusal::Behind,
                 other => return Err(MetaError::Reason(other)),
             }),
             6 => Self::Icmp,
@@ -399,9 +422,11 @@ impl Kind {
             },
             16 => Self::Gc {
                 end: ServerSeq::new(value),
+                reach: ClientSeq::new(u32_at(raw, 12)),
             },
             17 => Self::Retired {
                 end: ServerSeq::new(value),
+                reach: ClientSeq::new(u32_at(raw, 12)),
             },
             18 => Self::Next {
                 server_isn: ServerSeq::new(value),

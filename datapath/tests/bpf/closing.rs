@@ -389,6 +389,98 @@ fn an_unread_request_goes_back_where_no_server_listens() {
     }
 }
 
+/// A request of several packets, of which the server has read none.
+#[test]
+fn all_packets_of_an_unread_request_come_again() {
+    let Owner {
+        agent,
+        server,
+        mut stream,
+    } = asked_again();
+    let parts = [second().payload, vec![b'b'; 1400], b"the end".to_vec()];
+    let whole = parts.concat();
+    send_parts(&agent, &parts);
+    let again = [
+        "received",
+        "received",
+        "received",
+        "rebuilt",
+        "confirmed",
+        "unread",
+    ];
+    for _ in 0..2 {
+        agent.expect_count("it closes", || drop(stream), &again);
+        stream = accept(&server);
+    }
+    let mut got = vec![0; whole.len()];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(got, whole);
+    assert_eq!(agent.setup(&request()).unwrap().answers.unread, 2);
+}
+
+/// What is behind its first packet goes where that goes.
+#[test]
+fn all_packets_of_an_unread_request_go_back_where_no_server_listens() {
+    let Owner {
+        agent,
+        server,
+        stream,
+    } = asked_again();
+    let parts = [second().payload, vec![b'b'; 1400], b"the end".to_vec()];
+    send_parts(&agent, &parts);
+    stop(server);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let counted = ["no-listener", "refused", "refused", "refused", "unread"];
+    agent.expect_count("it closes", || drop(stream), &counted);
+    let (client, dispatcher) = heard(&sniffer);
+    assert!(client.is_empty(), "{client:?}");
+    let mut came = Vec::new();
+    for told in &dispatcher {
+        let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
+        let inner = core_ipv4::Packet::parse(told.inner).unwrap();
+        let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
+        came.push((told.meta.kind, header.seq, header.ack, payload.to_vec()));
+    }
+    came.dedup(); // the loopback device shows each twice
+    let mut seq = SECOND;
+    let mut expected = Vec::new();
+    for (place, part) in parts.into_iter().enumerate() {
+        let why = match place {
+            0 => Refusal::NoListener,
+            _ => Refusal::Behind,
+        };
+        let next = seq + part.len() as u32;
+        expected.push((Kind::Refused(why), seq, end_of(ANSWER), part));
+        seq = next;
+    }
+    assert_eq!(came, expected);
+}
+
+/// A gap in the copies: nobody can send that again.
+#[test]
+fn a_request_that_is_not_all_kept_does_not_come_again() {
+    let Owner { agent, stream, .. } = asked_again();
+    // More packets than are sent again.
+    let mut parts = vec![second().payload];
+    parts.extend((0..16).map(|byte| vec![byte; 10]));
+    send_parts(&agent, &parts);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    agent.expect_count("it closes", || drop(stream), &[]);
+    let (client, _) = heard(&sniffer);
+    let reset = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::RST);
+    assert!(client.iter().any(reset), "{client:?}");
+}
+
+/// The packets behind the first, which has come.
+fn send_parts(agent: &Agent, parts: &[Vec<u8>]) {
+    let mut seq = SECOND + parts[0].len() as u32;
+    for part in &parts[1..] {
+        let packet = segment(ACK | PSH, seq, end_of(ANSWER), part).packet();
+        agent.receive("more of it", &sealed(&outliving(), &packet), &["received"]);
+        seq += part.len() as u32;
+    }
+}
+
 /// Whoever else's requests came since.
 #[test]
 fn every_flow_has_a_copy_of_its_request() {

@@ -5,9 +5,10 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use trapeze_core::seq::ServerSeq;
+use trapeze_core::flow::Handshake;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
@@ -78,12 +79,34 @@ pub fn gcs(sniffer: &PacketSocket) -> Vec<(Meta, Vec<u8>)> {
     told
 }
 
+/// What the newer owner makes of it; its socket has had the request.
 fn gc() -> Meta {
-    let end = ServerSeq::new(RANGE);
+    gc_with(RANGE, SECOND + REQUEST.len() as u32)
+}
+
+fn gc_with(end: u32, reach: u32) -> Meta {
+    let kind = Kind::Gc {
+        end: ServerSeq::new(end),
+        reach: ClientSeq::new(reach),
+    };
+    without_handshake(followed(kind, MOVE, SECOND))
+}
+
+/// Another word stands there.
+fn without_handshake(meta: Meta) -> Meta {
     Meta {
-        handshake: HANDSHAKE,
-        ..followed(Kind::Gc { end }, MOVE, SECOND)
+        handshake: Handshake::default(),
+        care: Care::default(),
+        ..meta
     }
+}
+
+fn retired_with(end: u32, reach: u32, epoch: u32) -> Meta {
+    let kind = Kind::Retired {
+        end: ServerSeq::new(end),
+        reach: ClientSeq::new(reach),
+    };
+    without_handshake(followed(kind, epoch, SECOND))
 }
 
 #[test]
@@ -319,9 +342,7 @@ fn who_has_retired_is_not_told_any_more() {
     let says = segment(ACK, SECOND + 9, FIRST, b"");
     let frame = sealed(&after(), &says.packet());
     let retired = |end: u32, epoch: u32| {
-        let end = ServerSeq::new(end);
-        let kind = Kind::Retired { end };
-        let mut frame = sealed(&followed(kind, epoch, SECOND), &says.packet());
+        let mut frame = sealed(&retired_with(end, SECOND, epoch), &says.packet());
         // Its sender is that owner.
         frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&BEFORE.octets());
         frame
@@ -329,10 +350,7 @@ fn who_has_retired_is_not_told_any_more() {
     let stale = Outcome::drop("stale-epoch");
     owner.expect("another range's", &retired(RANGE + 1, MOVE), &stale);
     owner.expect("another epoch's", &retired(RANGE, MOVE - 1), &stale);
-    let kind = Kind::Retired {
-        end: ServerSeq::new(RANGE),
-    };
-    let from_elsewhere = sealed(&followed(kind, MOVE, SECOND), &says.packet());
+    let from_elsewhere = sealed(&retired_with(RANGE, SECOND, MOVE), &says.packet());
     owner.expect("another's", &from_elsewhere, &stale);
     assert_eq!(owner.agent.setup(&says).unwrap().before, BEFORE.octets());
     owner.expect(
@@ -372,8 +390,7 @@ pub fn heard(ack: u32) -> Tcp {
 }
 
 pub fn gc_of(end: u32) -> Meta {
-    let end = ServerSeq::new(end);
-    followed(Kind::Gc { end }, MOVE, SECOND)
+    gc_with(end, SECOND)
 }
 
 /// Gives the flow up with bytes on the way.
@@ -453,10 +470,7 @@ fn an_older_owner_hears_what_concerns_its_range() {
     owner.expect_alive();
 
     let all = heard(end);
-    let kind = Kind::Retired {
-        end: ServerSeq::new(end),
-    };
-    let retired = reply(&followed(kind, MOVE, SECOND), &all);
+    let retired = reply(&retired_with(end, SECOND, MOVE), &all);
     let over = Outcome::new(Verdict::SendBack, retired.clone(), &["retired"]);
     owner.expect("all", &frame(&all), &over);
     owner.expect_reset();
@@ -522,6 +536,34 @@ fn from_an_older_owner_leaves_what_lies_in_its_range() {
     }
 }
 
+/// What its socket acknowledges the client has long forgotten (RFC 5961 §5.2); the owners
+/// after it know better.
+#[test]
+fn an_older_owner_acknowledges_what_has_come_to_those_after_it() {
+    let owner = older();
+    let end = end_of(ANSWER);
+    let answer = |ack: u32| Tcp {
+        source: VIP,
+        dest: CLIENT,
+        ..segment(ACK | PSH, FIRST, ack, ANSWER)
+    };
+    // What comes late says less; nobody can say less than its socket.
+    for (reach, acknowledged) in [
+        (SECOND + 100_000, SECOND + 100_000),
+        (SECOND + 90_000, SECOND + 100_000),
+        (SECOND - 1, SECOND + 100_000),
+        (SECOND + 100_001, SECOND + 100_001),
+    ] {
+        owner.run(&sealed(&gc_with(end, reach), &heard(FIRST).packet()));
+        let got = owner
+            .agent
+            .run(&owner.agent.egress, &answer(SECOND).frame());
+        let goes = answer(acknowledged).frame();
+        let expected = Outcome::new(Verdict::Next, goes, &[]);
+        assert_eq!(got.difference(&expected), None, "{reach}");
+    }
+}
+
 /// What starts the newer one's range may be lost with the dispatcher that has said so, and
 /// the client's own repetition will not do before it has all of the older one's.
 #[test]
@@ -533,11 +575,7 @@ fn who_has_not_begun_passes_on_what_it_hears() {
     let mut got = agent.run(&agent.ingress, &sealed(&after(), &says.packet()));
     got.counted.retain(|&counted| counted != "gc");
     assert_eq!(got.difference(&Outcome::drop("early")), None);
-    let end = ServerSeq::new(FIRST + 10);
-    let gc = Meta {
-        handshake: HANDSHAKE,
-        ..followed(Kind::Gc { end }, MOVE, SECOND)
-    };
+    let gc = gc_with(FIRST + 10, SECOND);
     assert_eq!(gcs(&sniffer), [(gc, says.packet())]);
 }
 
@@ -634,10 +672,13 @@ fn owners_form_a_chain() {
     assert_eq!(got.counted, ["given-up", "half-pipe"]);
 
     let sniffer = PacketSocket::open("lo").unwrap();
-    let gc_to_us = {
-        let end = ServerSeq::new(end);
-        followed(Kind::Gc { end }, MOVE + 1, seq)
+    let reach = seq + 44;
+    let gc_to_us = Meta {
+        epoch: MOVE + 1,
+        start: ClientSeq::new(seq),
+        ..gc_with(end, reach)
     };
+    let passed_on = || gc_with(RANGE, reach);
     let came = segment(ACK, seq + 50, FIRST + 9, b"");
     let goes = Tcp {
         ack: RANGE,
@@ -650,12 +691,12 @@ fn owners_form_a_chain() {
         &sealed(&gc_to_us, &came.packet()),
         &up(&goes),
     );
-    assert_eq!(gcs(&sniffer), [(gc(), came.packet())]);
+    assert_eq!(gcs(&sniffer), [(passed_on(), came.packet())]);
     let came = segment(ACK, seq + 50, end + 9, b"");
     let got = owner.run(&sealed(&gc_to_us, &came.packet()));
     assert_eq!(got.verdict, Verdict::SendBack);
     assert!(got.counted.contains(&"retired"));
-    assert_eq!(gcs(&sniffer), [(gc(), came.packet())]);
+    assert_eq!(gcs(&sniffer), [(passed_on(), came.packet())]);
     owner.expect_reset();
 }
 

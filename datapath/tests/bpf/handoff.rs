@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::flow::Handshake;
 use trapeze_core::seq::ServerSeq;
+use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Held, Kind, Meta};
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
@@ -544,4 +545,41 @@ fn a_release_believes_the_socket_too() {
     owner.expect("not heard", &frame, &unacknowledged);
     owner.acknowledge(end_of(ANSWER));
     assert_eq!(owner.run(&frame).counted, ["given-up"]);
+}
+
+/// What a dispatcher needs to know of an idle flow before its owner dies (handoff.md 9.1).
+#[test]
+fn a_probe_is_told_that_nothing_is_owed() {
+    let mut owner = Owner::new();
+    let is_idle = |owner: &Owner, requests: u16| {
+        let ask = Meta {
+            requests,
+            ..followed(Kind::Probe, EPOCH, START)
+        };
+        let packet = segment(ACK, SECOND ^ 1 << 31, FIRST, b"").packet();
+        let got = owner.run(&sealed(&ask, &packet)).packet.unwrap();
+        let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
+        let Kind::ProbeAnswer {
+            received,
+            sender: Some(sender),
+        } = told.meta.kind
+        else {
+            panic!("{:?}", told.meta);
+        };
+        sender
+            .is_idle
+            .then_some((received.raw(), sender.next.raw()))
+    };
+    assert_eq!(is_idle(&owner, 1), None, "it has not answered");
+    owner.answer(ANSWER);
+    let end = end_of(ANSWER);
+    assert_eq!(is_idle(&owner, 1), None, "the client has not heard it");
+    owner.acknowledge(end);
+    assert_eq!(is_idle(&owner, 1), Some((SECOND, end)));
+    assert_eq!(is_idle(&owner, 2), None, "another one is on its way");
+    let next = segment(ACK | PSH, SECOND, end, REQUEST).packet();
+    let frame = sealed(&followed(Kind::Forward, EPOCH, START), &next);
+    owner.agent.receive("the next", &frame, &["received"]);
+    assert_eq!(is_idle(&owner, 1), None, "it has come");
+    assert_eq!(is_idle(&owner, 2), None);
 }

@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use trapeze_core::seq::ServerSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::Kind;
 use trapeze_datapath::abi::FlowState;
 use trapeze_datapath::map::Update;
@@ -119,14 +119,14 @@ fn an_agent_withstands_noise() {
     let mut random = SmallRng::seed_from_u64(4);
     agent.put_setup(&request(), EPOCH, request().seq, CONFIRMED);
     let error = icmp(NODE, *VIP.ip(), 3, 4, &request().packet()[..28]);
-    let end = ServerSeq::new(6);
+    let (end, reach) = (ServerSeq::new(6), ClientSeq::new(7));
     let kinds = [
         (Kind::Forward, EPOCH),
         (Kind::Probe, EPOCH),
         (Kind::Handoff { next: NODE }, EPOCH + 1),
         (Kind::Release { half_pipe: true }, EPOCH + 1),
-        (Kind::Gc { end }, EPOCH),
-        (Kind::Retired { end }, EPOCH),
+        (Kind::Gc { end, reach }, EPOCH),
+        (Kind::Retired { end, reach }, EPOCH),
     ];
     let mut seeds: Vec<Vec<u8>> = kinds
         .into_iter()

@@ -387,6 +387,7 @@ fn a_connection_that_was_taken_up_can_become_an_older_owner() {
         ..with_clock(meta(
             Kind::Gc {
                 end: ServerSeq::new(end),
+                reach: ClientSeq::new(0),
             },
             0,
             0,

@@ -263,6 +263,7 @@ fn what_is_said_of_a_seat_names_the_flow() {
     let sender = Sender {
         next: ServerSeq::new(THERE),
         clock: 0,
+        is_idle: false,
     };
     let received = ClientSeq::new(next);
     let answer = Kind::ProbeAnswer {
@@ -457,7 +458,8 @@ fn seats_are_few() {
     // One that ends makes room.
     let last = owner.agent.setup(&on(ports[3], &third())).unwrap();
     let end = ServerSeq::new(last.end);
-    let gc = followed(Kind::Gc { end }, last.epoch, last.start);
+    let reach = ClientSeq::new(last.start);
+    let gc = followed(Kind::Gc { end, reach }, last.epoch, last.start);
     let over = segment(ACK, last.start + 9, last.end, b"");
     let got = owner.run(&sealed(&gc, &over.packet()));
     assert!(got.counted.contains(&"retired"), "{:?}", got.counted);

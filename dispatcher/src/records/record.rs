@@ -46,6 +46,10 @@ pub struct Record {
     pub maker: Ipv4Addr,
     /// How it is spliced, where its backend has no agent.
     pub splice: Option<Splice>,
+    /// Its owner has answered all that it has been given, and the client had all up to here.
+    pub idle_end: Option<ServerSeq>,
+    /// So had the owner before, when the flow began to move on.
+    pub was_idle: bool,
 }
 
 impl Record {
@@ -80,6 +84,21 @@ impl Record {
         }
     }
 
+    /// Where the server's numbers are, if its owner owes nothing as far as its own word and
+    /// the client's go: the next request can begin there at any backend.
+    pub fn is_idle_at(&self) -> Option<ServerSeq> {
+        let at_rest = self.has_backend()
+            && self.expected == Expected::Head
+            && !self.is_tunnel()
+            && !self.is_moving();
+        self.idle_end.filter(|&end| at_rest && end == self.heard)
+    }
+
+    /// Does the client's connection outlive a server that closes without owing anything?
+    pub fn outlives(&self) -> bool {
+        Meta::decode(&self.option).is_ok_and(|meta| meta.care.outlive)
+    }
+
     /// Has its owner been asked to give it up?
     pub fn is_releasing(&self) -> bool {
         self.marks & MARK_RELEASING != 0
@@ -91,6 +110,11 @@ impl Record {
     }
 
     pub(super) fn read(flow: &Flow) -> Option<Self> {
+        let epoch_of =
+            |option: &meta::Raw| u32::from_be_bytes([option[4], option[5], option[6], option[7]]);
+        let idle = |epoch: u32, requests: u32| {
+            flow.idle_requests != 0 && (flow.idle_epoch, flow.idle_requests) == (epoch, requests)
+        };
         Some(Self {
             isns: Isns {
                 client: ClientSeq::new(flow.client_isn),
@@ -98,7 +122,7 @@ impl Record {
             },
             slot: flow.backend,
             pool: flow.pool as usize,
-            epoch: u32::from_be_bytes([flow.meta[4], flow.meta[5], flow.meta[6], flow.meta[7]]),
+            epoch: epoch_of(&flow.meta),
             state: FlowState::from_raw(flow.state)?,
             option: flow.meta,
             request: request_of(flow.object, flow.kind, flow.class, flow.charge_us),
@@ -114,6 +138,11 @@ impl Record {
             requests_before: flow.requests_before,
             maker: flow.maker.into(),
             splice: flow.splice.terms(),
+            idle_end: idle(epoch_of(&flow.meta), flow.requests)
+                .then_some(ServerSeq::new(flow.idle_end)),
+            was_idle: flow.before[0] != 0
+                && idle(epoch_of(&flow.before), flow.requests_before)
+                && flow.idle_end == flow.server_isn.wrapping_add(1),
         })
     }
 }

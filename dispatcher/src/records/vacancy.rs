@@ -96,7 +96,7 @@ impl Records {
     }
 
     /// No backend has the flow, if `ready` says so, which makes it ready for that.
-    fn vacate_if(
+    pub(super) fn vacate_if(
         &self,
         key: &FlowKey,
         end: ServerSeq,

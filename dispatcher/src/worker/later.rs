@@ -237,7 +237,7 @@ impl State {
         if self.shared.records.releasing(key).is_err() {
             self.count("record-failures");
         }
-        self.ask(key);
+        self.ask(now, key);
     }
 
     /// It stays with its owner, which does not know of a HEAD in its midst: then nobody
@@ -249,7 +249,7 @@ impl State {
     }
 
     /// Asks the owner to give the flow up.
-    fn ask(&mut self, key: &FlowKey) {
+    fn ask(&mut self, now: Duration, key: &FlowKey) {
         let Some(waiting) = self.waiting.get(key).copied() else {
             return;
         };
@@ -262,6 +262,9 @@ impl State {
         if self.is_elsewhere(&record, waiting.epoch) {
             self.waiting.end(key);
             return self.intake.forget(key);
+        }
+        if self.take_from_silent(now, key, &record, &waiting) {
+            return;
         }
         // Nobody can be its own older owner, and who has no agent none after another.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
@@ -327,7 +330,7 @@ impl State {
     pub(super) fn on_waiting_due(&mut self, now: Duration) {
         for due in self.waiting.due(now) {
             match due {
-                Due::Ask(key) => self.ask(&key),
+                Due::Ask(key) => self.ask(now, &key),
                 Due::GiveUp(key) => self.give_up(now, &key),
             }
         }
@@ -567,13 +570,13 @@ impl State {
     }
 
     /// What has kept an owner from giving its flow up has changed.
-    pub(super) fn on_done(&mut self, meta: &Meta, inner: &[u8]) {
+    pub(super) fn on_done(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
         let waits = self.waiting.get(&arrived.key);
         if waits.is_some_and(|waiting| waiting.epoch == meta.epoch.wrapping_add(1)) {
-            self.ask(&arrived.key);
+            self.ask(now, &arrived.key);
         }
     }
 
@@ -638,7 +641,7 @@ impl State {
         self.act();
     }
 
-    fn on_vacant(&mut self, vacated: &Vacated) {
+    pub(super) fn on_vacant(&mut self, vacated: &Vacated) {
         self.count("vacated");
         self.tell(vacated.finished);
     }

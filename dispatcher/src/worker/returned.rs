@@ -15,7 +15,7 @@ use super::State;
 use super::first::Before;
 use crate::cluster::Decision;
 use crate::farewell;
-use crate::health;
+use crate::records::Record;
 
 impl State {
     /// A backend could not set the connection up: another one may, and if there
@@ -27,6 +27,9 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
             return;
         };
+        if why == Refusal::Behind {
+            return self.on_behind(now, meta, &record, inner);
+        }
         if record.isns.client != arrived.isns.client
             || !record.has_backend()
             || record.epoch != meta.epoch
@@ -75,6 +78,21 @@ impl State {
         self.act();
     }
 
+    /// A later packet of a request that has been given back just before: it is as if the
+    /// client sent it now, which it does not, for it has been told that it has arrived.
+    fn on_behind(&mut self, now: Duration, meta: &Meta, record: &Record, inner: &[u8]) {
+        self.count("refusals-behind");
+        let request = Meta {
+            kind: Kind::Request {
+                server_isn: record.isns.server,
+            },
+            epoch: record.epoch,
+            start: record.isns.client + 1,
+            ..*meta
+        };
+        self.on_request(now, &request, inner);
+    }
+
     /// A later request came to a backend whose server had closed, and that could not
     /// set it up as the first one of a new connection (docs/protocol/handoff.md 7.3):
     /// it is placed as that.
@@ -114,7 +132,10 @@ impl State {
         let Some(record) = self.assigned(&arrived) else {
             return;
         };
-        if self.shared.health.state(record.slot) != health::State::Silent {
+        if !self.is_silent(record.slot) {
+            if record.is_moving() && self.is_silent(record.previous) {
+                return self.pass_over_silent(&record, &arrived, inner);
+            }
             // It is back, or the request has moved already.
             return self.forward(&record, &arrived, inner);
         }
@@ -148,8 +169,14 @@ impl State {
     }
 
     /// An idle connection's socket has come and gone, perhaps with a reset that the
-    /// client has not heard. `asked_at`: where its backend was asked.
+    /// client has not heard; if nothing was owed, its client keeps it. `asked_at`: where its
+    /// backend was asked.
     pub(super) fn on_lost(&mut self, key: &FlowKey, epoch: u32, asked_at: ClientSeq) {
+        match self.shared.records.vacate_idle(key, epoch, asked_at) {
+            Ok(Some(vacated)) => return self.on_vacant(&vacated),
+            Ok(None) => {}
+            Err(_) => return self.count("record-failures"),
+        }
         match self.shared.records.lost(key, epoch, asked_at.raw()) {
             Ok(Some(flow)) => {
                 self.count("lost-by-backend");

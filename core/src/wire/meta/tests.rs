@@ -81,6 +81,7 @@ fn every_kind_is_read_as_written() {
         },
         Kind::Refused(Refusal::NoListener),
         Kind::Refused(Refusal::AcceptQueueFull),
+        Kind::Refused(Refusal::Behind),
         Kind::Icmp,
         Kind::Echo,
         Kind::EchoReply { feedback: None },
@@ -123,12 +124,6 @@ fn every_kind_is_read_as_written() {
         Kind::Vacated {
             end: ServerSeq::new(9),
         },
-        Kind::Gc {
-            end: ServerSeq::new(10),
-        },
-        Kind::Retired {
-            end: ServerSeq::new(11),
-        },
     ];
     for kind in kinds {
         assert_eq!(Meta::decode(&meta(kind).encode(0)), Ok(meta(kind)));
@@ -136,24 +131,43 @@ fn every_kind_is_read_as_written() {
 }
 
 #[test]
+fn owners_tell_how_far_the_client_has_come_in_place_of_the_handshake() {
+    let (end, reach) = (ServerSeq::new(10), ClientSeq::new(0x8070_0001));
+    for kind in [Kind::Gc { end, reach }, Kind::Retired { end, reach }] {
+        let said = Meta {
+            handshake: Handshake::default(),
+            care: Care::default(),
+            ..meta(kind)
+        };
+        let raw = said.encode(0);
+        assert_eq!(raw[12..16], [0x80, 0x70, 0, 1]);
+        assert_eq!(Meta::decode(&raw), Ok(said));
+    }
+}
+
+#[test]
 fn a_probe_answer_tells_where_the_socket_stands() {
-    let said = Meta {
-        kind: Kind::ProbeAnswer {
-            received: ClientSeq::new(7),
-            sender: Some(Sender {
-                next: ServerSeq::new(u32::MAX - 1),
-                clock: 0x8000_0001,
-            }),
-        },
-        handshake: Handshake::default(),
-        server_port: 0,
-        requests: 0,
-        care: Care::default(),
-        ..meta(Kind::Probe)
-    };
-    let raw = said.encode(0);
-    assert_eq!(raw[12..20], [0x80, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe]);
-    assert_eq!(Meta::decode(&raw), Ok(said));
+    for is_idle in [false, true] {
+        let said = Meta {
+            kind: Kind::ProbeAnswer {
+                received: ClientSeq::new(7),
+                sender: Some(Sender {
+                    next: ServerSeq::new(u32::MAX - 1),
+                    clock: 0x8000_0001,
+                    is_idle,
+                }),
+            },
+            handshake: Handshake::default(),
+            server_port: 0,
+            requests: 0,
+            care: Care::default(),
+            ..meta(Kind::Probe)
+        };
+        let raw = said.encode(0);
+        assert_eq!(raw[3], if is_idle { 2 } else { 1 });
+        assert_eq!(raw[12..20], [0x80, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe]);
+        assert_eq!(Meta::decode(&raw), Ok(said));
+    }
 }
 
 #[test]
@@ -194,7 +208,7 @@ fn what_is_not_understood_is_refused() {
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
         (1, 25, MetaError::Kind(25)),
-        (3, 3, MetaError::Reason(3)),
+        (3, 4, MetaError::Reason(4)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
     ];
@@ -349,12 +363,14 @@ fn the_numbers_are_those_of_abi_h() {
         (
             Kind::Gc {
                 end: ServerSeq::new(0),
+                reach: ClientSeq::new(0),
             },
             "META_GC",
         ),
         (
             Kind::Retired {
                 end: ServerSeq::new(0),
+                reach: ClientSeq::new(0),
             },
             "META_RETIRED",
         ),
@@ -365,6 +381,7 @@ fn the_numbers_are_those_of_abi_h() {
     let refusals = [
         (Refusal::NoListener, "REFUSAL_NO_LISTENER"),
         (Refusal::AcceptQueueFull, "REFUSAL_ACCEPT_QUEUE_FULL"),
+        (Refusal::Behind, "REFUSAL_BEHIND"),
     ];
     for (refusal, name) in refusals {
         assert_eq!(
