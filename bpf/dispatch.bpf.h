@@ -41,17 +41,18 @@ static __always_inline int drop(enum drop_reason reason)
 	return VERDICT_DROP;
 }
 
-static __always_inline int forward(context_t *ctx, struct flow *flow, const struct segment *segment)
+/* Not static: the verifier walks it once, not for each way that leads here. */
+__noinline int forward(context_t *ctx, struct flow *flow, const struct segment *segment)
 {
 	struct workbench *bench = this_workbench();
 	struct way *way;
 	bool whole;
 	int verdict;
 
-	if (flow->splice.port) {
-		verdict = send_to_server(ctx, flow, segment);
-		goto sent;
-	}
+	if (!flow || !segment)
+		return VERDICT_DROP;
+	if (flow->splice.port)
+		return send_to_server(ctx, flow, segment);
 	if (!bench)
 		return VERDICT_DROP;
 	way = &bench->way;
@@ -333,12 +334,10 @@ int dispatch(context_t *ctx)
 		return VERDICT_NEXT;
 	/* Port 0 is nobody's: under it stands that the address is a VIP. */
 	service = tcp->dest ? find_service(ip->daddr, tcp->dest) : NULL;
-	if (!service && (!(service = find_service(ip->daddr, 0)) || !is_splice_address(service)))
-		return VERDICT_NEXT;
+	if (!service)
+		return dispatch_answer(ctx, is_ours);
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
-	if (is_splice_address(service))
-		return dispatch_answer(ctx, &segment, service, is_ours);
 	return dispatch_tcp(ctx, &segment, service, is_ours);
 }
 

@@ -168,8 +168,8 @@ static __always_inline void rewrite_ip(struct iphdr *ip, const struct rewriting 
 	ip->check = ~checksum_fold(sum);
 }
 
-/* 0, or the packet is as it was, or lost. */
-static __noinline int rewrite(context_t *ctx, __u32 header_length, const struct rewriting *how)
+/* 0, or the packet is as it was, or lost. Not static, nor are the two below: each is verified once. */
+__noinline int rewrite(context_t *ctx, __u32 header_length, const struct rewriting *how)
 {
 	const __u32 at = sizeof(struct ethhdr);
 	__u32 zero = 0, old[2], new[2];
@@ -243,7 +243,7 @@ static __always_inline struct splice read_splice(const struct flow *flow)
 }
 
 /* A client's packet, of a flow that is spliced. */
-static __noinline int send_to_server(context_t *ctx, const struct flow *flow, const struct segment *segment)
+__noinline int send_to_server(context_t *ctx, const struct flow *flow, const struct segment *segment)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct backend *backend;
@@ -275,12 +275,13 @@ static __noinline int send_to_server(context_t *ctx, const struct flow *flow, co
 		count_drop(DROP_REWRITE);
 		return VERDICT_DROP;
 	}
+	count_event(EVENT_FORWARDED);
 	count_event(EVENT_TO_SERVER);
 	return send_to_hop(ctx, backend->ifindex, backend->destination_mac);
 }
 
 /* There is no such connection any more: what its server still says is nobody's. */
-static __noinline int forget_splice(const struct flow *flow)
+__noinline int forget_splice(const struct flow *flow)
 {
 	struct backend *backend;
 	struct flow_key key;
@@ -385,29 +386,39 @@ static __always_inline void note_reset(const struct spliced *to)
 }
 
 /*
- * A packet to a splice address: `address` says whose. In `segment` the server is the
- * client.
+ * A TCP packet to no service: to a splice address, from a server, or the host's. In the
+ * segment the server is the client.
  */
-static __noinline int dispatch_answer(context_t *ctx, const struct segment *segment, const struct service *address,
-				      bool is_ours)
+__noinline int dispatch_answer(context_t *ctx, bool is_ours)
 {
+	struct {
+		struct iphdr ip;
+		struct tcp_header tcp;
+	} h;
+	struct service *address;
+	struct segment segment;
 	struct spliced *to;
 
-	if (!segment || !address)
+	if (context_load(ctx, sizeof(struct ethhdr), &h, sizeof(h)) || !(address = find_service(h.ip.daddr, 0)) ||
+	    !is_splice_address(address))
+		return VERDICT_NEXT;
+	if (!read_segment(ctx, &h.ip, &h.tcp, &segment)) {
+		count_drop(DROP_MALFORMED);
 		return VERDICT_DROP;
-	to = bpf_map_lookup_elem(&splices, &segment->key);
+	}
+	to = bpf_map_lookup_elem(&splices, &segment.key);
 	if (!to) {
 		if (!is_ours && address->id != NO_DISPATCHER)
-			return pass_to_keeper(ctx, segment, address->id);
+			return pass_to_keeper(ctx, &segment, address->id);
 		count_drop(DROP_NO_SPLICE);
 		return VERDICT_DROP;
 	}
 	/* A handshake again: it has not heard the end of it. */
-	if (to->state == SPLICED_CONNECTING || segment->flags & TCP_SYN)
-		return give_to_connector(ctx, to, segment);
-	if (segment->flags & TCP_ACK && (__s32)(segment->ack - to->server_ack) > 0)
-		to->server_ack = segment->ack;
-	if (segment->flags & TCP_RST)
+	if (to->state == SPLICED_CONNECTING || segment.flags & TCP_SYN)
+		return give_to_connector(ctx, to, &segment);
+	if (segment.flags & TCP_ACK && (__s32)(segment.ack - to->server_ack) > 0)
+		to->server_ack = segment.ack;
+	if (segment.flags & TCP_RST)
 		note_reset(to);
-	return send_to_client(ctx, to, segment);
+	return send_to_client(ctx, to, &segment);
 }

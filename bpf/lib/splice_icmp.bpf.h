@@ -18,7 +18,8 @@ struct quoting {
 };
 
 /* What it quoted came from `from`, by its own numbers: 0, or the packet is as it was. */
-static __noinline int requote(context_t *ctx, const struct rewriting *from)
+/* Not static, as rewrite(). */
+__noinline int requote(context_t *ctx, const struct rewriting *from)
 {
 	struct quoting before, after;
 	__s64 difference;
@@ -42,7 +43,7 @@ static __noinline int requote(context_t *ctx, const struct rewriting *from)
 }
 
 /* About a packet for the client: its server is to hear it. */
-static __noinline int send_icmp_to_server(context_t *ctx, const struct flow *flow)
+__noinline int send_icmp_to_server(context_t *ctx, const struct flow *flow)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct backend *backend;
@@ -76,7 +77,7 @@ static __noinline int send_icmp_to_server(context_t *ctx, const struct flow *flo
 }
 
 /* About a packet for a server, from a splice address: its client is to hear it. */
-static __noinline int send_icmp_to_client(context_t *ctx, const struct icmp_error *error)
+__noinline int send_icmp_to_client(context_t *ctx, const struct icmp_error *error)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 	struct spliced *to;
