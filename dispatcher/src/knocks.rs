@@ -67,6 +67,7 @@ fn is_done(shared: &Shared, one: &Asked, interval: Duration) -> bool {
         Heard::Nothing => return one.at.elapsed() >= interval * PATIENCE,
         Heard::Open => {
             health.heard(one.slot, one.number);
+            health.listens(one.slot, one.port);
         }
         Heard::Refused => {
             health.heard(one.slot, one.number);
