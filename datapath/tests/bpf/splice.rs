@@ -8,7 +8,7 @@ use trapeze_core::splice::Splice;
 use trapeze_core::wire::checksum::{TcpChecksum, verify_tcp};
 use trapeze_core::wire::{ipv4, tcp};
 use trapeze_datapath::abi::{
-    self, Flow, FlowState, Pod, SPLICED_CONNECTING, SPLICED_OPEN, Service, ServiceKey, Spliced,
+    self, Flow, FlowState, SPLICED_CONNECTING, SPLICED_OPEN, Service, ServiceKey, Spliced,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
