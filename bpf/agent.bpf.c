@@ -148,6 +148,8 @@ static __noinline int receive_probe(struct __sk_buff *skb, const struct segment 
 		return answer_probe(skb, h.outer, segment, own.rcv_nxt, how, own.snd_nxt, clock);
 	}
 	occupant = find_occupant(skb, segment);
+	if (!occupant.state && has_given_back(known, segment))
+		return ASKED_BACK;
 	if (occupant.state)
 		reached = occupant.rcv_nxt + (known->shifted ? known->client_shift : 0);
 	else if (known->state == SETUP_CONFIRMED)
@@ -179,7 +181,7 @@ static __noinline int receive_strange(struct __sk_buff *skb, const struct segmen
 	if (h.outer->meta.kind != META_FORWARD || !starts_request(segment, bpf_ntohl(h.outer->meta.start)))
 		return drop(DROP_EARLY);
 	count_drop(DROP_OLDER);
-	return refuse(skb, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
+	return refuse(skb, h.outer, segment, REFUSAL_NO_SEAT);
 }
 
 static __always_inline int receive_segment(struct __sk_buff *skb, struct headers *h)
@@ -229,8 +231,10 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		return receive_gc(skb, &segment, known);
 	if (meta.kind == META_RETIRED)
 		return receive_retired(known, &meta, h->outer->ip.saddr);
-	if (meta.kind == META_PROBE)
-		return receive_probe(skb, &segment, known);
+	if (meta.kind == META_PROBE) {
+		verdict = receive_probe(skb, &segment, known);
+		return verdict == ASKED_BACK ? return_again(skb, &segment, known) : verdict;
+	}
 	if (meta.kind == META_RELEASE)
 		return receive_release(skb, &segment, known);
 	/*

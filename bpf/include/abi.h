@@ -121,6 +121,7 @@ enum refusal {
 	REFUSAL_NO_LISTENER = 1,
 	REFUSAL_ACCEPT_QUEUE_FULL = 2,
 	REFUSAL_BEHIND = 3, /* where the packet before it goes, it goes too */
+	REFUSAL_NO_SEAT = 4, /* of this flow alone: its older answers, or another's, have its place */
 };
 
 #define TCP_OPTION_WINDOW_SCALE 1

@@ -62,6 +62,9 @@ struct icmp_header {
 #define TCP_STATE_LISTEN 10
 #define TCP_STATE_NEW_SYN_RECV 12
 
+/* include/net/sock.h, enum sock_flags: a FIN has come, and all before it */
+#define SOCK_HAS_FIN (1 << 1)
+
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 
 struct netns_ipv4 {
@@ -78,6 +81,7 @@ typedef struct {
 
 struct sock_common {
 	possible_net_t skc_net;
+	unsigned long skc_flags;
 	__u32 skc_tw_rcv_nxt; /* of TIME_WAIT sockets, since 6.18 or so */
 };
 

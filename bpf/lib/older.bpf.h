@@ -252,6 +252,23 @@ static __always_inline bool acknowledge_reach(struct __sk_buff *skb, const struc
 }
 
 /*
+ * 6.4: the question whether the client's window is open again (RFC 9293 3.8.6.1; Linux asks by a
+ * segment without payload, from before what the client has): nobody else can ask it, for what
+ * others would ask from lies in the client's window, and is not answered.
+ */
+static __always_inline bool asks_for_window(const struct __sk_buff *skb, const struct leaving *h)
+{
+	struct bpf_sock *sender = skb->sk;
+	struct tcp_sock *full = NULL;
+
+	if (sender)
+		sender = bpf_sk_fullsock(sender);
+	if (sender)
+		full = bpf_skc_to_tcp_sock(sender);
+	return full && !(h->tcp.flags & TCP_FIN) && bpf_ntohl(h->own_seq) + 1 == full->snd_una;
+}
+
+/*
  * 6.4: from an older owner only what lies in its range leaves, or the word that the
  * rest of it will never come.
  */
@@ -265,7 +282,7 @@ static __noinline int leave_older(struct __sk_buff *skb, const struct leaving *h
 	end = bpf_ntohl(h->tcp.seq) + payload;
 	if (h->tcp.flags & TCP_RST)
 		return TC_ACT_UNSPEC;
-	if (!payload || is_before(setup->end, end))
+	if (is_before(setup->end, end) || (!payload && !asks_for_window(skb, h)))
 		return drop(DROP_MOVED);
 	if (h->tcp.flags & TCP_FIN && !set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
 		return drop(DROP_REWRITE);

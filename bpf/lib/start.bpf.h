@@ -48,7 +48,7 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 	/* Its socket is needed still, and no seat is left. */
 	if (known && known->state == SETUP_OLDER) {
 		count_drop(DROP_OLDER);
-		return refuse(skb, h.outer, segment, REFUSAL_ACCEPT_QUEUE_FULL);
+		return refuse(skb, h.outer, segment, REFUSAL_NO_SEAT);
 	}
 	occupant = find_occupant(skb, segment);
 	if (same && known->state == SETUP_CONFIRMED) {

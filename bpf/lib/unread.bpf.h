@@ -14,10 +14,10 @@
 #define UNREAD_MAX 1580
 /* and what it has of a packet that is too long for it. */
 #define UNREAD_PART 1200
-/* No packet is kept that begins further behind its request's start, */
-#define UNREAD_REACH 16384
+/* No packet is kept that begins further behind its request's start: no socket takes more unread, */
+#define UNREAD_REACH 65536
 /* and nothing is sent again that takes more. */
-#define UNREAD_PACKETS 16
+#define UNREAD_PACKETS 64
 /* As many packets as may wait to be read at once; the least used makes room. */
 #define UNREADS 16384
 /* Servers that read nothing are not given a request for ever. */
@@ -137,7 +137,8 @@ static __always_inline bool copy_part(struct __sk_buff *skb, const struct segmen
 	return true;
 }
 
-static __noinline int keep_part(struct __sk_buff *skb, const struct segment *segment, const struct part *part)
+/* Not static, as send_reply(). */
+__noinline int keep_part(struct __sk_buff *skb, const struct segment *segment, const struct part *part)
 {
 	struct unread_key key = {};
 	struct unread *unread;
@@ -239,6 +240,8 @@ static __noinline __u32 reach_of_copies(const struct leaving *h, __u32 start, __
 struct again {
 	__u32 start;
 	__u32 behind; /* the start; the next packet's, when this one has been laid out */
+	__u32 reach; /* what they bring, in bytes */
+	bool fin; /* the client has said behind the last that it sends no more */
 	__be32 ack; /* of all that was said before */
 };
 
@@ -246,7 +249,8 @@ struct again {
  * What lies in the frame from `at` on becomes that packet, as the client sent it, but for what it
  * acknowledges. Its length, 0 when the frame is spoilt, or -1 when it is as before.
  */
-static __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct again *again, __u32 at)
+/* Not static, as send_reply(). */
+__noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct again *again, __u32 at)
 {
 	const __u32 tcp = sizeof(struct iphdr);
 	__u32 length, payload, seq;
@@ -268,6 +272,8 @@ static __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, st
 	if (unread->seq == seq && payload && length > tcp && length <= UNREAD_MAX) {
 		/* Of the pseudo header alone: a card, or nobody, completes it. */
 		sum = checksum_fold(pseudo_header_sum(h->ip.daddr, h->ip.saddr, length - tcp));
+		if (again->fin && again->behind + payload == again->reach)
+			unread->packet[tcp + offsetof(struct tcp_header, flags)] |= TCP_FIN;
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, ack), &again->ack, sizeof(again->ack));
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, check), &sum, sizeof(sum));
 		done = !bpf_skb_change_tail(skb, at + length, 0) &&
@@ -293,7 +299,7 @@ static __always_inline bool enclose(struct __sk_buff *skb, const struct encapsul
 
 /* What follows the first packet, whose frame this is, comes in behind it. */
 static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
-				  struct again *again, __u32 end)
+				  struct again *again)
 {
 	struct encapsulation outer = {};
 	struct node *self = this_node();
@@ -302,7 +308,7 @@ static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h
 	if (!h || !setup || !again || !self)
 		return drop(DROP_REWRITE);
 	outer.meta = setup->meta;
-	for (int i = 1; i < UNREAD_PACKETS && again->behind < end; i++) {
+	for (int i = 1; i < UNREAD_PACKETS && again->behind < again->reach; i++) {
 		if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 			return drop(DROP_REWRITE);
 		length = lay_out(skb, h, again, INNER_IP);
@@ -325,7 +331,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	struct bpf_sock *sender = skb->sk;
 	struct tcp_sock *full = NULL;
 	struct again again = {};
-	__u32 end, reach;
+	__u32 end;
 	int length;
 
 	if (!h || !setup || !self)
@@ -339,10 +345,11 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	if (is_sockets && (!full || full->copied_seq + setup->client_shift != again.start ||
 			 full->snd_una + setup->server_shift != setup->answers.next))
 		return TC_ACT_UNSPEC;
-	/* All that lies there, and no FIN; or what the client has sent. */
-	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.start : UNREAD_REACH;
-	reach = reach_of_copies(h, again.start, end);
-	if (is_sockets && reach < end)
+	/* All that lies there, but for the FIN; or what the client has sent. */
+	again.fin = is_sockets && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
+	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
+	again.reach = reach_of_copies(h, again.start, end);
+	if (is_sockets && again.reach < end)
 		return TC_ACT_UNSPEC;
 	length = lay_out(skb, h, &again, sizeof(struct ethhdr));
 	if (length <= 0)
@@ -355,5 +362,63 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
 	if (!enclose(skb, &outer))
 		return drop(DROP_REWRITE);
-	return send_behind(skb, h, setup, &again, reach);
+	return send_behind(skb, h, setup, &again);
+}
+
+/*
+ * Was the request at its start given back, and are its copies here still? If its dispatcher asks
+ * after it all the same, the word of that has been lost, or has gone to a dispatcher that has
+ * died; and the client has been told that it has arrived.
+ */
+static __always_inline bool has_given_back(const struct setup *known, const struct segment *segment)
+{
+	struct unread_key key = {
+		.client = segment->client,
+		.vip = segment->vip,
+		.client_port = segment->key.client_port,
+		.vip_port = segment->key.vip_port,
+	};
+	struct unread *unread;
+
+	if (!known->answers.unread || (known->state != SETUP_REFUSED && known->state != SETUP_VACANT))
+		return false;
+	unread = bpf_map_lookup_elem(&unreads, &key);
+	return unread && unread->seq == known->start && payload_of(unread);
+}
+
+/* A verdict of receive_probe(): the question is to become what it asks about. */
+#define ASKED_BACK (-4)
+
+/* That is given back once more, and for good: to who asks. */
+static __noinline int return_again(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+{
+	struct node *self = this_node();
+	struct encapsulation *outer;
+	struct leaving copies = {};
+	struct again again = {};
+	struct headers h;
+	int length;
+
+	if (!segment || !known || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	outer = begin_reply(h.outer);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta = known->meta;
+	known->dispatcher = outer->ip.saddr;
+	known->state = SETUP_REFUSED;
+	copies.ip.daddr = segment->client;
+	copies.ip.saddr = segment->vip;
+	copies.tcp.dest = segment->key.client_port;
+	copies.tcp.source = segment->key.vip_port;
+	again.start = known->start;
+	again.ack = bpf_htonl(known->answers.next);
+	again.reach = reach_of_copies(&copies, again.start, UNREAD_REACH);
+	length = lay_out(skb, &copies, &again, INNER_IP);
+	if (length <= 0)
+		return drop(DROP_REWRITE);
+	fill_encapsulation(outer, known->dispatcher, self->address, outer->udp.source, length);
+	if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), outer, sizeof(*outer), 0))
+		return drop(DROP_REWRITE);
+	return send_behind(skb, &copies, known, &again);
 }

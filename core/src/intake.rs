@@ -224,6 +224,21 @@ impl Intake {
         true
     }
 
+    /// The backend has no room yet for what is held for it: it is sent again after `pause`,
+    /// and kept for as long as the backend says so. False if nothing is held: then the
+    /// client's retransmission will come.
+    pub fn put_off(&mut self, now: Duration, key: &FlowKey, pause: Duration) -> bool {
+        let Some(mut flow) = self.table.take(key) else {
+            return false;
+        };
+        let is_held = matches!(flow.phase, Phase::Retained(_));
+        if let Phase::Retained(retained) = &mut flow.phase {
+            retained.put_off(now, pause);
+        }
+        self.table.put(flow);
+        is_held
+    }
+
     /// The owner of a later request's connection has given it up: the request is as a
     /// connection's first one now, which began where `released` says.
     pub fn released(&mut self, key: &FlowKey, released: &Released) {

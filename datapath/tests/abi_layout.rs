@@ -388,6 +388,12 @@ fn the_option_is_the_same() {
             constant("REFUSAL_BEHIND"),
             0,
         ),
+        (
+            "META_REFUSED",
+            Kind::Refused(Refusal::NoSeat),
+            constant("REFUSAL_NO_SEAT"),
+            0,
+        ),
         ("META_ICMP", Kind::Icmp, 0, 0),
         ("META_ECHO", Kind::Echo, 0, 0),
         ("META_ECHO_REPLY", Kind::EchoReply { feedback: None }, 0, 0),

@@ -160,7 +160,10 @@ impl Health {
             Refusal::NoListener | Refusal::Behind => {
                 (&mut refused.no_server_until_ms, NO_LISTENER_PAUSE)
             }
-            Refusal::AcceptQueueFull => (&mut refused.busy_until_ms, QUEUE_FULL_PAUSE),
+            // The latter is about one flow alone, and does not come here.
+            Refusal::AcceptQueueFull | Refusal::NoSeat => {
+                (&mut refused.busy_until_ms, QUEUE_FULL_PAUSE)
+            }
         };
         *until = now + pause.as_millis() as u64;
         (entry.refused_until_ms).fetch_max(*until, Ordering::Relaxed);

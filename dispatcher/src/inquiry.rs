@@ -96,9 +96,10 @@ pub fn is_due(flow: &Flow, before: Duration, now: Duration) -> bool {
     };
     // Without an agent nobody answers; what its server ends is seen here.
     let has_agent = flow.splice.terms().is_none();
-    has_agent
-        && flow.state == FlowState::Established as u32
-        && times_asked(now) > times_asked(before)
+    // Who has closed its side waits for an answer, or for nothing.
+    let is_open = flow.state == FlowState::Established as u32
+        || flow.state == FlowState::ClientFin as u32 && !flow.is_answered();
+    has_agent && is_open && times_asked(now) > times_asked(before)
 }
 
 /// The sequence number at which a flow is asked after.
@@ -134,9 +135,14 @@ mod tests {
             "and half a second is for shorter steps"
         );
         assert_eq!(asked(&flow, 7), [2, 9, 16, 37, 65, 128, 261, 513]);
-        let closing = Flow {
+        let waiting = Flow {
             state: FlowState::ClientFin as u32,
             ..flow
+        };
+        assert_eq!(asked(&waiting, 1), powers);
+        let closing = Flow {
+            last_ack: 1,
+            ..waiting
         };
         assert!(asked(&closing, 1).is_empty());
     }

@@ -25,6 +25,7 @@ mod keys;
 mod knocks;
 mod look;
 mod memory;
+mod pauses;
 mod peers;
 mod pulse;
 mod records;

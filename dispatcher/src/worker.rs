@@ -39,6 +39,7 @@ use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::Cluster;
 use crate::handoff::Waitings;
+use crate::pauses::Pauses;
 use crate::{Shared, v4};
 use splice::Connections;
 
@@ -72,6 +73,8 @@ pub(crate) struct State {
     waiting: Waitings,
     /// Those to servers that are being opened.
     connections: Connections,
+    /// Requests that no backend has had a seat for.
+    pauses: Pauses,
     raw: RawSocket,
     to_backends: Outbox,
     to_servers: Outbox,
@@ -98,6 +101,7 @@ impl Worker {
                 waiting: Waitings::default(),
                 connections: Connections::default(),
                 to_servers: Outbox::default(),
+                pauses: Pauses::default(),
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
                 to_clients: Outbox::default(),

@@ -5,7 +5,8 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::Duration;
 
-use trapeze_lab::Process;
+use socket2::SockRef;
+use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::{Cluster, Connection, Content, ONE_BACKEND, Response, same, until};
 
 /// Patience of both sides: nothing here takes longer than a moment.
@@ -149,6 +150,59 @@ fn an_unread_request_of_many_packets_is_served() {
     }
 }
 
+/// The client says with its request that it is its last: nobody has read that either, and it is
+/// answered where it goes.
+#[test]
+fn an_unread_request_with_the_clients_end_is_served() {
+    for (listens_on, in_one_packet) in [(true, true), (true, false), (false, true), (false, false)]
+    {
+        let site = if listens_on { ONE_BACKEND } else { TWO };
+        let name = format!("last-{listens_on}-{in_one_packet}");
+        let cluster = Cluster::configured(&name, 2, site, |_| {});
+        cluster.kill("b1", Some(Process::Server)).unwrap();
+        let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
+        std::thread::sleep(Duration::from_millis(1200));
+        let serve = || {
+            let mut stream = accept(&listener);
+            let _ = stream.read(&mut [0; 200]).unwrap();
+            stream.write_all(answer("one").as_bytes()).unwrap();
+            let listener = listens_on.then_some(listener);
+            std::thread::sleep(Duration::from_millis(500));
+            drop(stream);
+            if let Some(listener) = listener {
+                let mut next = accept(&listener);
+                let mut got = Vec::new();
+                next.read_to_end(&mut got).unwrap();
+                assert!(got.ends_with(b"\r\n\r\n"));
+                next.write_all(answer("two").as_bytes()).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(serve);
+            cluster.on("c1", || {
+                let mut client = (0..2)
+                    .map(|_| Connection::open())
+                    .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
+                    .expect("one of two goes to b1");
+                if !listens_on {
+                    Connection::open().ask("/1k");
+                }
+                let socket = SockRef::from(client.stream());
+                socket.set_tcp_cork(in_one_packet).unwrap();
+                client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+                client.finish();
+                let response = client.response();
+                match listens_on {
+                    true => expect(&response, "two"),
+                    false => assert_eq!(response.ok(), "b2"),
+                }
+                client.expect_end();
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("unread"), 1, "{name}");
+    }
+}
+
 /// It has had a part of the body, answers, and reads no more.
 #[test]
 fn a_server_that_closes_before_a_body_has_come_is_heard() {
@@ -166,4 +220,74 @@ fn a_server_that_closes_before_a_body_has_come_is_heard() {
         expect(&client.response(), "enough");
         expect_over(&mut client);
     });
+}
+
+/// The word by which its backend gives it back is lost, and so is the request: its client has
+/// been told that it has arrived, and does not repeat it. The backend is asked, and says it again.
+#[test]
+fn an_unread_request_that_is_lost_on_its_way_back_is_served() {
+    let body = Content::new(11, 4000).bytes();
+    let put = [
+        b"PUT /upload/lost HTTP/1.1\r\nHost: a\r\nContent-Length: 4000\r\n\r\n",
+        &body[..],
+    ]
+    .concat();
+    let get = b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
+    for (name, request, is_last) in [
+        ("one", &get, false),
+        ("last", &get, true),
+        ("many", &put, false),
+    ] {
+        let cluster = Cluster::configured(&format!("lost-{name}"), 2, TWO, |_| {});
+        cluster.kill("b1", Some(Process::Server)).unwrap();
+        let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
+        std::thread::sleep(Duration::from_millis(1200));
+        let cut = LinkSettings {
+            loss: 1.0,
+            ..LinkSettings::default()
+        };
+        // So that a link is there, and changes at once.
+        let link = LinkSettings {
+            delay: Duration::from_micros(100),
+            ..LinkSettings::default()
+        };
+        cluster.link("b1", &link).unwrap();
+        let (cluster, listener) = (&cluster, &std::sync::Mutex::new(Some(listener)));
+        let serve = || {
+            let listener = listener.lock().unwrap().take().unwrap();
+            let mut stream = accept(&listener);
+            let _ = stream.read(&mut [0; 200]).unwrap();
+            stream.write_all(answer("one").as_bytes()).unwrap();
+            drop(listener);
+            std::thread::sleep(Duration::from_millis(500));
+            cluster.link("b1", &cut).unwrap();
+            drop(stream);
+            std::thread::sleep(Duration::from_millis(50));
+            cluster.link("b1", &link).unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(serve);
+            cluster.on("c1", || {
+                let mut client = (0..2)
+                    .map(|_| Connection::open())
+                    .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
+                    .expect("one of two goes to b1");
+                Connection::open().ask("/1k");
+                client.stream().set_read_timeout(Some(LONG)).unwrap();
+                client.send(request);
+                if is_last {
+                    client.finish();
+                }
+                let response = client.response();
+                assert_eq!(response.backend(), "b2", "{name}");
+                assert!([200, 201].contains(&response.status), "{}", response.head);
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("unread"), 1, "{name}");
+        assert!(cluster.agent("b1").of("refused") >= 2, "{name}");
+        if name == "many" {
+            let stored = std::fs::read(cluster.uploads("b2").join("lost")).unwrap();
+            same(&stored, &body);
+        }
+    }
 }

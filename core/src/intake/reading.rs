@@ -88,10 +88,11 @@ impl Reading {
         }
     }
 
-    /// Does anything lie behind the place where it is cut?
+    /// Does anything lie behind the place where it is cut? A FIN right there goes with what
+    /// lies before.
     pub(super) fn has_rest(&self) -> bool {
-        let end = self.fin.map_or(self.assembly.end(), |fin| fin + 1);
-        self.cut.is_some_and(|cut| end > cut)
+        self.cut
+            .is_some_and(|cut| self.assembly.end().max(self.fin.unwrap_or(0)) > cut)
     }
 
     /// Takes off what lies behind the place where it is cut, if anything does.

@@ -72,6 +72,14 @@ impl Retained {
         self.retry_at = now + FIRST_RETRY;
     }
 
+    /// Has to wait so long; who says so is there, and may say so again.
+    pub(super) fn put_off(&mut self, now: Duration, pause: Duration) {
+        self.confirmed = 0;
+        self.retry_after = pause;
+        self.retry_at = now + pause;
+        self.gives_up = now + GIVE_UP;
+    }
+
     /// The backend has everything before `received`. True when that is all that it was
     /// kept for.
     pub(super) fn confirm(&mut self, start: ClientSeq, received: ClientSeq) -> bool {

@@ -204,6 +204,9 @@ pub enum Refusal {
     /// It is a later packet of a request whose first one has been given back: it goes where
     /// that goes.
     Behind,
+    /// The flow has no place there for another connection: its older answers are on their
+    /// way to the client.
+    NoSeat,
 }
 
 /// An option that this version does not understand.
@@ -327,6 +330,7 @@ impl Kind {
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
             Self::Refused(Refusal::AcceptQueueFull) => (5, 2, 0),
             Self::Refused(Refusal::Behind) => (5, 3, 0),
+            Self::Refused(Refusal::NoSeat) => (5, 4, 0),
             Self::Icmp => (6, 0, 0),
             Self::Echo => (7, 0, 0),
             Self::EchoReply { feedback: None } => (8, 0, 0),
@@ -382,6 +386,7 @@ impl Kind {
                 1 => Refusal::NoListener,
                 2 => Refusal::AcceptQueueFull,
                 3 => Refusal::Behind,
+                4 => Refusal::NoSeat,
                 other => return Err(MetaError::Reason(other)),
             }),
             6 => Self::Icmp,

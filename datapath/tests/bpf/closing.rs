@@ -3,7 +3,7 @@
 //! is told of when it changes (5.3).
 
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddrV4};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener};
 use std::time::Duration;
 
 use trapeze_core::flow::Handshake;
@@ -49,7 +49,7 @@ fn acknowledge(owner: &Owner, ack: u32) {
 }
 
 /// What has left since the sniffer was opened: to the client, and to the dispatcher.
-fn heard(sniffer: &PacketSocket) -> (Vec<core_tcp::Header>, Vec<Vec<u8>>) {
+pub fn heard(sniffer: &PacketSocket) -> (Vec<core_tcp::Header>, Vec<Vec<u8>>) {
     let mut batch = Batch::default();
     sniffer.receive(&mut batch).unwrap();
     let (mut client, mut dispatcher) = (Vec::new(), Vec::new());
@@ -340,6 +340,38 @@ fn a_request_that_nobody_has_read_comes_again() {
     assert!(client.iter().any(is_reset), "{client:?}");
 }
 
+/// And the client's FIN with it, whether that came in the same packet or behind it.
+#[test]
+fn an_unread_request_comes_again_with_its_clients_end() {
+    for in_one_packet in [true, false] {
+        let mut owner = owner();
+        owner.answer(ANSWER);
+        let mut next = second();
+        let end = SECOND + next.payload.len() as u32;
+        if in_one_packet {
+            next.flags |= FIN;
+        }
+        let frame = sealed(&outliving(), &next.packet());
+        owner.agent.receive("the next", &frame, &["received"]);
+        if !in_one_packet {
+            let fin = segment(ACK | FIN, end, end_of(ANSWER), b"");
+            let frame = sealed(&outliving(), &fin.packet());
+            owner.agent.receive("its end", &frame, &["received"]);
+        }
+        let Owner {
+            agent,
+            server,
+            stream,
+        } = owner;
+        let again = ["received", "rebuilt", "confirmed", "unread"];
+        agent.expect_count("it closes", || drop(stream), &again);
+        let mut stream = accept(&server);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap();
+        assert_eq!(bytes, second().payload);
+    }
+}
+
 /// It may have run.
 #[test]
 fn a_request_of_which_a_byte_was_read_does_not_come_again() {
@@ -386,6 +418,22 @@ fn an_unread_request_goes_back_where_no_server_listens() {
         let (header, payload) = core_tcp::Header::parse(inner.payload()).unwrap();
         assert_eq!((header.seq, header.ack), (SECOND, end_of(ANSWER)));
         assert_eq!(payload, second().payload);
+
+        // Whoever asks after it has not got that: the same again, though a server may listen.
+        let _server = TcpListener::bind(VIP).unwrap();
+        let probe = Meta {
+            kind: Kind::Probe,
+            ..outliving()
+        };
+        let ask = segment(ACK, SECOND ^ 1 << 31, end_of(ANSWER), b"").packet();
+        let sniffer = PacketSocket::open("lo").unwrap();
+        agent.receive("it is asked", &sealed(&probe, &ask), &["refused"]);
+        let (_, dispatcher) = heard(&sniffer);
+        let again = dispatcher.iter().find_map(|word| {
+            let word = geneve::open(word, DISPATCHER.into(), &keys()).ok()?;
+            (word.meta == refused).then(|| word.inner.to_vec())
+        });
+        assert_eq!(again.expect("it is told again"), told.inner);
     }
 }
 
@@ -462,7 +510,7 @@ fn a_request_that_is_not_all_kept_does_not_come_again() {
     let Owner { agent, stream, .. } = asked_again();
     // More packets than are sent again.
     let mut parts = vec![second().payload];
-    parts.extend((0..16).map(|byte| vec![byte; 10]));
+    parts.extend((0..64).map(|byte| vec![byte; 10]));
     send_parts(&agent, &parts);
     let sniffer = PacketSocket::open("lo").unwrap();
     agent.expect_count("it closes", || drop(stream), &[]);

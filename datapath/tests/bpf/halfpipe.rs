@@ -14,6 +14,7 @@ use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
 use crate::backend::*;
 use crate::bench::*;
+use crate::closing;
 use crate::handoff::*;
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
@@ -640,6 +641,37 @@ fn the_end_of_a_known_length_is_known_ahead() {
     let mut owner = Owner::new();
     owner.answer(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nab");
     assert_eq!(owner.run(&frame).counted, ["held"], "in a chunk");
+}
+
+/// What its client says of that may be lost, and nobody else can ask.
+#[test]
+fn an_older_owner_asks_whether_the_window_is_open() {
+    let half = ANSWER.len() - 3;
+    let mut owner = Owner::new();
+    owner.answer(&ANSWER[..half]);
+    let ask = sealed(&ask_half(), &segment(ACK, SECOND, FIRST, b"").packet());
+    assert_eq!(owner.run(&ask).counted, ["given-up", "half-pipe"]);
+    let had = FIRST + half as u32;
+    let says = |window: u16| {
+        let packet = Tcp {
+            window,
+            ..heard(had)
+        };
+        let frame = sealed(&gc_of(end_of(ANSWER)), &packet.packet());
+        owner.agent.receive("of its window", &frame, &["received"]);
+    };
+    says(0);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    (&owner.stream).write_all(&ANSWER[half..]).unwrap();
+    let leaves = |what: &str, seq: u32| {
+        wait_for(what, || {
+            let (left, _) = closing::heard(&sniffer);
+            left.iter().any(|header| header.seq == seq)
+        });
+    };
+    leaves("it asks, from before what the client has", had - 1);
+    says(500);
+    leaves("the rest", had);
 }
 
 #[test]

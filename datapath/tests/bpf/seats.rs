@@ -368,7 +368,7 @@ fn who_would_sit_on_anothers_seat_is_refused() {
     let theirs = on(seated.port, &request());
     let fresh = followed(Kind::Forward, BACK + 9, crate::agent::START);
     let refused = Meta {
-        kind: Kind::Refused(Refusal::AcceptQueueFull),
+        kind: Kind::Refused(Refusal::NoSeat),
         ..fresh
     };
     let expected = Outcome::new(
@@ -417,7 +417,7 @@ fn seats_are_few() {
         let frame = sealed(&meta, &request.packet());
         if round == 7 {
             let refused = Meta {
-                kind: Kind::Refused(Refusal::AcceptQueueFull),
+                kind: Kind::Refused(Refusal::NoSeat),
                 ..meta
             };
             let mut expected = reply(&refused, &request);

@@ -87,8 +87,15 @@ impl Pupil {
 pub struct Lesson {
     name: u32,
     part: u32,
-    bodies: Vec<Vec<u8>>,
+    said: Part,
+    /// The one behind it, made while the other side writes that one down.
+    ahead: Option<Part>,
     cursor: Cursor,
+}
+
+#[derive(Default)]
+struct Part {
+    bodies: Vec<Vec<u8>>,
     is_last: bool,
 }
 
@@ -100,7 +107,7 @@ impl Lesson {
         maps: &DispatcherMaps,
         records: &Records,
     ) -> std::io::Result<bool> {
-        if name != self.name || (part == 0 && self.bodies.is_empty()) {
+        if name != self.name || (part == 0 && self.said.bodies.is_empty()) {
             *self = Self {
                 name,
                 ..Self::default()
@@ -108,33 +115,43 @@ impl Lesson {
             if part != 0 {
                 return Ok(false);
             }
-            self.fill(maps, records)?;
-        } else if part == self.part.wrapping_add(1) && !self.is_last {
+            self.said = self.next_part(maps, records)?;
+        } else if part == self.part.wrapping_add(1) && !self.said.is_last {
+            self.prepare(maps, records)?;
             self.part = part;
-            self.fill(maps, records)?;
+            self.said = self.ahead.take().unwrap_or_default();
         }
         Ok(part == self.part)
     }
 
+    /// Makes the part that will be asked for next.
+    pub fn prepare(&mut self, maps: &DispatcherMaps, records: &Records) -> std::io::Result<()> {
+        if self.ahead.is_none() && !self.said.is_last {
+            self.ahead = Some(self.next_part(maps, records)?);
+        }
+        Ok(())
+    }
+
     /// The messages of the part, for that peer.
     pub fn say(&self, own: Ipv4Addr, peer: Ipv4Addr, keys: &Keys, outbox: &mut Outbox) {
-        let count = self.bodies.len() as u8;
-        for (index, body) in self.bodies.iter().enumerate() {
+        let Part { bodies, is_last } = &self.said;
+        let count = bodies.len() as u8;
+        for (index, body) in bodies.iter().enumerate() {
             let head = Head {
                 stream: self.name,
                 number: self.part,
                 what: What::Part {
                     index: index as u8,
                     count,
-                    is_last: self.is_last,
+                    is_last: *is_last,
                 },
             };
             enclose(outbox, own, peer, keys, 0, &head.seal(own, keys, body));
         }
     }
 
-    fn fill(&mut self, maps: &DispatcherMaps, records: &Records) -> std::io::Result<()> {
-        self.bodies = vec![Vec::with_capacity(BODY_MAX)];
+    fn next_part(&mut self, maps: &DispatcherMaps, records: &Records) -> std::io::Result<Part> {
+        let mut bodies = vec![Vec::with_capacity(BODY_MAX)];
         let mut batch = BATCH;
         loop {
             match maps.flows.walk(&mut self.cursor, batch) {
@@ -145,10 +162,10 @@ impl Lesson {
                         };
                         let entry = Entry::Record(record);
                         let full = |body: &Vec<u8>| body.len() + entry.length() > BODY_MAX;
-                        if self.bodies.last().is_some_and(full) {
-                            self.bodies.push(Vec::with_capacity(BODY_MAX));
+                        if bodies.last().is_some_and(full) {
+                            bodies.push(Vec::with_capacity(BODY_MAX));
                         }
-                        entry.write(self.bodies.last_mut().expect("there is one"));
+                        entry.write(bodies.last_mut().expect("there is one"));
                     }
                     break;
                 }
@@ -158,8 +175,10 @@ impl Lesson {
             }
         }
         // A part has room for 700 records; a batch that needs more has a bucket of hundreds.
-        self.bodies.truncate(MESSAGES);
-        self.is_last = self.cursor.at_start();
-        Ok(())
+        bodies.truncate(MESSAGES);
+        Ok(Part {
+            bodies,
+            is_last: self.cursor.at_start(),
+        })
     }
 }

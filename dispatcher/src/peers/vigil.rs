@@ -188,7 +188,7 @@ impl Vigil {
                 let message = inner.payload().to_vec();
                 match replica::open(&message, sender, keys) {
                     Some(message) if self.shared.peers.has(sender) => {
-                        self.listen(sender, &message, keys)
+                        self.listen(now, sender, &message, keys)
                     }
                     _ => Ok(()),
                 }
@@ -200,6 +200,7 @@ impl Vigil {
     /// A peer has said something.
     fn listen(
         &mut self,
+        now: Duration,
         sender: Ipv4Addr,
         message: &Message<'_>,
         keys: &Keys,
@@ -258,6 +259,7 @@ impl Vigil {
                     lesson.say(own, sender, keys, &mut self.outbox);
                     self.socket.send(&self.outbox);
                     self.outbox.clear();
+                    lesson.prepare(&self.shared.maps, &self.shared.records)?;
                 }
             }
             What::Part { .. } => {
@@ -267,6 +269,11 @@ impl Vigil {
                 let step = pupil.take(&message.head);
                 if step == Step::Late {
                     return Ok(());
+                }
+                // The other side need not wait until all of it has been written down.
+                if step == Step::Next && pupil.ask(now, own, keys, &mut self.outbox) {
+                    self.socket.send(&self.outbox);
+                    self.outbox.clear();
                 }
                 self.learn(sender, message)?;
                 if step == Step::Done {

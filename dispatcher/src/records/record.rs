@@ -2,6 +2,7 @@
 
 use std::net::Ipv4Addr;
 
+use trapeze_core::config::Transfer;
 use trapeze_core::head::Expected;
 use trapeze_core::intake::Isns;
 use trapeze_core::policy::Request;
@@ -56,6 +57,12 @@ impl Record {
     /// Has it a backend, whatever its client has said?
     pub fn has_backend(&self) -> bool {
         !matches!(self.state, FlowState::Reading | FlowState::Vacant)
+    }
+
+    /// May a backend have it to which connections get so? None without an agent while an
+    /// owner before still sends: nobody there would keep the two apart.
+    pub fn may_go_to(&self, transfer: Transfer) -> bool {
+        transfer == Transfer::Rebuild || self.predecessor().is_none()
     }
 
     /// What was chosen for its latest request: pool, request and slot.

@@ -15,6 +15,7 @@ use super::State;
 use super::first::Before;
 use crate::cluster::Decision;
 use crate::farewell;
+use crate::pauses;
 use crate::records::Record;
 
 impl State {
@@ -39,6 +40,9 @@ impl State {
         self.count("refusals");
         arrived.isns = record.isns;
         arrived.cookie = record.cookie;
+        if why == Refusal::NoSeat {
+            return self.on_no_seat(now, &arrived, &record, inner);
+        }
         let port = match meta.server_port {
             0 => arrived.key.vip.port(),
             own => own,
@@ -53,7 +57,9 @@ impl State {
         }
         let decision = self.decide_again(&arrived, record.tried());
         match (decision, why) {
-            (Decision::To(choice), _) if choice.slot != record.slot => {
+            (Decision::To(choice), _)
+                if choice.slot != record.slot && record.may_go_to(choice.transfer) =>
+            {
                 let before = Before::Refused(meta.epoch, record.predecessor());
                 if self.connects(now, &arrived, &choice, before, record.again()) {
                     return;
@@ -68,7 +74,7 @@ impl State {
                 }
             }
             // It is only busy: the client's TCP tries again.
-            (_, Refusal::AcceptQueueFull) => {}
+            (_, Refusal::AcceptQueueFull | Refusal::NoSeat) => {}
             (Decision::Refuse(answer, body), _) => self.intake.answer(now, &arrived, answer, body),
             (Decision::To(_), _) => {
                 self.intake
@@ -91,6 +97,36 @@ impl State {
             ..*meta
         };
         self.on_request(now, &request, inner);
+    }
+
+    /// A backend has no seat for the flow, whose older answers have to reach the client
+    /// first: another one may have. Where none has, the request waits.
+    fn on_no_seat(&mut self, now: Duration, arrived: &Arrived<'_>, record: &Record, inner: &[u8]) {
+        let key = arrived.key;
+        let start = ClientSeq::new(arrived.header.seq);
+        let pause = self.pauses.after_refusal(now, &key, start);
+        let mut record = *record;
+        if let Decision::To(choice) = self.decide_again(arrived, record.tried())
+            && choice.slot != record.slot
+            && record.may_go_to(choice.transfer)
+        {
+            let before = Before::Refused(record.epoch, record.predecessor());
+            let again = record.again();
+            match self.assign(now, arrived, &choice, before, again) {
+                Some(assigned) => record = assigned,
+                None => return self.act(),
+            }
+            if pause.is_none() {
+                let payload_max = self.payload_max(&arrived.handshake);
+                if !self.intake.assigned(now, &key, payload_max) {
+                    self.forward(&record, arrived, inner);
+                }
+                return self.act();
+            }
+        }
+        // What is not held comes again from the client.
+        (self.intake).put_off(now, &key, pause.unwrap_or(pauses::FIRST));
+        self.act();
     }
 
     /// A later request came to a backend whose server had closed, and that could not
@@ -151,6 +187,10 @@ impl State {
             _ => Decision::Refuse(Answer::Close, Body::Full),
         };
         match decision {
+            Decision::To(choice) if !record.may_go_to(choice.transfer) => {
+                self.cluster.not_taken(&choice);
+                (self.intake).answer(now, &arrived, Answer::Close, Body::Full);
+            }
             Decision::To(choice) => {
                 let before = Before::Refused(record.epoch, record.predecessor());
                 if self.connects(now, &arrived, &choice, before, record.again()) {

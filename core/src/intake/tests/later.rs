@@ -63,3 +63,29 @@ fn what_stays_with_its_owner_has_no_clock_that_it_could_be_refused_by() {
     }
     assert_eq!(sent, 18);
 }
+
+/// A FIN right behind a request is not another request's beginning.
+#[test]
+fn the_clients_end_goes_with_its_last_request() {
+    let mut bench = Bench::new(bounds());
+    let request = b"GET / HTTP/1.1\r\n\r\n";
+    let mut arrived = bench.arrived(0, Flags::ACK | Flags::FIN, request);
+    arrived.later = true;
+    let cut = |bytes: &[u8], _: &mut Progress| Looked::Cut(bytes.len(), bytes.len());
+    let outcome = bench.intake.on_packet(bench.now, &arrived, cut);
+    assert_eq!(outcome, Outcome::Decide(request.len()));
+    let key = bench.key();
+    assert!(!bench.intake.has_rest(&key));
+    assert!(bench.assigned(1400));
+    let sent = std::iter::from_fn(|| bench.intake.poll_action());
+    let sent: Vec<_> = (sent.into_iter())
+        .filter_map(|action| match action {
+            Action::ToBackend { segment, .. } => Some(segment),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(sent.len(), 1);
+    assert_eq!(sent[0].payload, request);
+    assert!(sent[0].header.flags.has(Flags::FIN));
+    assert!(!bench.intake.holds(&key));
+}

@@ -82,6 +82,7 @@ fn every_kind_is_read_as_written() {
         Kind::Refused(Refusal::NoListener),
         Kind::Refused(Refusal::AcceptQueueFull),
         Kind::Refused(Refusal::Behind),
+        Kind::Refused(Refusal::NoSeat),
         Kind::Icmp,
         Kind::Echo,
         Kind::EchoReply { feedback: None },
@@ -382,6 +383,7 @@ fn the_numbers_are_those_of_abi_h() {
         (Refusal::NoListener, "REFUSAL_NO_LISTENER"),
         (Refusal::AcceptQueueFull, "REFUSAL_ACCEPT_QUEUE_FULL"),
         (Refusal::Behind, "REFUSAL_BEHIND"),
+        (Refusal::NoSeat, "REFUSAL_NO_SEAT"),
     ];
     for (refusal, name) in refusals {
         assert_eq!(
