@@ -10,6 +10,8 @@
  *   a later request            the same; it may change hands     boundary
  *   encapsulated by a spray    unpacked, then as above           dispatch
  *   another's to decide about  passed to that dispatcher         keeper
+ *   of or for a server without
+ *   an agent                   rewritten for the other side      splice
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
@@ -26,10 +28,11 @@
 #include "lib/forward.bpf.h"
 #include "lib/heartbeat.bpf.h"
 #include "lib/flow.bpf.h"
-#include "lib/icmp.bpf.h"
 #include "lib/standing.bpf.h"
 #include "lib/boundary.bpf.h"
 #include "lib/keeper.bpf.h"
+#include "lib/splice.bpf.h"
+#include "lib/icmp.bpf.h"
 #include "lib/change.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
@@ -38,13 +41,18 @@ static __always_inline int drop(enum drop_reason reason)
 	return VERDICT_DROP;
 }
 
-static __always_inline int forward(context_t *ctx, struct flow *flow, const struct segment *segment)
+/* Not static: the verifier walks it once, not for each way that leads here. */
+__noinline int forward(context_t *ctx, struct flow *flow, const struct segment *segment)
 {
 	struct workbench *bench = this_workbench();
 	struct way *way;
 	bool whole;
 	int verdict;
 
+	if (!flow || !segment)
+		return VERDICT_DROP;
+	if (flow->splice.port)
+		return send_to_server(ctx, flow, segment);
 	if (!bench)
 		return VERDICT_DROP;
 	way = &bench->way;
@@ -98,6 +106,7 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 		if (older && older->state != FLOW_READING) {
 			proof.older_epoch = bpf_ntohl(older->meta.epoch);
 			end_flow(older, FLOW_RESET);
+			forget_splice(older);
 			bpf_map_delete_elem(&flows, &segment->key);
 		}
 		return start_flow(ctx, segment, service, &proof);
@@ -326,7 +335,7 @@ int dispatch(context_t *ctx)
 	/* Port 0 is nobody's: under it stands that the address is a VIP. */
 	service = tcp->dest ? find_service(ip->daddr, tcp->dest) : NULL;
 	if (!service)
-		return VERDICT_NEXT;
+		return dispatch_answer(ctx, is_ours);
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
 	return dispatch_tcp(ctx, &segment, service, is_ours);

@@ -75,12 +75,13 @@ static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, 
 }
 
 /* Errors about what backends sent from a service address belong to the connection's dispatcher. */
-static __always_inline int spray_icmp(context_t *ctx, const struct iphdr *ip)
+static __always_inline int spray_icmp(context_t *ctx, const struct iphdr *ip, const struct service *address)
 {
 	struct icmp_error error;
 	struct four_tuple tuple;
 
-	if (!read_icmp_error(ctx, &error) || !find_service(error.quoted.saddr, error.quoted_source))
+	if (!read_icmp_error(ctx, &error) ||
+	    (!is_splice_address(address) && !find_service(error.quoted.saddr, error.quoted_source)))
 		return VERDICT_NEXT;
 	tuple = (struct four_tuple){
 		.client = error.quoted.daddr,
@@ -125,6 +126,7 @@ int spray(context_t *ctx)
 		__be16 ports[2];
 	} h;
 	struct four_tuple tuple;
+	struct service *address;
 	__be16 protocol;
 
 	if (!self || context_load(ctx, 12, &protocol, sizeof(protocol)) || protocol != bpf_htons(ETH_P_IP) ||
@@ -133,7 +135,8 @@ int spray(context_t *ctx)
 		return VERDICT_NEXT;
 	if (h.ip.protocol == IPPROTO_UDP)
 		return receive(ctx);
-	if ((h.ip.protocol != IPPROTO_TCP && h.ip.protocol != IPPROTO_ICMP) || !find_service(h.ip.daddr, 0))
+	if ((h.ip.protocol != IPPROTO_TCP && h.ip.protocol != IPPROTO_ICMP) ||
+	    !(address = find_service(h.ip.daddr, 0)))
 		return VERDICT_NEXT;
 	if (h.ip.ihl != 5)
 		return drop(DROP_IP_OPTIONS);
@@ -142,11 +145,11 @@ int spray(context_t *ctx)
 	if (bpf_ntohs(h.ip.tot_len) + sizeof(struct ethhdr) > context_length(ctx))
 		return drop(DROP_MALFORMED);
 	if (h.ip.protocol == IPPROTO_ICMP)
-		return spray_icmp(ctx, &h.ip);
+		return spray_icmp(ctx, &h.ip, address);
 	if (context_load(ctx, sizeof(struct ethhdr), &h, sizeof(h)))
 		return drop(DROP_MALFORMED);
-	/* Port 0 is nobody's: under it stands that the address is a VIP. */
-	if (!h.ports[1] || !find_service(h.ip.daddr, h.ports[1]))
+	/* Port 0 is nobody's: under it stands that the address is a VIP, or a splice address. */
+	if (!is_splice_address(address) && (!h.ports[1] || !find_service(h.ip.daddr, h.ports[1])))
 		return VERDICT_NEXT;
 	tuple = (struct four_tuple){
 		.client = h.ip.saddr,

@@ -23,6 +23,7 @@ LAB=(
     ethtool         # offloads of emulated links
     util-linux      # setpriv
     nginx-light     # a server
+    nftables        # the kernel's NAT, to compare with
     apache2         # another one
     python3         # the lab's own server
     openssl         # certificates

@@ -88,6 +88,8 @@ enum meta_kind {
 	/* docs/protocol/replication.md */
 	META_PASSED = 22, /* dispatcher -> the flow's keeper: a client's packet, as it came */
 	META_RECORDS = 23, /* dispatcher's daemon -> another's: what has changed */
+	/* docs/protocol/splice.md */
+	META_SPLICE = 24, /* dispatcher's data path -> its daemon: a server's packet, as it came */
 };
 
 /* Why an owner does not give a flow up. */
@@ -142,7 +144,10 @@ enum refusal {
 /* IPv4 20, UDP 8, Geneve 8, option header 4, option 32. */
 #define ENCAP_LEN 72
 
-/* One service address; value of the services map. */
+/*
+ * One service address; value of the services map. Under port 0 stands that the address is
+ * one of services, or a dispatcher's splice address.
+ */
 struct service_key {
 	__u8 addr[16];
 	__be16 port;
@@ -150,8 +155,8 @@ struct service_key {
 };
 
 struct service {
-	__u32 id;
-	__u16 mss; /* the most that we tell clients, in bytes */
+	__u32 id; /* of a splice address: the slot of the dispatcher whose it is; NO_DISPATCHER: this one */
+	__u16 mss; /* the most that we tell clients, in bytes; 0: a splice address */
 	__u8 window_scale; /* our shift, 0..14 */
 	__u8 ecn; /* 1: agree to ECN when asked */
 };
@@ -180,6 +185,26 @@ enum expected {
 #define MARK_SHORT 16 /* its owner has it by the short way: the one before may still refuse */
 #define MARK_SHORT_BEFORE 32 /* so had the one before */
 #define MARK_RELEASING 64 /* its owner has been asked to give it up, and may have */
+
+/* How a flow's segments change between client and server, besides their numbers. */
+#define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */
+#define SPLICE_NO_ECN 2 /* the same */
+
+/*
+ * A flow's connection to a server without an agent (docs/protocol/splice.md). It begins at
+ * the client's own number, so only the server's differ.
+ */
+struct splice {
+	__be32 address; /* ours, from which it is: a dispatcher's splice address */
+	__be16 port; /* 0: this flow is not spliced */
+	__be16 server_port;
+	__u32 ahead; /* the server's numbers that the client knows, less the server's own */
+	__u32 clock_ahead; /* the same of its timestamps */
+	__u8 to_server_shift; /* left, of the client's window field */
+	__s8 to_client_shift; /* left if positive, of the server's */
+	__u8 changes; /* SPLICE_* */
+	__u8 pad;
+};
 
 /* Epochs of a flow that moves often run ahead of the clock by no more than this. */
 #define EPOCH_LEAD_MAX (1 << 15)
@@ -232,6 +257,29 @@ struct flow {
 	__u64 refreshed_ns; /* CLOCK_MONOTONIC, when others last told us that it lives, or we them */
 	__u32 idle_epoch; /* in which epoch, */
 	__u32 idle_requests; /* and of how many requests; 0: it has not */
+	struct splice splice;
+	__u32 spare;
+};
+
+enum spliced_state {
+	SPLICED_CONNECTING = 1, /* the server's packets are the daemon's */
+	SPLICED_OPEN = 2,
+};
+
+/*
+ * A spliced flow as its server's packets name it: in their key the server is the client,
+ * and the splice address the VIP.
+ */
+struct spliced {
+	struct flow_key flow;
+	__u32 state; /* enum spliced_state */
+	struct splice splice; /* as in its record */
+	__u32 server_ack; /* the latest of the server's, of the client's numbers */
+	/* next hop towards the client, as the data path last looked it up */
+	__u64 resolved_ns;
+	__u32 ifindex;
+	__u8 destination_mac[6];
+	__u8 source_mac[6];
 };
 
 /* What the daemon makes of a record that it has read (lib/change.bpf.h). */
@@ -599,7 +647,8 @@ struct server {
 	X(OLDER, "older-range", "a request for a backend that still sends an earlier answer") \
 	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected") \
 	X(MARTIAN, "martian", "a SYN from an address that no client has: forged") \
-	X(NO_DISPATCHER, "no-dispatcher", "no dispatcher is there to have it: see trapeze status")
+	X(NO_DISPATCHER, "no-dispatcher", "no dispatcher is there to have it: see trapeze status") \
+	X(NO_SPLICE, "no-splice", "from a server, of no connection that is known here")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,
@@ -641,6 +690,8 @@ enum drop_reason {
 	X(PASSED, "passed", "packets passed to the dispatcher that keeps their flow") \
 	X(ACCEPTED, "accepted", "packets that other dispatchers have passed here") \
 	X(BEAT, "beat-answered", "heartbeats answered") \
+	X(TO_SERVER, "spliced-to-server", "clients' packets rewritten for servers without an agent") \
+	X(TO_CLIENT, "spliced-to-client", "packets of servers without an agent rewritten for clients") \
 	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
 
 enum event {

@@ -88,3 +88,12 @@ static __always_inline int context_send(context_t *ctx, __u32 ifindex)
 {
 	return bpf_redirect(ifindex, 0);
 }
+
+#define TCP_CHECK_AT (sizeof(struct ethhdr) + sizeof(struct iphdr) + offsetof(struct tcp_header, check))
+
+/* Its addresses and its header have changed by so much; who completes a sum later has the header's. */
+static __always_inline long context_mend_tcp_checksum(context_t *ctx, __u32 addresses, __u32 header)
+{
+	return bpf_l4_csum_replace(ctx, TCP_CHECK_AT, 0, addresses, BPF_F_PSEUDO_HDR) ||
+	       bpf_l4_csum_replace(ctx, TCP_CHECK_AT, 0, header, 0);
+}

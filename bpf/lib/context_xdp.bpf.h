@@ -105,3 +105,21 @@ static __always_inline int context_send_routed(context_t *ctx, __be32 from, __be
 		return context_send_back(ctx);
 	return context_send(ctx, fib.ifindex);
 }
+
+#define TCP_CHECK_AT (sizeof(struct ethhdr) + sizeof(struct iphdr) + offsetof(struct tcp_header, check))
+
+/* Its addresses and its header have changed by so much (RFC 1624). Sums are whole here. */
+static __always_inline long context_mend_tcp_checksum(context_t *ctx, __u32 addresses, __u32 header)
+{
+	__u64 sum;
+	__u16 check;
+
+	if (context_load(ctx, TCP_CHECK_AT, &check, sizeof(check)))
+		return -1;
+	sum = (__u64)(__u16)~check + addresses + header;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	check = ~sum;
+	return context_store(ctx, TCP_CHECK_AT, &check, sizeof(check));
+}

@@ -6,25 +6,32 @@
 #pragma once
 
 #include "quoted.bpf.h"
+#include "splice_icmp.bpf.h"
 
 static __noinline int dispatch_icmp(context_t *ctx)
 {
 	struct icmp_error error;
 	struct flow_key key;
 	struct siphash_key *signing;
+	struct service *address;
 	struct flow *flow;
 	struct backend *backend;
 	struct meta meta;
 	__u32 slot;
 	int verdict;
 
-	if (!read_icmp_error(ctx, &error) || !find_service(error.quoted.saddr, error.quoted_source))
+	if (!read_icmp_error(ctx, &error))
 		return VERDICT_NEXT;
-
+	if (!find_service(error.quoted.saddr, error.quoted_source)) {
+		address = find_service(error.quoted.saddr, 0);
+		return address && is_splice_address(address) ? send_icmp_to_client(ctx, &error) : VERDICT_NEXT;
+	}
 	key = flow_key_v4(error.quoted.daddr, error.quoted.saddr, error.quoted_dest, error.quoted_source);
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (!flow || flow->state == FLOW_READING)
 		goto no_flow;
+	if (flow->splice.port)
+		return send_icmp_to_server(ctx, flow);
 	slot = flow->backend;
 	backend = bpf_map_lookup_elem(&backends, &slot);
 	signing = tag_key(flow->meta.key_id);

@@ -17,3 +17,9 @@ static __always_inline struct service *find_service(__be32 address, __be16 port)
 	map_ipv4(key.addr, address);
 	return bpf_map_lookup_elem(&services, &key);
 }
+
+/* What stands under its port 0: a dispatcher's own, for its connections to servers, and no service's. */
+static __always_inline bool is_splice_address(const struct service *address)
+{
+	return !address->mss;
+}

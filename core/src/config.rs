@@ -129,6 +129,19 @@ impl Config {
         vips
     }
 
+    /// The addresses from which dispatchers connect to backends without an agent.
+    pub fn splice_addresses(&self) -> impl Iterator<Item = (&Dispatcher, IpAddr)> {
+        let all = self.dispatchers.iter();
+        all.filter_map(|dispatcher| Some((dispatcher, dispatcher.splice_address?)))
+    }
+
+    /// All addresses whose packets dispatchers are to have, whoever is in front of them.
+    pub fn front_addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = self.vips();
+        addresses.extend(self.splice_addresses().map(|(_, address)| address));
+        addresses
+    }
+
     /// Do packets come to dispatchers by way of somebody who chooses one: a spray, or,
     /// with several dispatchers and no spray, a router? They do not answer ARP for the
     /// service addresses then, and answer clients by their own routes.
@@ -229,6 +242,8 @@ pub struct Dispatcher {
     pub attach: Attach,
     /// Threads that read requests (1..=64; default 1).
     pub workers: usize,
+    /// From where it connects to backends without an agent: nobody else's address.
+    pub splice_address: Option<IpAddr>,
 }
 
 /// Where a dispatcher's or spray's data path is attached.
@@ -249,11 +264,23 @@ pub struct Backend {
     pub name: String,
     /// Its own address, not the VIP.
     pub address: IpAddr,
-    /// The network interface on which encapsulated packets arrive.
+    /// The network interface on which encapsulated packets arrive; empty where none do.
     pub interface: String,
     /// Where its server listens when that is not the VIP's own port: an
     /// unspecified address means any.
     pub server: Option<SocketAddr>,
+    /// How it gets connections (default rebuild).
+    pub transfer: Transfer,
+}
+
+/// How a connection gets to a backend.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transfer {
+    /// Its agent makes a socket of it [LVSCAD07 §4.1].
+    #[default]
+    Rebuild,
+    /// Dispatchers connect to its server, and rewrite what both sides send [SPLICE06].
+    Splice,
 }
 
 /// A set of backends with a policy.

@@ -46,7 +46,7 @@ use crate::head::Progress;
 use crate::seq::ClientSeq;
 use crate::wire::checksum::TcpChecksum;
 use crate::wire::meta::Sender;
-use crate::wire::tcp::Flags;
+use crate::wire::tcp::{Flags, Header};
 use flow::{Connection, Flow, Phase};
 use goodbye::{Goodbye, Step};
 use reading::{Reading, Reset, Taken};
@@ -363,6 +363,14 @@ impl Intake {
             Phase::Retained(retained) => Some(&retained.bytes),
             _ => None,
         }
+    }
+
+    /// The header with which the held bytes of a flow begin, for whoever is to have them.
+    pub fn opening(&self, key: &FlowKey) -> Option<Header> {
+        let connection = &self.table.get(key)?.connection;
+        let start = connection.start();
+        let first = connection.segment_to_backend(start, Flags::default(), Vec::new());
+        Some(first.header)
     }
 
     /// Is this flow's head being read?

@@ -14,4 +14,5 @@ pub mod replica;
 pub mod route;
 pub mod seq;
 pub mod siphash;
+pub mod splice;
 pub mod wire;

@@ -4,12 +4,13 @@
 #![allow(missing_docs)] // The fields are documented where they are shared: in abi.h.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::config::SprayMode;
 use trapeze_core::flow::{FlowKey as CoreKey, addr_bytes, addr_from_bytes};
 use trapeze_core::membership;
+use trapeze_core::splice::Splice as SpliceTerms;
 
 include!(concat!(env!("OUT_DIR"), "/names.rs"));
 
@@ -123,6 +124,33 @@ pod!(
         refreshed_ns: u64,
         idle_epoch: u32,
         idle_requests: u32,
+        splice: Splice,
+        spare: u32,
+    }
+);
+pod!(
+    struct Splice {
+        address: [u8; 4],
+        port: [u8; 2],
+        server_port: [u8; 2],
+        ahead: u32,
+        clock_ahead: u32,
+        to_server_shift: u8,
+        to_client_shift: i8,
+        changes: u8,
+        pad: u8,
+    }
+);
+pod!(
+    struct Spliced {
+        flow: FlowKey,
+        state: u32,
+        splice: Splice,
+        server_ack: u32,
+        resolved_ns: u64,
+        ifindex: u32,
+        destination_mac: [u8; 6],
+        source_mac: [u8; 6],
     }
 );
 pod!(
@@ -466,6 +494,17 @@ pub const MARK_SHORT: u32 = 16;
 pub const MARK_SHORT_BEFORE: u32 = 32;
 /// A mark of a flow whose owner has been asked to give it up, and may have.
 pub const MARK_RELEASING: u32 = 64;
+/// A change of a spliced flow's segments: the server has not agreed to timestamps.
+pub const SPLICE_NO_TIMESTAMPS: u8 = 1;
+/// The same of explicit congestion notification.
+pub const SPLICE_NO_ECN: u8 = 2;
+/// The kind of what a server says to a splice address: workers have it by our port, all
+/// else by the client's.
+pub const META_SPLICE: u8 = 24;
+/// `enum spliced_state`: what its server says is the daemon's.
+pub const SPLICED_CONNECTING: u32 = 1;
+/// The data path rewrites.
+pub const SPLICED_OPEN: u32 = 2;
 /// Seconds of a cookie's time period.
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.
@@ -504,6 +543,52 @@ impl ServiceKey {
             addr: addr_bytes(addr),
             port: port.to_be_bytes(),
             pad: 0,
+        }
+    }
+}
+
+impl From<&SpliceTerms> for Splice {
+    fn from(terms: &SpliceTerms) -> Self {
+        let change = |is: bool, bit: u8| if is { bit } else { 0 };
+        Self {
+            address: terms.own.ip().octets(),
+            port: terms.own.port().to_be_bytes(),
+            server_port: terms.server_port.to_be_bytes(),
+            ahead: terms.ahead,
+            clock_ahead: terms.clock_ahead,
+            to_server_shift: terms.to_server_shift,
+            to_client_shift: terms.to_client_shift,
+            changes: change(terms.no_timestamps, SPLICE_NO_TIMESTAMPS)
+                | change(terms.no_ecn, SPLICE_NO_ECN),
+            pad: 0,
+        }
+    }
+}
+
+impl Splice {
+    /// What it says; none if the flow is not spliced.
+    pub fn terms(&self) -> Option<SpliceTerms> {
+        let port = u16::from_be_bytes(self.port);
+        (port != 0).then(|| SpliceTerms {
+            own: SocketAddrV4::new(self.address.into(), port),
+            server_port: u16::from_be_bytes(self.server_port),
+            ahead: self.ahead,
+            clock_ahead: self.clock_ahead,
+            to_server_shift: self.to_server_shift,
+            to_client_shift: self.to_client_shift,
+            no_timestamps: self.changes & SPLICE_NO_TIMESTAMPS != 0,
+            no_ecn: self.changes & SPLICE_NO_ECN != 0,
+        })
+    }
+
+    /// The key under which the data path finds the flow by what the server at that address
+    /// sends.
+    pub fn key(&self, server: Ipv4Addr) -> FlowKey {
+        FlowKey {
+            client_addr: addr_bytes(server.into()),
+            vip_addr: addr_bytes(Ipv4Addr::from(self.address).into()),
+            client_port: self.server_port,
+            vip_port: self.port,
         }
     }
 }

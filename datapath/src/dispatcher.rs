@@ -10,8 +10,8 @@ use trapeze_core::config::Attach;
 
 use crate::abi::{
     self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowChange, FlowKey, Node,
-    Peer, Presence, Proof, Server, Service, ServiceKey, SiphashKey, Spraying, Standing, Turn,
-    Turns,
+    Peer, Presence, Proof, Server, Service, ServiceKey, SiphashKey, Spliced, Spraying, Standing,
+    Turn, Turns,
 };
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu, check, share};
@@ -25,6 +25,8 @@ static DISPATCH_XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch_
 pub struct DispatcherMaps {
     /// Flow records.
     pub flows: Map<FlowKey, Flow>,
+    /// Spliced flows, by what their servers send.
+    pub splices: Map<FlowKey, Spliced>,
     /// Connections that have shown their cookie.
     pub proofs: Map<FlowKey, Proof>,
     /// Service addresses.
@@ -85,7 +87,7 @@ pub fn load_dispatcher(
         Attach::Tc => ("dispatch_tc", DISPATCH_TC),
         Attach::Xdp | Attach::XdpGeneric => ("dispatch_xdp", DISPATCH_XDP),
     };
-    let sizes: [MapSize; 1] = [("flows", options.flows)];
+    let sizes: [MapSize; 2] = [("flows", options.flows), ("splices", options.flows)];
     let loaded = object::load(name, bytes, options.pins, &sizes)?;
     let maps = DispatcherMaps::open(options.pins).map_err(|source| LoadError::Pin {
         path: options.pins.into(),
@@ -110,6 +112,7 @@ impl DispatcherMaps {
     pub fn open(pins: &Path) -> io::Result<Self> {
         Ok(Self {
             flows: Map::from_pin(&pins.join("flows"))?,
+            splices: Map::from_pin(&pins.join("splices"))?,
             proofs: Map::from_pin(&pins.join("proofs"))?,
             services: Map::from_pin(&pins.join("services"))?,
             backends: Map::from_pin(&pins.join("backends"))?,

@@ -13,6 +13,7 @@ pub mod dispatchers;
 pub mod file;
 pub mod host;
 pub mod kill;
+pub mod knock;
 pub mod load;
 pub mod map;
 pub mod netns;

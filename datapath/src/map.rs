@@ -3,7 +3,7 @@
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
@@ -307,11 +307,25 @@ pub fn fill_tag_keys(map: &Map<u32, SiphashKey>, keys: &[ClusterKey]) -> io::Res
 }
 
 /// Each service at its port, and at port 0, which says that the address is a VIP; no others.
+///
+/// `splice_addresses` stand under port 0, each with the slot of the dispatcher whose it is.
 pub fn fill_services<'s>(
     map: &Map<ServiceKey, Service>,
     services: impl Iterator<Item = (&'s SocketAddr, Service)>,
+    splice_addresses: impl Iterator<Item = (IpAddr, u16)>,
 ) -> io::Result<()> {
     let mut wanted = Vec::new();
+    for (address, slot) in splice_addresses {
+        let key = ServiceKey::new(address, 0);
+        let value = Service {
+            id: slot.into(),
+            mss: 0,
+            window_scale: 0,
+            ecn: 0,
+        };
+        map.put(&key, &value, Update::Any)?;
+        wanted.push(key);
+    }
     for (address, service) in services {
         for port in [address.port(), 0] {
             let key = ServiceKey::new(address.ip(), port);

@@ -6,12 +6,16 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
+use crate::abi;
+
 /// Datagrams in one system call.
 pub const BATCH: usize = 64;
 /// Largest datagram.
 const DATAGRAM: usize = 65536;
 /// Offset in our datagrams of the inner packet's TCP source port: Geneve, option, IPv4.
 const INNER_PORT: u32 = 44 + 20;
+/// The same of the option's kind.
+const KIND: u32 = 8 + 4 + 1;
 
 /// A call without a nearer deadline waits this long.
 pub const LONGEST_WAIT: Duration = Duration::from_millis(200);
@@ -299,30 +303,30 @@ fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
     }
 }
 
-/// Which worker: the client's port modulo their number, wherever the datagram came from.
+/// One of the classic filters; `jump`: as far if the condition holds.
+fn instruction(code: u16, k: u32, jump: u8) -> libc::sock_filter {
+    libc::sock_filter {
+        code,
+        jt: jump,
+        jf: 0,
+        k,
+    }
+}
+
+/// Which worker: the client's port modulo their number, wherever the datagram came from;
+/// our own port where a server speaks to that.
 fn steer_by_inner_port(fd: &OwnedFd, workers: u32) -> io::Result<()> {
     let mut program = [
-        libc::sock_filter {
-            code: 0x28,
-            jt: 0,
-            jf: 0,
-            k: INNER_PORT,
-        }, // ldh [port]
-        libc::sock_filter {
-            code: 0x94,
-            jt: 0,
-            jf: 0,
-            k: workers,
-        }, // mod
-        libc::sock_filter {
-            code: 0x16,
-            jt: 0,
-            jf: 0,
-            k: 0,
-        }, // ret a
+        instruction(0x30, KIND, 0),                    // ldb
+        instruction(0x15, abi::META_SPLICE.into(), 2), // jeq, to the last load
+        instruction(0x28, INNER_PORT, 0),              // ldh
+        instruction(0x05, 1, 0),                       // ja
+        instruction(0x28, INNER_PORT + 2, 0),
+        instruction(0x94, workers, 0), // mod
+        instruction(0x16, 0, 0),       // ret a
     ];
     let program = libc::sock_fprog {
-        len: 3,
+        len: program.len() as u16,
         filter: program.as_mut_ptr(),
     };
     // SAFETY: a whole sock_fprog, whose instructions outlive the call.

@@ -78,7 +78,9 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 26] = [
+    let mirrors: [Mirror; 28] = [
+        abi::Splice::LAYOUT,
+        abi::Spliced::LAYOUT,
         abi::FlowKey::LAYOUT,
         abi::ServiceKey::LAYOUT,
         abi::Service::LAYOUT,
@@ -269,6 +271,15 @@ fn constants_are_the_same() {
     }
     assert_eq!(FlowState::from_raw(0), None);
     assert_eq!(FlowState::from_raw(6), None);
+    for (name, number) in [
+        ("SPLICE_NO_TIMESTAMPS", u32::from(abi::SPLICE_NO_TIMESTAMPS)),
+        ("SPLICE_NO_ECN", abi::SPLICE_NO_ECN.into()),
+        ("META_SPLICE", abi::META_SPLICE.into()),
+        ("SPLICED_CONNECTING", abi::SPLICED_CONNECTING),
+        ("SPLICED_OPEN", abi::SPLICED_OPEN),
+    ] {
+        assert_eq!(constant(name), u64::from(number), "{name}");
+    }
     for (name, mark) in [
         ("MARK_TUNNEL", abi::MARK_TUNNEL),
         ("MARK_HELD", abi::MARK_HELD),
@@ -430,6 +441,7 @@ fn the_option_is_the_same() {
         ("META_SPRAYED", Kind::Sprayed, 0, 0),
         ("META_PASSED", Kind::Passed, 0, 0),
         ("META_RECORDS", Kind::Records, 0, 0),
+        ("META_SPLICE", Kind::Splice, 0, 0),
         (
             "META_BEAT",
             Kind::Beat(Presence::Spray(SprayState::Active)),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool};
+use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool, Transfer};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::intake::{Answer, Body, Looked};
 use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Settled, Stands};
@@ -49,6 +49,8 @@ pub struct Choice {
     pub address: IpAddr,
     /// Where its server listens; 0: on the VIP's own port.
     pub server_port: u16,
+    /// How connections get there.
+    pub transfer: Transfer,
     /// The pool that it was chosen from.
     pub pool: usize,
     /// What the pool's policy knows of the request.
@@ -201,11 +203,14 @@ impl Cluster {
         }
     }
 
-    /// What of the pool's policy can stand.
+    /// What of the pool's policy can stand. A data path opens no connections.
     pub fn stands(&self, pool: usize) -> Stands {
-        match self.config.pools[pool].stickiness {
-            Some(_) => Stands::Not,
-            None => self.pools[pool].stands(),
+        let of_pool = &self.config.pools[pool];
+        let mut backends = (of_pool.members.iter()).map(|m| &self.config.backends[m.backend]);
+        let connects = backends.any(|backend| backend.transfer == Transfer::Splice);
+        match &of_pool.stickiness {
+            None if !connects => self.pools[pool].stands(),
+            _ => Stands::Not,
         }
     }
 
@@ -276,6 +281,7 @@ impl Cluster {
             slot: self.slots[member.backend],
             address: self.config.backends[member.backend].address,
             server_port: self.server_port(member).unwrap_or(0),
+            transfer: self.config.backends[member.backend].transfer,
             pool,
             placed,
         })

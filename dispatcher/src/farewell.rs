@@ -57,6 +57,12 @@ impl Farewell {
                 },
             );
             let mut out = Outbox::default();
+            if let Some(splice) = flow.splice.terms() {
+                let segment = splice.segment(backend, segment.header, Vec::new());
+                out.push(SocketAddrV4::new(backend, 0), |bytes| segment.write(bytes));
+                self.to_clients.send(&out);
+                return Ok(());
+            }
             out.push(SocketAddrV4::new(backend, GENEVE_PORT), |bytes| {
                 geneve::write(&flow.meta, &segment.to_packet(), bytes);
             });

@@ -169,6 +169,16 @@ impl Health {
         (entry.refused_until_ms).fetch_max(*until, Ordering::Relaxed);
     }
 
+    /// Its server at that port has taken a connection: it listens again, if it did not.
+    pub fn listens(&self, slot: u32, port: u16) {
+        let entry = &self.slots[slot as usize];
+        if now_ms() < entry.refused_until_ms.load(Ordering::Relaxed) {
+            let mut refusals = entry.refusals();
+            let of_port = refusals.iter_mut().filter(|refused| refused.port == port);
+            of_port.for_each(|refused| refused.no_server_until_ms = 0);
+        }
+    }
+
     /// The backend's, whichever port is asked: that of the worst one.
     pub fn state(&self, slot: u32) -> State {
         self.state_of(slot, |_| true)

@@ -94,10 +94,12 @@ pub fn is_due(flow: &Flow, before: Duration, now: Duration) -> bool {
         let idle = at.saturating_sub(last_seen);
         (idle.as_millis() / FIRST.as_millis()).checked_ilog2()
     };
+    // Without an agent nobody answers; what its server ends is seen here.
+    let has_agent = flow.splice.terms().is_none();
     // Who has closed its side waits for an answer, or for nothing.
     let is_open = flow.state == FlowState::Established as u32
         || flow.state == FlowState::ClientFin as u32 && !flow.is_answered();
-    is_open && times_asked(now) > times_asked(before)
+    has_agent && is_open && times_asked(now) > times_asked(before)
 }
 
 /// The sequence number at which a flow is asked after.

@@ -9,6 +9,7 @@
 //!  control  the command line asks           lib      signals: reload, stop
 //!  workload what sprays and other dispatchers are told
 //!  peers    the other dispatchers: who keeps what, records to and from them
+//!  splice   connections to servers without an agent       knocks   who of those is alive
 //! ```
 
 mod cluster;
@@ -21,6 +22,7 @@ mod handoff;
 mod health;
 mod inquiry;
 mod keys;
+mod knocks;
 mod look;
 mod memory;
 mod pauses;
@@ -28,6 +30,7 @@ mod peers;
 mod pulse;
 mod records;
 mod registry;
+mod splice;
 mod standing;
 mod sweep;
 mod worker;
@@ -71,6 +74,7 @@ use inquiry::Inquiry;
 use peers::Peers;
 use records::Records;
 use registry::Registry;
+use splice::Splices;
 use standing::Standing;
 
 /// Our window shift: 65535 << 9 is as much as Linux gives a connection by default (32 MiB).
@@ -138,6 +142,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         FlowChanger::of(&loaded),
         loads.clone(),
         peers.clone(),
+        Splices::new(maps.clone(), &own)?,
     );
     records.know_slots(registry.all());
     let shared = Arc::new(Shared {
@@ -178,6 +183,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
+    let (for_knocks, knocker) = (shared.clone(), own.clone());
+    threads.push(spawn("knocks", move || knocks::run(&for_knocks, &knocker))?);
     let for_workload = shared.clone();
     threads.push(spawn("workload", move || workload::run(&for_workload))?);
     threads.push(spawn("peers", move || vigil.run())?);
@@ -256,11 +263,12 @@ impl Shared {
             || own.address != old.own.address
             || own.attach != old.own.attach
             || own.workers != old.own.workers
+            || own.splice_address != old.own.splice_address
             || config.limits.flows != old.config.limits.flows
         {
             bail!(
-                "cluster name, limits.flows, and this dispatcher's address, interface, attach and \
-                 workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
+                "cluster name, limits.flows, and this dispatcher's address, splice_address, interface, \
+                 attach and workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
             );
         }
         let cluster = {
@@ -329,7 +337,14 @@ impl Shared {
             };
             (&service.address, value)
         });
-        Ok(fill_services(&self.maps.services, services)?)
+        let splice_addresses = (cluster.config.splice_addresses())
+            .map(|(dispatcher, address)| Ok((address, self.peers.slot_of(dispatcher)?)))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        Ok(fill_services(
+            &self.maps.services,
+            services,
+            splice_addresses.into_iter(),
+        )?)
     }
 
     /// Forwarding, without which the kernel resolves no next hop for the data path. The
@@ -347,7 +362,7 @@ impl Shared {
                     .with_context(|| format!("cannot set {name}"))?;
             }
         }
-        let vips = self.cluster().config.vips();
+        let vips = self.cluster().config.front_addresses();
         let (place, other) = match behind {
             true => ("lo", &*self.interface),
             false => (&*self.interface, "lo"),
@@ -370,7 +385,7 @@ impl Shared {
         if config.dispatchers_are_behind() {
             return;
         }
-        for vip in config.vips() {
+        for vip in config.front_addresses() {
             // Neighbours without it would ask on their own.
             let _ = host::announce(vip, &self.interface);
         }

@@ -134,6 +134,14 @@ impl Peers {
         self.all().iter().any(|peer| peer.address == address)
     }
 
+    /// Its place in the data path, which is nobody's for this dispatcher itself.
+    pub fn slot_of(&self, dispatcher: &Dispatcher) -> anyhow::Result<u16> {
+        let address = v4(dispatcher.address)?;
+        let peers = self.all();
+        let peer = peers.iter().find(|peer| peer.address == address);
+        Ok(peer.map_or(SELF, |peer| peer.slot))
+    }
+
     /// Is it one of them, and not taken for dead?
     pub fn has_living(&self, address: Ipv4Addr) -> bool {
         let silent = self.silent.read().expect("no thread panics with it");

@@ -1,7 +1,8 @@
 //! What is done at every heartbeat. Every backend is asked whether it is there. Its
 //! data path answers (bpf/lib/reply.bpf.h), so a backend is alive as long as it
 //! can take connections, whether its agent's daemon runs or not. Decisions are
-//! renewed, and policies hear of the requests that have finished.
+//! renewed, and policies hear of the requests that have finished. Who has no agent is asked
+//! in knocks.rs.
 
 use std::collections::HashMap;
 use std::io;
@@ -10,10 +11,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trapeze_core::config::Dispatcher;
+use trapeze_core::config::{Backend, Dispatcher, Transfer};
 use trapeze_core::wire::meta::{Keys, Kind};
 use trapeze_core::wire::{geneve, ipv4};
-use trapeze_datapath::abi::{Backend, GENEVE_PORT};
+use trapeze_datapath::abi::{self, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
@@ -56,7 +57,8 @@ impl Pulse {
             self.shared.health.set_interval(interval);
             let number = (first + started.elapsed()).as_millis() as u32;
             let mut beats = Outbox::default();
-            for backend in &cluster.config.backends {
+            let has_agent = |backend: &&Backend| backend.transfer == Transfer::Rebuild;
+            for backend in cluster.config.backends.iter().filter(has_agent) {
                 if let IpAddr::V4(address) = backend.address {
                     let datagram = self.beat(number, address, &cluster.keys);
                     beats.push(SocketAddrV4::new(address, GENEVE_PORT), |out| {
@@ -93,7 +95,7 @@ impl Pulse {
             }
             let backends = &self.shared.maps.backends;
             if let Some(backend) = backends.get(&slot)? {
-                let backend = Backend {
+                let backend = abi::Backend {
                     silent: silent.into(),
                     ..backend
                 };

@@ -8,6 +8,7 @@ mod latest;
 mod marks;
 mod record;
 mod replica;
+mod spliced;
 mod take_back;
 mod vacancy;
 
@@ -36,8 +37,9 @@ use crate::cluster::Choice;
 use crate::inquiry;
 use crate::look::Extent;
 use crate::peers::Peers;
+use crate::splice::Splices;
 use assignment::{inherit, later, new_flow, repeat};
-use replica::Slots;
+pub use replica::Slots;
 
 /// The flow table.
 pub struct Records {
@@ -45,7 +47,8 @@ pub struct Records {
     changer: FlowChanger,
     loads: Arc<Loads>,
     peers: Arc<Peers>,
-    slots: Slots,
+    slots: Arc<Slots>,
+    splices: Splices,
     /// Held by who reads a record and puts another in its place, or changes it: of two
     /// threads one would undo what the other has done.
     changing: Mutex<()>,
@@ -68,13 +71,15 @@ impl Records {
         changer: FlowChanger,
         loads: Arc<Loads>,
         peers: Arc<Peers>,
+        splices: Splices,
     ) -> Self {
         Self {
+            slots: splices.slots(),
+            splices,
             maps,
             changer,
             loads,
             peers,
-            slots: Slots::default(),
             changing: Mutex::new(()),
             highest_epoch: AtomicU64::new(0),
         }
@@ -339,6 +344,7 @@ impl Records {
         if !self.maps.flows.delete(key)? {
             return Ok(None);
         }
+        self.splices.follow(key, Some(flow), None)?;
         if flow.state == FlowState::Established as u32 {
             self.loads.closed(flow.backend);
         }

@@ -6,6 +6,7 @@
 //!  first     a connection's first request      later     those of a flow that has an owner
 //!  returned  requests that come back           way       packets to backends
 //!  relay     words for another dispatcher      takeover  heads that one was reading
+//!  splice    connections to servers without an agent
 //!  idle      owners that are gone, and owe nothing
 //! ```
 
@@ -14,6 +15,7 @@ mod idle;
 mod later;
 mod relay;
 mod returned;
+mod splice;
 mod takeover;
 mod way;
 
@@ -39,6 +41,7 @@ use crate::cluster::Cluster;
 use crate::handoff::Waitings;
 use crate::pauses::Pauses;
 use crate::{Shared, v4};
+use splice::Connections;
 
 /// What a worker counts, as shown by `trapeze status`.
 #[derive(Clone, Debug, Default)]
@@ -68,10 +71,13 @@ pub(crate) struct State {
     intake: Intake,
     /// Requests that wait for their owners.
     waiting: Waitings,
+    /// Those to servers that are being opened.
+    connections: Connections,
     /// Requests that no backend has had a seat for.
     pauses: Pauses,
     raw: RawSocket,
     to_backends: Outbox,
+    to_servers: Outbox,
     to_clients: Outbox,
     counters: HashMap<&'static str, u64>,
 }
@@ -93,6 +99,8 @@ impl Worker {
                 inner_max: host::mtu(&own.interface)? as usize - ENCAP_LEN,
                 intake,
                 waiting: Waitings::default(),
+                connections: Connections::default(),
+                to_servers: Outbox::default(),
                 pauses: Pauses::default(),
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
@@ -114,6 +122,7 @@ impl Worker {
             let dues = [
                 self.state.intake.poll_timeout(),
                 self.state.waiting.next_due(),
+                self.state.connections.next_due(),
             ];
             let due = dues.into_iter().flatten().min();
             let due = due.map(|at| at.saturating_sub(now));
@@ -135,6 +144,7 @@ impl Worker {
                 self.state.read_on(now, &key);
             }
             self.state.on_waiting_due(now);
+            self.state.on_connections_due(now);
             self.state.act();
             self.send();
             if shown.elapsed() > LONGEST_WAIT {
@@ -158,6 +168,11 @@ impl Worker {
             let lost = self.socket.send(&self.state.to_backends);
             self.state.count_many("not-sent-to-backend", lost);
             self.state.to_backends.clear();
+        }
+        if !self.state.to_servers.is_empty() {
+            let lost = self.state.raw.send(&self.state.to_servers);
+            self.state.count_many("not-sent-to-server", lost);
+            self.state.to_servers.clear();
         }
         if !self.state.to_clients.is_empty() {
             let lost = self.state.raw.send(&self.state.to_clients);
@@ -216,6 +231,7 @@ impl State {
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
             Kind::Done => self.on_done(now, &packet.meta, packet.inner),
             Kind::Vacated { end } => self.on_vacated(now, &packet.meta, packet.inner, end),
+            Kind::Splice => self.on_server(now, packet.inner),
             Kind::EchoReply { feedback } => {
                 self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);
             }
@@ -263,9 +279,10 @@ impl State {
                         .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
                 }
                 Action::ToBackend { key, segment } => self.send_to_backend(&key, segment, None),
-                Action::Probe { key, segment } => {
-                    self.send_to_backend(&key, segment, Some(Kind::Probe))
-                }
+                Action::Probe { key, segment } => match self.shared.records.acknowledged(&key) {
+                    Ok(Some(received)) => self.on_acknowledged(&key, received),
+                    _ => self.send_to_backend(&key, segment, Some(Kind::Probe)),
+                },
                 Action::Acknowledge { key, seq } => self.acknowledge(&key, seq),
                 Action::Reading {
                     key,

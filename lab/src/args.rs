@@ -106,6 +106,9 @@ pub struct Up {
     /// Hosts that serve: b1, b2, … [default: 3, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: Option<u8>,
+    /// How connections get to backends: splice needs no agent there [default: rebuild]
+    #[arg(long, conflicts_with = "config", value_parser = ["rebuild", "splice"])]
+    pub transfer: Option<String>,
     /// What runs on backends
     #[arg(long, value_enum, default_value = "nginx")]
     pub server: ServerKind,
@@ -202,6 +205,9 @@ pub struct Bench {
     /// Hosts that serve, behind all targets but direct, which asks the first
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: u8,
+    /// How Trapeze's connections get to them [default: rebuild]
+    #[arg(long, value_parser = ["rebuild", "splice"])]
+    pub transfer: Option<String>,
 }
 
 /// `lab compare`. Its lab is called after the process, unless it is named.
@@ -352,6 +358,7 @@ impl Up {
             spray_heartbeat: self.spray_heartbeat,
             dispatchers: self.dispatchers,
             backends: self.backends,
+            transfer: self.transfer,
             server: self.server,
             origin: self.memory.settings(),
             policy: self.policy,

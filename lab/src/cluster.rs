@@ -9,10 +9,10 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use toml::Spanned;
-use trapeze_core::config::{Config, PolicyKind};
+use trapeze_core::config::{Config, PolicyKind, Transfer};
 
 use crate::options::Options;
-use crate::role::{INTERFACE, Role, VIP};
+use crate::role::{INTERFACE, Role, VIP, splice_address};
 use crate::state::{Ports, cluster};
 
 /// What a lab takes from its configuration.
@@ -26,6 +26,8 @@ pub struct Cluster {
     pub dispatchers: u8,
     /// How many backends it names.
     pub backends: u8,
+    /// Those of them that run no agent.
+    pub agentless: BTreeSet<String>,
     /// The first service's address.
     pub service: SocketAddr,
     /// Where servers must listen.
@@ -106,6 +108,10 @@ fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
         sprays: config.sprays.len() as u8,
         dispatchers: config.dispatchers.len() as u8,
         backends: config.backends.len() as u8,
+        agentless: (config.backends.iter())
+            .filter(|backend| backend.transfer == Transfer::Splice)
+            .map(|backend| backend.name.clone())
+            .collect(),
         service: config.services[0].address,
         ports: ports(&config),
     })
@@ -235,7 +241,12 @@ fn generate(options: &Options) -> Result<String> {
     let mut text = format!(
         "# Made by `trapeze lab up --name {}`; yours to change.\n{}",
         options.name,
-        nodes(&options.name, options.dispatchers.unwrap_or(1), backends)?
+        nodes(
+            &options.name,
+            options.dispatchers.unwrap_or(1),
+            backends,
+            options.transfer.as_deref()
+        )?
     );
     write_sprays(&mut text, options)?;
     let members: Vec<String> = (1..=backends)
@@ -255,11 +266,11 @@ fn generate(options: &Options) -> Result<String> {
 }
 
 /// The beginning of a configuration: the cluster, with a key of its own, and nodes
-/// that are the lab's hosts.
+/// that are the lab's hosts. `transfer` is how connections get to backends.
 ///
 /// # Errors
 /// The kernel gives no random numbers.
-pub fn nodes(lab: &str, dispatchers: u8, backends: u8) -> Result<String> {
+pub fn nodes(lab: &str, dispatchers: u8, backends: u8, transfer: Option<&str>) -> Result<String> {
     let mut text = format!(
         "[cluster]\nname = {:?}\nkeys = [{{ id = 1, secret = \"{}\" }}]\n",
         cluster(lab),
@@ -268,9 +279,15 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8) -> Result<String> {
     for number in 1..=dispatchers {
         write_node(&mut text, Role::Dispatcher, number)?;
         writeln!(text, "attach = \"tc\"")?;
+        if transfer == Some("splice") {
+            writeln!(text, "splice_address = \"{}\"", splice_address(number))?;
+        }
     }
     for number in 1..=backends {
         write_node(&mut text, Role::Backend, number)?;
+        if let Some(transfer) = transfer {
+            writeln!(text, "transfer = {transfer:?}")?;
+        }
     }
     Ok(text)
 }

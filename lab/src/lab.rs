@@ -296,6 +296,7 @@ fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
         role,
         address: role.address(number),
         powered: true,
+        agentless: cluster.agentless.contains(&role.host(number)),
         processes: BTreeMap::new(),
         link: None,
     };

@@ -27,6 +27,8 @@ pub struct Options {
     pub dispatchers: Option<u8>,
     /// Hosts that serve, 1..=60; as `config` says, or three.
     pub backends: Option<u8>,
+    /// How connections get to backends; without it `rebuild`. Not with `config`.
+    pub transfer: Option<String>,
     /// What backends run.
     pub server: ServerKind,
     /// What an origin server remembers, and what a miss costs.
@@ -58,6 +60,7 @@ impl Options {
             spray_heartbeat: None,
             dispatchers: None,
             backends: None,
+            transfer: None,
             server: ServerKind::Nginx,
             origin: OriginSettings::default(),
             policy: None,

@@ -117,7 +117,7 @@ pub fn start_processes(state: &mut State, hosts: &[String], wanted: Option<Proce
         for name in hosts {
             let host = state.host(name)?;
             let record = host.processes.get(&process).copied();
-            if !state.processes(host.role).any(|of_role| of_role == process)
+            if !state.processes(host).any(|of_role| of_role == process)
                 || record.is_some_and(|record| record.is_running())
             {
                 continue;
@@ -167,11 +167,12 @@ fn check_powered(state: &State, name: &str) -> Result<()> {
 }
 
 fn check_process(state: &State, name: &str, process: Process) -> Result<()> {
-    let role = state.host(name)?.role;
-    if state.processes(role).any(|of_role| of_role == process) {
+    let host = state.host(name)?;
+    let role = host.role;
+    if state.processes(host).any(|of_host| of_host == process) {
         return Ok(());
     }
-    let words: Vec<&str> = state.processes(role).map(Process::word).collect();
+    let words: Vec<&str> = state.processes(host).map(Process::word).collect();
     let has = match words.is_empty() {
         true => "none".to_owned(),
         false => words.join(" and "),

@@ -142,6 +142,11 @@ impl Process {
     }
 }
 
+/// From where the `number`th dispatcher connects to backends without an agent.
+pub fn splice_address(number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, 110 + number)
+}
+
 /// A host's link-layer address: its network address, marked as locally administered.
 pub fn mac(address: Ipv4Addr) -> [u8; 6] {
     let [a, b, c, d] = address.octets();
@@ -168,6 +173,9 @@ mod tests {
             for number in 1..=role.limit() {
                 assert!(seen.insert(role.address(number)), "{role:?} {number}");
             }
+        }
+        for number in 1..=Role::Dispatcher.limit() {
+            assert!(seen.insert(splice_address(number)), "{number}");
         }
     }
 }

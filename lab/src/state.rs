@@ -73,6 +73,9 @@ pub struct Host {
     pub address: Ipv4Addr,
     /// Whether it is on.
     pub powered: bool,
+    /// A backend without an agent.
+    #[serde(default)]
+    pub agentless: bool,
     /// What has been started; it may have ended since.
     pub processes: BTreeMap<Process, ProcessRecord>,
     /// What the link to the bridge does, if it is emulated.
@@ -185,11 +188,14 @@ impl State {
         self.ports.plain.first().copied().unwrap_or(self.port)
     }
 
-    /// What runs on hosts of `role` in this lab.
-    pub fn processes(&self, role: Role) -> impl Iterator<Item = Process> {
-        let with_daemons = self.daemons;
-        let all = role.processes().iter().copied();
-        all.filter(move |process| with_daemons || process.subcommand().is_none())
+    /// What runs on that host in this lab.
+    pub fn processes(&self, host: &Host) -> impl Iterator<Item = Process> + use<> {
+        let (with_daemons, agentless) = (self.daemons, host.agentless);
+        let all = host.role.processes().iter().copied();
+        all.filter(move |&process| {
+            let is_ours = process.subcommand().is_some();
+            !is_ours || with_daemons && !(agentless && process == Process::Agent)
+        })
     }
 
     fn no_host(&self, name: &str) -> anyhow::Error {

@@ -150,7 +150,7 @@ impl HostStatus {
             interface: INTERFACE,
             up: host.powered && state.namespace_path(&host.name).exists(),
             processes: state
-                .processes(host.role)
+                .processes(host)
                 .map(|process| (process, process_status(process)))
                 .collect(),
             link: host.link.as_ref().map(|link| {

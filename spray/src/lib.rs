@@ -200,13 +200,20 @@ impl Shared {
         let services = config.services.iter().enumerate().map(|(id, service)| {
             let value = Service {
                 id: id as u32,
-                mss: 0,
+                // Not 0, which says that it is a splice address.
+                mss: u16::MAX,
                 window_scale: 0,
                 ecn: 0,
             };
             (&service.address, value)
         });
-        Ok(fill_services(&self.maps.services, services)?)
+        // Whose they are is a dispatcher's to know.
+        let splice_addresses = config.splice_addresses().map(|(_, address)| (address, 0));
+        Ok(fill_services(
+            &self.maps.services,
+            services,
+            splice_addresses,
+        )?)
     }
 }
 

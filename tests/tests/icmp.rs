@@ -50,6 +50,45 @@ fn a_small_link_on_the_path_makes_the_answers_segments_smaller() {
     assert!(known.contains("mtu 800"), "{known}");
 }
 
+/// The same at a server without an agent: the news is about the splice address there. And
+/// what a router says of a client's packets on their way to that server is the client's.
+#[test]
+fn errors_about_what_was_spliced_reach_who_has_sent_it() {
+    let cluster = Cluster::with("icmpspl", |options| {
+        options.transfer = Some("splice".into());
+        options.backends = Some(1);
+    });
+    cluster.lend_address("c1", &CLIENT.to_string());
+    cluster.run("b1", &["ethtool", "-K", "eth0", "tso", "off", "gso", "off"]);
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(CLIENT, 3000), VIP);
+        raw.send(0, REQUEST);
+        raw.receive_until("the answer begins", |raw| raw.received().len() > 100_000);
+        assert_eq!(raw.take_largest(), 1500);
+        raw.say_fragmentation_needed(800);
+        raw.receive_until("what was sent before has come", |raw| {
+            raw.received().len() > 400_000
+        });
+        raw.take_largest();
+        raw.receive_until("all has come", |raw| raw.received().len() > 1 << 20);
+        let after = raw.take_largest();
+        assert!(after <= 800, "{after}");
+        // Strange ones change nothing.
+        for (kind, code) in [(3, 1), (11, 0), (12, 0)] {
+            raw.send_icmp(kind, code, 0);
+        }
+        until("they are forwarded", || {
+            (cluster.dispatcher().of("icmp-forwarded") == 4).then_some(())
+        });
+        assert_eq!(raw.ended(), None);
+    });
+    let known = cluster.run("b1", &["ip", "route", "show", "cache"]);
+    assert!(
+        known.contains("10.77.0.111") && known.contains("mtu 800"),
+        "{known}"
+    );
+}
+
 #[test]
 fn other_errors_are_forwarded_and_strange_ones_counted() {
     let cluster = Cluster::up("unreachable");

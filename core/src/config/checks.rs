@@ -6,9 +6,9 @@ use std::ops::Range;
 
 use toml::Spanned;
 
-use super::Pool;
 use super::nearest::suggestion;
 use super::section::Source;
+use super::{Pool, Transfer};
 
 /// A value read from the file and where it stands; absent if missing or wrong.
 pub(super) type Found<T> = Option<Spanned<T>>;
@@ -77,6 +77,34 @@ impl<'s> Checks<'s> {
             );
             self.source.error(vip.span(), message);
         }
+    }
+
+    /// It is like a VIP: no node and no other dispatcher has it.
+    pub(super) fn splice_address(&mut self, address: &Found<IpAddr>) {
+        let Some(address) = address else { return };
+        let ip = *address.get_ref();
+        self.family(ip, address.span());
+        if let Some((_, node)) = self.node_addresses.iter().find(|(other, _)| *other == ip) {
+            let message = format!(
+                "{ip} is an address of `{node}`: a splice address is nothing else, and one dispatcher's"
+            );
+            self.source.error(address.span(), message);
+        }
+        self.node_addresses
+            .push((ip, "a dispatcher's splice_address".to_owned()));
+    }
+
+    /// Splicing is done from an address that every dispatcher must have.
+    pub(super) fn transfer(&self, transfer: Found<Transfer>, has_addresses: bool) -> Transfer {
+        let Some(transfer) = transfer else {
+            return Transfer::default();
+        };
+        if *transfer.get_ref() == Transfer::Splice && !has_addresses {
+            let message = "`transfer = \"splice\"` needs an address from which dispatchers connect: \
+                           write `splice_address = \"...\"` in each [[dispatcher]], one that no node has";
+            self.source.error(transfer.span(), message);
+        }
+        transfer.into_inner()
     }
 
     pub(super) fn server(&self, server: &Found<SocketAddr>) {

@@ -15,7 +15,7 @@ use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
-    Rule, Service, Spray, SprayMode, Spraying, value,
+    Rule, Service, Spray, SprayMode, Spraying, Transfer, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -66,7 +66,11 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
             ));
         }
     }
-    let backends = read_backends(file.tables("backend", "[[backend]]"), &mut checks);
+    let backends = read_backends(
+        file.tables("backend", "[[backend]]"),
+        &dispatchers,
+        &mut checks,
+    );
     if backends.is_empty() {
         file.error("there is no [[backend]]: add at least one host that serves");
     }
@@ -182,6 +186,8 @@ fn read_dispatchers(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<
             let interface = section.required("interface", "\"eth0\"", value::interface);
             let attach = section.optional("attach", value::attach);
             let workers = section.optional("workers", |v| value::integer(v, 1..=64));
+            let splice_address = section.optional("splice_address", value::address);
+            checks.splice_address(&splice_address);
             section.finish();
             Dispatcher {
                 name: value_or(name, String::new()),
@@ -189,19 +195,31 @@ fn read_dispatchers(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<
                 interface: value_or(interface, String::new()),
                 attach: value_or(attach, Attach::Xdp),
                 workers: value_or(workers, 1) as usize,
+                splice_address: splice_address.map(Spanned::into_inner),
             }
         })
         .collect()
 }
 
-fn read_backends(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<Backend> {
+fn read_backends(
+    sections: Vec<Section<'_>>,
+    dispatchers: &[Dispatcher],
+    checks: &mut Checks<'_>,
+) -> Vec<Backend> {
     let mut addresses = Vec::new();
+    let has_splice_addresses = dispatchers.iter().all(|d| d.splice_address.is_some());
     (sections.into_iter())
         .map(|mut section| {
             let name = section.required("name", "\"b1\"", value::name);
             let address = section.required("address", "\"10.0.0.21\"", value::address);
             checks.node(&name, &address, "backend", &mut addresses);
-            let interface = section.required("interface", "\"eth0\"", value::interface);
+            let transfer = section.optional("transfer", value::transfer);
+            let transfer = checks.transfer(transfer, has_splice_addresses);
+            // What runs nothing of ours may have any.
+            let interface = match transfer {
+                Transfer::Rebuild => section.required("interface", "\"eth0\"", value::interface),
+                Transfer::Splice => section.optional("interface", value::interface),
+            };
             let server = section.optional("server", value::server_address);
             checks.server(&server);
             section.finish();
@@ -210,6 +228,7 @@ fn read_backends(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<Bac
                 address: value_or(address, PLACEHOLDER),
                 interface: value_or(interface, String::new()),
                 server: server.map(Spanned::into_inner),
+                transfer,
             }
         })
         .collect()

@@ -205,6 +205,10 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("policy = \"hrw\"", "costs = { statc = 9 }", "`costs = { static = 9, dynamic = 90 }` has no key `statc`; did you mean `static`?"),
     ("path_prefix = \"/img\"", "path_prefix = \"/img\"\nclass = \"dynmic\"", "`class`: expected one of \"static\", \"dynamic\", \"cpu-bound\""),
     ("path_prefix = \"/img\"", "class = \"static\"", "this rule has no condition"),
+    ("name = \"b3\"", "name = \"b3\"\ntransfer = \"splic\"", "`transfer`: expected one of \"rebuild\", \"splice\""),
+    ("name = \"b3\"", "name = \"b3\"\ntransfer = \"splice\"", "`transfer = \"splice\"` needs an address"),
+    ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.11\"", "10.77.0.11 is an address of `d1`"),
+    ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.100\"", "10.77.0.100 is the own address of"),
     ("path_prefix = \"/img\"", "path_suffix = \".php?\"", "`path_suffix`: expected the end of a path"),
 ];
 
@@ -220,6 +224,23 @@ fn each_mistake_is_explained() {
         let found = errors.iter().any(|e| e.message.starts_with(message));
         assert!(found, "{to:?} should give {message:?} but gives\n{errors}");
     }
+}
+
+#[test]
+fn a_backend_without_an_agent_needs_no_interface() {
+    let text = EXAMPLE.replacen(
+        "name = \"d1\"",
+        "name = \"d1\"\nsplice_address = \"10.77.0.111\"",
+        1,
+    ) + "[[backend]]\nname = \"b9\"\naddress = \"10.77.0.29\"\ntransfer = \"splice\"\n";
+    let config = parse(&text).unwrap_or_else(|e| panic!("{e}"));
+    let transfer = |name| config.backend(name).unwrap().transfer;
+    assert_eq!(transfer("b9"), Transfer::Splice);
+    assert_eq!(transfer("b3"), Transfer::Rebuild);
+    let splice_address = config.splice_addresses().map(|(_, address)| address);
+    let mut front = config.vips();
+    front.extend(splice_address);
+    assert_eq!(config.front_addresses(), front);
 }
 
 fn first_pool(how: &str) -> Pool {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::nearest::suggestion;
-use super::{Attach, CookieValue, Costs, Handoff, PolicyKind, SprayMode, Stickiness};
+use super::{Attach, CookieValue, Costs, Handoff, PolicyKind, SprayMode, Stickiness, Transfer};
 use crate::policy::Class;
 
 /// The longest name: it is a C string of 32 bytes in the data path.
@@ -255,6 +255,13 @@ pub(super) fn handoff(value: &DeValue<'_>) -> Result<Handoff, String> {
             ("drained", Handoff::Drained),
             ("none", Handoff::None),
         ],
+    )
+}
+
+pub(super) fn transfer(value: &DeValue<'_>) -> Result<Transfer, String> {
+    one_of(
+        value,
+        &[("rebuild", Transfer::Rebuild), ("splice", Transfer::Splice)],
     )
 }
 

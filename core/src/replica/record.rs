@@ -6,11 +6,14 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use crate::flow::{FlowKey, Handshake};
 use crate::intake::{Isns, Kept};
 use crate::seq::{ClientSeq, ServerSeq};
+use crate::splice::Splice;
 use crate::wire::meta;
 use crate::wire::tcp::Timestamps;
 
 /// Bytes of a record, without type and length.
 pub const RECORD_LEN: usize = 116;
+/// Bytes more of a flow that is spliced.
+const SPLICE_LEN: usize = 20;
 const SEEN_LEN: usize = 32;
 
 const RECORD: u8 = 1;
@@ -70,6 +73,8 @@ pub struct Record {
     pub idle_ms: u32,
     /// Since it began, in milliseconds.
     pub age_ms: u32,
+    /// How it is spliced, where its backend has no agent.
+    pub splice: Option<Splice>,
 }
 
 /// How far a client has come, as somebody has seen it.
@@ -170,7 +175,7 @@ impl Entry {
     pub fn length(&self) -> usize {
         ENTRY_HEAD
             + match self {
-                Entry::Record(_) => RECORD_LEN,
+                Entry::Record(record) => RECORD_LEN + record.splice.map_or(0, |_| SPLICE_LEN),
                 Entry::Seen(_) => SEEN_LEN,
                 Entry::Number(_) => 4,
                 Entry::Bytes(kept) => BYTES_HEAD + kept.bytes.len(),
@@ -271,6 +276,9 @@ impl Record {
         out.extend(self.object.to_be_bytes());
         out.extend(self.idle_ms.to_be_bytes());
         out.extend(self.age_ms.to_be_bytes());
+        if let Some(splice) = &self.splice {
+            write_splice(splice, out);
+        }
     }
 
     fn read(from: &mut Reader<'_>) -> Option<Self> {
@@ -296,6 +304,7 @@ impl Record {
             object: u64::from_be_bytes(from.take()?),
             idle_ms: from.u32()?,
             age_ms: from.u32()?,
+            splice: from.splice(),
         })
     }
 }
@@ -319,6 +328,17 @@ fn write_key(key: &FlowKey, out: &mut Vec<u8>) {
         out.extend(address.octets());
         out.extend(side.port().to_be_bytes());
     }
+}
+
+fn write_splice(splice: &Splice, out: &mut Vec<u8>) {
+    out.extend(splice.own.ip().octets());
+    out.extend(splice.own.port().to_be_bytes());
+    out.extend(splice.server_port.to_be_bytes());
+    out.extend(splice.ahead.to_be_bytes());
+    out.extend(splice.clock_ahead.to_be_bytes());
+    let changes = u8::from(splice.no_timestamps) | u8::from(splice.no_ecn) << 1;
+    let [to_client] = splice.to_client_shift.to_be_bytes();
+    out.extend([splice.to_server_shift, to_client, changes, 0]);
 }
 
 fn write_kept(kept: &Kept, out: &mut Vec<u8>) {
@@ -403,6 +423,27 @@ impl Reader<'_> {
         })
     }
 
+    /// None: it is not spliced.
+    fn splice(&mut self) -> Option<Splice> {
+        let SocketAddr::V4(own) = self.side()? else {
+            return None;
+        };
+        let server_port = self.u16()?;
+        let (ahead, clock_ahead) = (self.u32()?, self.u32()?);
+        let [to_server_shift, to_client, changes, _] = self.take()?;
+        let splice = Splice {
+            own,
+            server_port,
+            ahead,
+            clock_ahead,
+            to_server_shift,
+            to_client_shift: to_client.cast_signed(),
+            no_timestamps: changes & 1 != 0,
+            no_ecn: changes & 2 != 0,
+        };
+        (own.port() != 0).then_some(splice)
+    }
+
     fn numbers(&mut self) -> Option<Numbers> {
         let numbers = Numbers {
             end: ClientSeq::new(self.u32()?),
@@ -451,6 +492,16 @@ pub(super) mod tests {
             object: u64::from(a) << 32 | u64::from(b),
             idle_ms: e ^ f,
             age_ms: f ^ g,
+            splice: (a & 1 == 1).then(|| Splice {
+                own: SocketAddrV4::new(g.into(), (h as u16).max(1)),
+                server_port: c as u16,
+                ahead: e,
+                clock_ahead: f,
+                to_server_shift: g as u8,
+                to_client_shift: h as i8,
+                no_timestamps: b & 1 == 1,
+                no_ecn: b & 2 == 2,
+            }),
         }
     }
 

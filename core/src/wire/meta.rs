@@ -173,6 +173,9 @@ pub enum Kind {
     Passed,
     /// Dispatcher's daemon to another's: a message about flows is enclosed.
     Records,
+    /// A dispatcher's data path to its daemon: what a server without an agent says to the
+    /// splice address, as it came (docs/protocol/splice.md).
+    Splice,
 }
 
 /// Why an owner does not give a flow up.
@@ -352,6 +355,7 @@ impl Kind {
             Self::BeatReply(presence) => (21, presence.role(), presence.word()),
             Self::Passed => (22, 0, 0),
             Self::Records => (23, 0, 0),
+            Self::Splice => (24, 0, 0),
         }
     }
 
@@ -437,6 +441,7 @@ impl Kind {
             21 => Self::BeatReply(presence(raw[3], value)?),
             22 => Self::Passed,
             23 => Self::Records,
+            24 => Self::Splice,
             other => return Err(MetaError::Kind(other)),
         })
     }

@@ -21,6 +21,7 @@
 //! | keeper | several dispatchers: what goes to the backend, and what to another of them |
 //! | sprayed | what sprays send, at a dispatcher |
 //! | seats | several connections of one flow on one backend
+//! | splice | flows whose server has no agent, both ways |
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
@@ -51,6 +52,7 @@ mod packet;
 mod parked;
 mod rebuild;
 mod seats;
+mod splice;
 mod spray;
 mod sprayed;
 mod standing;

@@ -6,8 +6,9 @@ use std::net::Ipv4Addr;
 use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::head::Expected;
 use trapeze_core::intake::Isns;
+use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
-use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_PIPELINES, MARK_TUNNEL, Pod};
+use trapeze_datapath::abi::{self, Flow, FlowState, MARK_HELD, MARK_PIPELINES, MARK_TUNNEL, Pod};
 use trapeze_datapath::clock;
 
 use crate::cluster::Choice;
@@ -35,6 +36,8 @@ pub struct Assignment<'a> {
     pub has_rest: bool,
     /// The owner before, that still sends: its address.
     pub predecessor: Option<Ipv4Addr>,
+    /// The connection to a backend that has no agent. It stays with that.
+    pub splice: Option<Splice>,
 }
 
 impl Assignment<'_> {
@@ -83,6 +86,7 @@ impl Assignment<'_> {
             requests: 1,
             marks,
             last_seq: (self.isns.client + 1 + self.held as u32).raw(),
+            splice: (self.splice.as_ref()).map_or(abi::Splice::zeroed(), abi::Splice::from),
             ..new_flow(self.isns, self.handshake)
         }
     }
@@ -117,6 +121,9 @@ pub(super) fn repeat(flow: &mut Flow, old: &Flow) {
     flow.last_ack = old.last_ack;
     flow.window = old.window;
     flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
+    if flow.splice.terms().is_some() {
+        flow.marks |= MARK_TUNNEL;
+    }
 }
 
 /// What a new record of the same connection keeps of the one before.

@@ -77,7 +77,10 @@ impl Records {
                 return Ok(Some(after));
             }
             match self.changer.change(key, &before, &after)? {
-                FlowChanged::Yes => return Ok(Some(after)),
+                FlowChanged::Yes => {
+                    self.splices.follow(key, Some(&before), Some(&after))?;
+                    return Ok(Some(after));
+                }
                 FlowChanged::Stale => {}
                 FlowChanged::Gone => return Ok(None),
             }

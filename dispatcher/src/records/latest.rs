@@ -70,6 +70,7 @@ pub(super) fn replace(
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
+    use trapeze_core::config::Transfer;
     use trapeze_core::policy::{Class, Kind, Request};
     use trapeze_datapath::abi::Pod;
 
@@ -111,6 +112,7 @@ mod tests {
             ..Request::new(8, Class::Dynamic)
         };
         Choice {
+            transfer: Transfer::Rebuild,
             slot: 3,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             server_port: 0,

@@ -2,10 +2,12 @@
 
 use std::net::Ipv4Addr;
 
+use trapeze_core::config::Transfer;
 use trapeze_core::head::Expected;
 use trapeze_core::intake::Isns;
 use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::{self, Care, Meta};
 use trapeze_datapath::abi::{Flow, FlowState, MARK_MOVING, MARK_RELEASING, MARK_TUNNEL};
 
@@ -43,6 +45,8 @@ pub struct Record {
     pub requests_before: u32,
     /// The dispatcher that made it; unspecified: this one, alone.
     pub maker: Ipv4Addr,
+    /// How it is spliced, where its backend has no agent.
+    pub splice: Option<Splice>,
     /// Its owner has answered all that it has been given, and the client had all up to here.
     pub idle_end: Option<ServerSeq>,
     /// So had the owner before, when the flow began to move on.
@@ -53,6 +57,17 @@ impl Record {
     /// Has it a backend, whatever its client has said?
     pub fn has_backend(&self) -> bool {
         !matches!(self.state, FlowState::Reading | FlowState::Vacant)
+    }
+
+    /// May a backend have it to which connections get so? None without an agent while an
+    /// owner before still sends: nobody there would keep the two apart.
+    pub fn may_go_to(&self, transfer: Transfer) -> bool {
+        transfer == Transfer::Rebuild || self.predecessor().is_none()
+    }
+
+    /// What was chosen for its latest request: pool, request and slot.
+    pub fn tried(&self) -> (usize, &Request, u32) {
+        (self.pool, &self.request, self.slot)
     }
 
     /// The owner before, if it came to this one by a half-pipe.
@@ -129,6 +144,7 @@ impl Record {
             previous: flow.previous,
             requests_before: flow.requests_before,
             maker: flow.maker.into(),
+            splice: flow.splice.terms(),
             idle_end: idle(epoch_of(&flow.meta), flow.requests)
                 .then_some(ServerSeq::new(flow.idle_end)),
             was_idle: flow.before[0] != 0

@@ -16,6 +16,7 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::Meta;
 use trapeze_datapath::abi::{
     self, Finished, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_RELEASING, MARK_TUNNEL, Pod,
+    Splice,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -50,7 +51,8 @@ impl Slots {
         known.0.get(&address).copied()
     }
 
-    fn address(&self, slot: u32) -> Option<Ipv4Addr> {
+    /// The address of the backend that has this slot.
+    pub fn address(&self, slot: u32) -> Option<Ipv4Addr> {
         let known = self.0.read().expect("no thread panics with it");
         known.1.get(&slot).copied()
     }
@@ -68,6 +70,7 @@ impl Records {
     ) -> io::Result<()> {
         let is_news = self.date(flow, old);
         self.maps.flows.put(key, flow, update)?;
+        self.splices.follow(key, old, Some(flow))?;
         if is_news {
             self.tell(key, flow);
         }
@@ -138,6 +141,7 @@ impl Records {
             object: flow.object,
             idle_ms: ago_ms(flow.last_seen_ns),
             age_ms: ago_ms(flow.created_ns),
+            splice: flow.splice.terms(),
         })
     }
 
@@ -202,6 +206,7 @@ impl Records {
                 ..told
             };
             self.maps.flows.put(&key, &flow, Update::Any)?;
+            self.splices.follow(&key, Some(&old), Some(&flow))?;
             left = Some(old);
         }
         let Some(old) = left else { return Ok(None) };
@@ -225,6 +230,7 @@ impl Records {
             Err(e) if e.raw_os_error() == Some(libc::E2BIG) => return Ok(()),
             done => done?,
         }
+        self.splices.follow(key, None, Some(told))?;
         // What its proof was for is done: encapsulation.md 8.4.
         let proof = self.maps.proofs.get(key)?;
         if proof.is_some_and(|proof| proof.server_isn == told.cookie) {
@@ -257,7 +263,9 @@ impl Records {
             return Ok(());
         }
         let name = FlowKey::from(*key);
-        let has_ended = flow.state != flow.told && self.peers.keeps(&name);
+        // A server's reset comes by way of any dispatcher.
+        let seen_here = flow.splice.terms().is_some() && flow.state == FlowState::Reset as u32;
+        let has_ended = flow.state != flow.told && (seen_here || self.peers.keeps(&name));
         let refreshed = Duration::from_nanos(flow.refreshed_ns);
         let now = clock::monotonic();
         let lives = flow.last_seen_ns > flow.refreshed_ns && now >= refreshed + REFRESH;
@@ -361,6 +369,7 @@ fn what_others_know(flow: &Flow) -> impl PartialEq + use<> {
         (flow.meta, flow.client_isn, flow.server_isn, flow.cookie),
         (flow.backend, flow.state, flow.next, flow.expect),
         (flow.requests, flow.asked_ack, flow.marks & MARKS),
+        flow.splice,
     )
 }
 
@@ -407,6 +416,7 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         maker: record.maker.octets(),
         told: record.state.into(),
         refreshed_ns: now,
+        splice: (record.splice.as_ref()).map_or(Splice::zeroed(), Splice::from),
         ..Flow::zeroed()
     }
 }

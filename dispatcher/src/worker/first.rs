@@ -4,7 +4,8 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use trapeze_core::intake::{Answer, Arrived, Body, Outcome};
-use trapeze_core::wire::meta::Meta;
+use trapeze_core::splice::Splice;
+use trapeze_core::wire::meta::{Care, Meta};
 
 use super::State;
 use crate::cluster::{Choice, Decision};
@@ -58,7 +59,13 @@ impl State {
                 return self.pass_on(now, &record, arrived, inner);
             }
         }
+        if self.waits_for_server(&arrived) {
+            return;
+        }
         match self.take(now, &arrived, None) {
+            Outcome::Complete(Found::Request(Decision::To(choice), extent))
+            | Outcome::Decide(Found::Request(Decision::To(choice), extent))
+                if self.connects(now, &arrived, &choice, Before::of(meta), extent) => {}
             Outcome::Complete(Found::Request(Decision::To(choice), extent)) => {
                 let before = Before::of(meta);
                 if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
@@ -140,6 +147,29 @@ impl State {
         before: Before,
         extent: Extent,
     ) -> Option<Record> {
+        self.assign_with(now, arrived, choice, (before, extent), None)
+    }
+
+    /// As [`Self::assign`], to a backend without an agent, by that connection.
+    pub(super) fn assign_spliced(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        choice: &Choice,
+        request: (Before, Extent),
+        splice: Splice,
+    ) -> Option<Record> {
+        self.assign_with(now, arrived, choice, request, Some(splice))
+    }
+
+    fn assign_with(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        choice: &Choice,
+        (before, extent): (Before, Extent),
+        splice: Option<Splice>,
+    ) -> Option<Record> {
         let held = self
             .intake
             .head(&arrived.key)
@@ -155,7 +185,12 @@ impl State {
             older: before.older(),
             held,
             extent,
-            care: self.cluster.care_ahead(choice.pool, has_rest),
+            // Nobody there follows what the server says.
+            care: match splice {
+                Some(_) => Care::default(),
+                None => self.cluster.care_ahead(choice.pool, has_rest),
+            },
+            splice,
             has_rest,
             predecessor: match before {
                 Before::Refused(_, predecessor) => predecessor,

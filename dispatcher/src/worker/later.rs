@@ -5,7 +5,7 @@
 use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
 
-use trapeze_core::config::Handoff;
+use trapeze_core::config::{Handoff, Transfer};
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_core::intake::{Answer, Arrived, Body, Isns, Outcome, Released};
@@ -137,6 +137,17 @@ impl State {
             Found::Owners(extent) => return self.give_to_owner(now, key, &record, extent, None),
             Found::Request(decision, extent) => (decision, extent),
         };
+        // Nobody can tell where its server's answers end: it stays (docs/protocol/splice.md 5).
+        if record.splice.is_some() {
+            if let Decision::To(choice) = &decision {
+                self.cluster.not_taken(choice);
+            }
+            let extent = Extent {
+                next: None,
+                ..extent
+            };
+            return self.give_to_owner(now, key, &record, extent, Some(None));
+        }
         match decision {
             // An owner knows of a HEAD, and of a last request, only where it is a setup's first.
             Decision::To(choice)
@@ -255,9 +266,10 @@ impl State {
         if self.take_from_silent(now, key, &record, &waiting) {
             return;
         }
-        // Nobody can be its own older owner.
+        // Nobody can be its own older owner, and who has no agent none after another.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
-            && matches!(waiting.target, Target::To(choice) if choice.slot != record.slot);
+            && matches!(waiting.target, Target::To(choice)
+                if choice.slot != record.slot && choice.transfer == Transfer::Rebuild);
         let way = self.sealed(key, &record, |meta| Meta {
             kind: Kind::Release { half_pipe },
             epoch: waiting.epoch,
@@ -501,6 +513,12 @@ impl State {
         self.intake.released(&key, &released);
         self.count(if drained { "drained" } else { "half-piped" });
         let choice = match waiting.target {
+            Target::To(choice) if choice.transfer == Transfer::Splice => {
+                arrived.isns = isns;
+                arrived.cookie = record.cookie;
+                arrived.handshake = agreed.handshake;
+                return self.splice_released(now, arrived, &waiting, &choice, end);
+            }
             Target::To(choice) => choice,
             Target::Nobody => {
                 let moved = (waiting.epoch, waiting.start);
@@ -530,6 +548,7 @@ impl State {
             care: self.cluster.care_ahead(choice.pool, has_rest),
             has_rest,
             predecessor: owner.filter(|_| !drained).map(|owner| *owner.ip()),
+            splice: None,
         };
         // The owner before has given up all up to that epoch, itself included.
         let again = u32::from(choice.slot == record.slot);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Answer, Arrived, Body, Looked};
+use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Kind, Meta, Refusal};
 
@@ -54,10 +55,15 @@ impl State {
         if start != record.isns.client + 1 {
             return self.on_returned(now, meta, inner, &arrived, start);
         }
-        let decision = self.decide_again(&arrived, &record);
+        let decision = self.decide_again(&arrived, record.tried());
         match (decision, why) {
-            (Decision::To(choice), _) if choice.slot != record.slot => {
+            (Decision::To(choice), _)
+                if choice.slot != record.slot && record.may_go_to(choice.transfer) =>
+            {
                 let before = Before::Refused(meta.epoch, record.predecessor());
+                if self.connects(now, &arrived, &choice, before, record.again()) {
+                    return;
+                }
                 let Some(record) = self.assign(now, &arrived, &choice, before, record.again())
                 else {
                     return;
@@ -100,8 +106,9 @@ impl State {
         let start = ClientSeq::new(arrived.header.seq);
         let pause = self.pauses.after_refusal(now, &key, start);
         let mut record = *record;
-        if let Decision::To(choice) = self.decide_again(arrived, &record)
+        if let Decision::To(choice) = self.decide_again(arrived, record.tried())
             && choice.slot != record.slot
+            && record.may_go_to(choice.transfer)
         {
             let before = Before::Refused(record.epoch, record.predecessor());
             let again = record.again();
@@ -155,6 +162,9 @@ impl State {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        if self.waits_for_server(&arrived) {
+            return;
+        }
         let Some(record) = self.assigned(&arrived) else {
             return;
         };
@@ -172,13 +182,20 @@ impl State {
                 Decision::Refuse(Answer::GatewayTimeout, Body::Full)
             }
             // Until the handshake is over no request has run.
-            Inspection::Http(_) | Inspection::Tls(_) => self.decide_again(&arrived, &record),
+            Inspection::Http(_) | Inspection::Tls(_) => self.decide_again(&arrived, record.tried()),
             // Part of a head, or requests that cannot be read.
             _ => Decision::Refuse(Answer::Close, Body::Full),
         };
         match decision {
+            Decision::To(choice) if !record.may_go_to(choice.transfer) => {
+                self.cluster.not_taken(&choice);
+                (self.intake).answer(now, &arrived, Answer::Close, Body::Full);
+            }
             Decision::To(choice) => {
                 let before = Before::Refused(record.epoch, record.predecessor());
+                if self.connects(now, &arrived, &choice, before, record.again()) {
+                    return;
+                }
                 if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
                     let payload_max = self.payload_max(&arrived.handshake);
                     if !self.intake.assigned(now, &arrived.key, payload_max) {
@@ -214,9 +231,14 @@ impl State {
         }
     }
 
-    pub(super) fn decide_again(&self, arrived: &Arrived<'_>, record: &Record) -> Decision {
+    /// The backend of that slot was `tried`, chosen from that pool for that request.
+    pub(super) fn decide_again(
+        &self,
+        arrived: &Arrived<'_>,
+        (pool, request, slot): (usize, &Request, u32),
+    ) -> Decision {
         let (cluster, health) = (&self.cluster, &self.shared.health);
-        cluster.lost(record.pool, &record.request, record.slot);
+        cluster.lost(pool, request, slot);
         let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
         let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
         if let Looked::Done(decision) | Looked::Cut(decision, _) = cluster.look(
@@ -231,7 +253,7 @@ impl State {
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
         let port = arrived.key.vip.port();
-        match cluster.choose(health, record.pool, port, record.request) {
+        match cluster.choose(health, pool, port, *request) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }

@@ -86,6 +86,8 @@ impl State {
             .and_then(|record| later(&record));
         match self.look_again(now, key, later) {
             Some(Outcome::Decide(found)) if kept.later => self.on_found(now, key, found),
+            Some(Outcome::Decide(Found::Request(Decision::To(choice), extent)))
+                if self.connects(now, &arrived, &choice, Before::Nothing, extent) => {}
             Some(Outcome::Decide(Found::Request(Decision::To(choice), extent))) => {
                 let before = Before::Nothing;
                 if (self.assign(now, &arrived, &choice, before, extent)).is_some() {

@@ -21,6 +21,10 @@ const HEADERS: usize = 40;
 impl State {
     /// Sends a client's packet on as it came, or in pieces that fit.
     pub(super) fn forward(&mut self, record: &Record, arrived: &Arrived<'_>, inner: &[u8]) {
+        if record.splice.is_some() {
+            let payload_max = self.payload_max(&arrived.handshake);
+            return self.forward_to_server(record, arrived, payload_max);
+        }
         if arrived.checksum == TcpChecksum::Wrong {
             return self.count("bad-checksum");
         }
@@ -73,6 +77,13 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
+        if record.splice.is_some() {
+            self.note_end(key, segment.header.flags);
+            let Segment {
+                header, payload, ..
+            } = as_heard(segment, &record);
+            return self.splice(&record, header, payload);
+        }
         let way = match kind {
             None => self.way_of(key, &record),
             Some(kind) => self.sealed(key, &record, |meta| Meta { kind, ..meta }),

@@ -20,6 +20,8 @@ pub enum Target {
     HaproxySplice,
     /// nginx as a proxy on the dispatcher.
     Nginx,
+    /// The kernel's own rewriting of both directions, on the dispatcher: it reads no requests.
+    Nat,
     /// The service's address.
     Trapeze,
 }
@@ -61,6 +63,8 @@ pub struct Bars {
     pub of_direct: Option<f64>,
     /// Of the better proxy's.
     pub of_best_proxy: Option<f64>,
+    /// Of the kernel's NAT's.
+    pub of_nat: Option<f64>,
 }
 
 impl Target {
@@ -71,6 +75,7 @@ impl Target {
             Target::Haproxy => "haproxy",
             Target::HaproxySplice => "haproxy-splice",
             Target::Nginx => "nginx",
+            Target::Nat => "nat",
             Target::Trapeze => "trapeze",
         }
     }
@@ -82,16 +87,14 @@ impl Target {
             Target::Haproxy => "HAProxy",
             Target::HaproxySplice => "HAProxy, splicing",
             Target::Nginx => "nginx",
+            Target::Nat => "nftables NAT",
             Target::Trapeze => "Trapeze",
         }
     }
 
-    /// Whether it relays every byte.
+    /// Whether every byte of both directions goes by way of it.
     pub fn is_proxy(self) -> bool {
-        matches!(
-            self,
-            Target::Haproxy | Target::HaproxySplice | Target::Nginx
-        )
+        !matches!(self, Target::Direct | Target::Trapeze)
     }
 
     /// Whether it is HAProxy, however it is set.
@@ -162,12 +165,20 @@ impl Case {
     }
 
     /// What Trapeze is to reach: with several backends, where requests move from one to
-    /// the other, only what a proxy does.
-    pub fn bars(self, backends: u8) -> Bars {
+    /// the other, only what a proxy does. Where it splices, its answers go by way of it too.
+    pub fn bars(self, backends: u8, splices: bool) -> Bars {
         let bars = |of_direct, of_best_proxy| Bars {
             of_direct,
             of_best_proxy,
+            of_nat: None,
         };
+        if splices {
+            let is_large = self.size.bytes >= 100_000 && self.mode == Mode::KeepAlive;
+            return Bars {
+                of_nat: Some(1.0),
+                ..bars(None, is_large.then_some(1.8))
+            };
+        }
         if backends > 1 {
             return match (self.size.bytes, self.mode) {
                 (..10_000, Mode::KeepAlive) => bars(None, Some(1.0)),
@@ -197,11 +208,14 @@ mod tests {
             size: Size::named(name).unwrap(),
             mode: Mode::KeepAlive,
         };
-        assert_eq!(case("1k").bars(1).of_best_proxy, Some(1.7));
-        let moving = ["1k", "10k", "100k", "10m"].map(|name| case(name).bars(2));
+        assert_eq!(case("1k").bars(1, false).of_best_proxy, Some(1.7));
+        let moving = ["1k", "10k", "100k", "10m"].map(|name| case(name).bars(2, false));
         let of_best_proxy = moving.map(|bars| bars.of_best_proxy.unwrap());
         assert_eq!(of_best_proxy, [1.0, 1.3, 2.0, 2.0]);
         assert!(moving.iter().all(|bars| bars.of_direct.is_none()));
+        let spliced = ["10k", "100k"].map(|name| case(name).bars(1, true));
+        assert_eq!(spliced.map(|bars| bars.of_best_proxy), [None, Some(1.8)]);
+        assert!(spliced.iter().all(|bars| bars.of_nat == Some(1.0)));
     }
 
     #[test]

@@ -103,6 +103,7 @@ impl Measurement {
         let lab = LabGuard::up(&Options {
             dispatchers: Some(1),
             backends: Some(bench.backends),
+            transfer: bench.transfer.clone(),
             daemons: has(Target::Trapeze),
             ..Options::named(name)
         })?;
@@ -120,6 +121,7 @@ impl Measurement {
             )?;
         }
         let cases = Case::all(&bench.sizes).into_iter();
+        let splices = bench.transfer.as_deref() == Some("splice");
         Ok(Measurement {
             settings: Settings {
                 rounds: bench.rounds,
@@ -130,7 +132,10 @@ impl Measurement {
             environment,
             targets: bench.targets.clone(),
             cases: cases
-                .map(|case| CaseResults::new(case, &bench.targets, bench.backends))
+                .map(|case| {
+                    let bars = case.bars(bench.backends, splices);
+                    CaseResults::new(case, &bench.targets, bars)
+                })
                 .collect(),
             failures: Vec::new(),
             runs_done: 0,

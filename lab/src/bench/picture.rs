@@ -23,6 +23,7 @@ pub fn draw(results: &Results) -> Option<String> {
         Target::Haproxy,
         Target::HaproxySplice,
         Target::Nginx,
+        Target::Nat,
         Target::Trapeze,
     ]
     .into_iter()
@@ -81,6 +82,7 @@ fn colour(target: Target) -> &'static str {
         Target::Haproxy => "#a598cc",
         Target::HaproxySplice => "#7f9f6b",
         Target::Nginx => "#c99a3c",
+        Target::Nat => "#b0705f",
         Target::Trapeze => "#2f8fd8",
     }
 }

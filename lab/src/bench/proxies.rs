@@ -17,6 +17,7 @@ use crate::process::Launch;
 use crate::program;
 use crate::role::Role;
 use crate::state::RunDir;
+use crate::topology::run;
 
 /// Starts the proxy `target` on `host`, in front of `backends`, and waits until
 /// it serves. It goes with the lab.
@@ -30,6 +31,9 @@ pub fn start(
     backends: &[Ipv4Addr],
     threads: usize,
 ) -> Result<()> {
+    if target == Target::Nat {
+        return nat(host, backends);
+    }
     let port = port(target);
     let dir = RunDir::of(lab.name());
     let directory = dir.host(host.name()).join(target.word());
@@ -63,11 +67,34 @@ pub fn start(
     Ok(())
 }
 
+/// Destination NAT to each backend in turn, and masquerading, so that answers come back:
+/// as much of splicing as the kernel does itself. It goes with the lab.
+fn nat(host: &HostHandle, backends: &[Ipv4Addr]) -> Result<()> {
+    let port = port(Target::Nat);
+    let targets: Vec<String> = (backends.iter().enumerate())
+        .map(|(number, address)| format!("{number} : {address} . 80"))
+        .collect();
+    let rules = format!(
+        "table ip bench {{\n\
+         chain to_server {{ type nat hook prerouting priority dstnat;\n\
+         tcp dport {port} dnat ip addr . port to numgen inc mod {} map {{ {} }}\n}}\n\
+         chain from_us {{ type nat hook postrouting priority srcnat;\n\
+         ct status dnat masquerade\n}}\n}}\n",
+        backends.len(),
+        targets.join(", ")
+    );
+    let mut nft = host.command(program::find("nft")?);
+    run(nft.arg(rules)).context("the kernel does no NAT")?;
+    let mut sysctl = host.command(program::find("sysctl")?);
+    run(sysctl.args(["-q", "-w", "net.ipv4.ip_forward=1"]))
+}
+
 /// Where a proxy listens.
 pub fn port(proxy: Target) -> u16 {
     match proxy {
         Target::Nginx => 8002,
         Target::HaproxySplice => 8003,
+        Target::Nat => 8004,
         _ => 8001,
     }
 }

@@ -83,6 +83,7 @@ fn write_ratios(f: &mut Formatter<'_>, cases: &[CaseResults]) -> fmt::Result {
     let no_bars = Bars {
         of_direct: None,
         of_best_proxy: None,
+        of_nat: None,
     };
     let by_rate = |case: &CaseResults| (case.ratios.by_rate.clone(), case.bars);
     write_comparisons(f, "Trapeze, by requests a second", cases, by_rate)?;
@@ -101,6 +102,7 @@ fn write_comparisons(
     cases: &[CaseResults],
     comparison: impl Fn(&CaseResults) -> (Comparison, Bars),
 ) -> fmt::Result {
+    let has_nat = (cases.iter()).any(|case| comparison(case).0.of_nat.is_some());
     let lines: Vec<String> = cases
         .iter()
         .filter_map(|case| {
@@ -108,7 +110,8 @@ fn write_comparisons(
             comparison
                 .of_direct
                 .or(comparison.of_best_proxy)
-                .or(comparison.of_splicing)?;
+                .or(comparison.of_splicing)
+                .or(comparison.of_nat)?;
             let of_direct = verdict(comparison.of_direct, bars.of_direct);
             let of_proxy = match comparison.best_proxy {
                 Some(proxy) => {
@@ -118,10 +121,14 @@ fn write_comparisons(
                 None => "-".to_owned(),
             };
             let of_splicing = verdict(comparison.of_splicing, None);
-            Some(format!(
+            let line = format!(
                 "  {:<26}{of_direct:<36}{of_proxy:<46}{of_splicing}",
                 case.title
-            ))
+            );
+            Some(match comparison.of_nat {
+                Some(_) => format!("{line:<136}{}", verdict(comparison.of_nat, bars.of_nat)),
+                None => line,
+            })
         })
         .collect();
     if lines.is_empty() {
@@ -130,8 +137,14 @@ fn write_comparisons(
     writeln!(f, "\n{heading}")?;
     writeln!(
         f,
-        "{:<28}{:<36}{:<46}of HAProxy with splicing",
-        "", "of direct", "of the better of HAProxy and nginx"
+        "{:<28}{:<36}{:<46}of HAProxy with splicing{}",
+        "",
+        "of direct",
+        "of the better of HAProxy and nginx",
+        match has_nat {
+            true => "  of the kernel's NAT",
+            false => "",
+        }
     )?;
     writeln!(f, "{}", lines.join("\n"))
 }
@@ -143,9 +156,10 @@ fn write_legend(f: &mut Formatter<'_>, cases: &[CaseResults]) -> fmt::Result {
             of_direct,
             of_best_proxy,
             of_splicing,
+            of_nat,
             ..
         } = case.ratios.by_rate;
-        of_direct.or(of_best_proxy).or(of_splicing)
+        of_direct.or(of_best_proxy).or(of_splicing).or(of_nat)
     });
     let least = ratios.map(|ratio| ratio.confidence).reduce(f64::min);
     let Some(confidence) = least else {

@@ -123,11 +123,13 @@ pub struct Comparison {
     pub best_proxy: Option<Target>,
     /// Over that of HAProxy with splicing.
     pub of_splicing: Option<Ratio>,
+    /// Over that of the kernel's NAT.
+    pub of_nat: Option<Ratio>,
 }
 
 impl CaseResults {
     /// Of nothing yet.
-    pub fn new(case: Case, targets: &[Target], backends: u8) -> Self {
+    pub fn new(case: Case, targets: &[Target], bars: Bars) -> Self {
         let none = |&target| TargetResults {
             target,
             median: None,
@@ -137,7 +139,7 @@ impl CaseResults {
             title: case.title(),
             case,
             targets: targets.iter().map(none).collect(),
-            bars: case.bars(backends),
+            bars,
             ratios: Ratios::default(),
         }
     }
@@ -180,6 +182,7 @@ impl CaseResults {
                 .and_then(|proxy| self.ratio_by(Target::Trapeze, proxy, figure)),
             best_proxy,
             of_splicing: self.ratio_by(Target::Trapeze, Target::HaproxySplice, figure),
+            of_nat: self.ratio_by(Target::Trapeze, Target::Nat, figure),
         }
     }
 

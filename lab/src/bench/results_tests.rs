@@ -37,7 +37,10 @@ pub fn run(round: u32, requests: u64) -> Run {
 /// with splicing, nginx, Trapeze.
 pub fn case(name: &str, mode: Mode, rates: [&[u64]; 5]) -> CaseResults {
     let size = Size::named(name).unwrap();
-    let mut results = CaseResults::new(Case { size, mode }, &ALL, 1);
+    let mut results = {
+        let case = Case { size, mode };
+        CaseResults::new(case, &ALL, case.bars(1, false))
+    };
     for (target, rates) in ALL.into_iter().zip(rates) {
         for (round, &rate) in (1..).zip(rates) {
             results.add(target, run(round, rate));

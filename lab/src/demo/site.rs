@@ -30,7 +30,7 @@ impl Site {
             config: directory.join("trapeze.toml"),
             directory,
         };
-        let config = cluster::nodes(name, 1, 3)? + RULES;
+        let config = cluster::nodes(name, 1, 3, None)? + RULES;
         site.write(&documents, &config)
             .with_context(|| format!("cannot write to {}", site.directory.display()))?;
         Ok(site)

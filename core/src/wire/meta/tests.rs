@@ -117,6 +117,7 @@ fn every_kind_is_read_as_written() {
         Kind::Sprayed,
         Kind::Passed,
         Kind::Records,
+        Kind::Splice,
         Kind::Beat(Presence::Spray(SprayState::Yielding)),
         Kind::BeatReply(Presence::Dispatcher {
             workload: Workload::new(613),
@@ -207,7 +208,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 24, MetaError::Kind(24)),
+        (1, 25, MetaError::Kind(25)),
         (3, 4, MetaError::Reason(4)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),

@@ -1,0 +1,251 @@
+//! Flows whose server has no agent: what becomes of their packets, as the model in core
+//! has it (docs/protocol/splice.md 2).
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use trapeze_core::flow::FlowKey as CoreKey;
+use trapeze_core::splice::Splice;
+use trapeze_core::wire::checksum::{TcpChecksum, verify_tcp};
+use trapeze_core::wire::{ipv4, tcp};
+use trapeze_datapath::abi::{
+    self, Flow, FlowState, SPLICED_CONNECTING, SPLICED_OPEN, Service, ServiceKey, Spliced,
+};
+use trapeze_datapath::clock;
+use trapeze_datapath::map::Update;
+
+use crate::bench::*;
+use crate::outcome::Verdict;
+use crate::packet::*;
+
+const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 5001);
+const SERVER: SocketAddrV4 = SocketAddrV4::new(BACKEND, 8080);
+
+fn splices() -> Vec<Splice> {
+    let plain = Splice {
+        own: OWN,
+        server_port: SERVER.port(),
+        ahead: 0,
+        clock_ahead: 0,
+        to_server_shift: 0,
+        to_client_shift: 0,
+        no_timestamps: false,
+        no_ecn: false,
+    };
+    let far = Splice {
+        ahead: 0x9000_0001,
+        clock_ahead: 0xffff_0003,
+        to_client_shift: -2,
+        ..plain
+    };
+    let poor = Splice {
+        to_server_shift: 9,
+        to_client_shift: 5,
+        no_timestamps: true,
+        no_ecn: true,
+        ..far
+    };
+    vec![plain, far, poor]
+}
+
+/// Options in all places, and those that nobody knows.
+fn option_lists() -> Vec<Vec<u8>> {
+    let sack = |blocks: usize| {
+        let edges = (0..2 * blocks as u32).flat_map(|n| (n * 0x1000_0001).to_be_bytes());
+        let mut option = vec![1, 1, 5, 2 + 8 * blocks as u8];
+        option.extend(edges);
+        option
+    };
+    let clocks = timestamps(0x0102_0304, 0xfffe_fdfc);
+    vec![
+        vec![],
+        clocks.clone(),
+        timestamps(7, 0),
+        sack(1),
+        sack(4),
+        [clocks.clone(), sack(3)].concat(),
+        [sack(2), clocks.clone()].concat(),
+        [vec![253, 3, 9, 1], clocks.clone()].concat(),
+        // At odd places, and an end in front of more.
+        [vec![1], clocks[2..].to_vec(), vec![1]].concat(),
+        [vec![0, 0, 0, 0], clocks].concat(),
+    ]
+}
+
+fn headers(packet: &[u8]) -> (tcp::Header, Vec<u8>) {
+    let packet = ipv4::Packet::parse(&packet[ETHERNET..]).expect("an IP packet");
+    let (source, destination) = (packet.source().into(), packet.destination().into());
+    let whole = verify_tcp(source, destination, packet.payload());
+    assert_eq!(whole, TcpChecksum::Complete, "its checksum holds");
+    let (header, payload) = tcp::Header::parse(packet.payload()).expect("a segment");
+    (header, payload.to_vec())
+}
+
+/// Between which addresses, and the link's; the IP header's sum holds.
+fn ends(packet: &[u8]) -> (Ipv4Addr, Ipv4Addr, [u8; 6], [u8; 6]) {
+    assert_eq!(
+        sum(&packet[ETHERNET..TCP_AT], 0),
+        0xffff,
+        "of the IP header"
+    );
+    let ip = ipv4::Packet::parse(&packet[ETHERNET..]).unwrap();
+    let mac = |at: usize| *packet[at..].first_chunk().unwrap();
+    (ip.source(), ip.destination(), mac(0), mac(6))
+}
+
+fn spliced(bench: &Bench, splice: &Splice, state: u32) -> abi::FlowKey {
+    let splice = abi::Splice::from(splice);
+    bench.put_flow(&Flow {
+        splice,
+        ..established()
+    });
+    let key = splice.key(BACKEND);
+    let value = Spliced {
+        flow: flow_key(CLIENT, VIP),
+        state,
+        splice,
+        server_ack: CLIENT_ISN,
+        resolved_ns: clock::monotonic().as_nanos() as u64 - 20_000_000,
+        ifindex: ELSEWHERE,
+        destination_mac: BACKEND_MAC,
+        source_mac: EGRESS_MAC,
+    };
+    bench.maps.splices.put(&key, &value, Update::Any).unwrap();
+    let address = ServiceKey::new((*OWN.ip()).into(), 0);
+    let own = Service {
+        id: 0xffff,
+        mss: 0,
+        window_scale: 0,
+        ecn: 0,
+    };
+    bench
+        .maps
+        .services
+        .put(&address, &own, Update::Any)
+        .unwrap();
+    key
+}
+
+fn from_server(flags: u8, options: Vec<u8>, payload: &[u8]) -> Tcp {
+    Tcp {
+        source: SERVER,
+        dest: OWN,
+        options,
+        ..segment(flags, 0x7000_0000, CLIENT_ISN.wrapping_add(30), payload)
+    }
+}
+
+#[test]
+fn clients_packets_become_a_dispatchers() {
+    for bench in Bench::both() {
+        for splice in &splices() {
+            spliced(&bench, splice, SPLICED_OPEN);
+            for options in option_lists() {
+                for (flags, payload) in [
+                    (ACK, &b""[..]),
+                    (ACK | PSH | ECE | CWR, REQUEST),
+                    (RST, b""),
+                ] {
+                    let sent = Tcp {
+                        options: options.clone(),
+                        ..segment(flags, CLIENT_ISN.wrapping_add(1), SERVER_ISN + 1, payload)
+                    };
+                    let what = format!("{:?} {splice:?} {sent:?}", bench.hook);
+                    let outcome = bench.run(&sent.frame());
+                    assert_eq!(outcome.verdict, Verdict::Redirect, "{what}");
+                    assert_eq!(
+                        outcome.counted,
+                        ["forwarded", "spliced-to-server"],
+                        "{what}"
+                    );
+                    let got = outcome.packet.unwrap();
+                    assert_eq!(
+                        ends(&got),
+                        (*OWN.ip(), BACKEND, BACKEND_MAC, EGRESS_MAC),
+                        "{what}"
+                    );
+                    let (header, bytes) = headers(&got);
+                    let (mut wanted, _) = headers(&sent.frame());
+                    // The model leaves nothing that it does not know, the data path all.
+                    wanted = splice.to_server(wanted);
+                    wanted.options.aged = header.options.aged;
+                    assert_eq!(header, wanted, "{what}");
+                    assert_eq!(bytes, payload, "{what}");
+                    assert_eq!(got.len(), sent.frame().len(), "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn servers_packets_become_the_services() {
+    let key = CoreKey {
+        client: CLIENT.into(),
+        vip: VIP.into(),
+    };
+    for bench in Bench::both() {
+        for splice in &splices() {
+            let entry = spliced(&bench, splice, SPLICED_OPEN);
+            for options in option_lists() {
+                for (flags, payload) in [(ACK, &b""[..]), (ACK | PSH, REQUEST), (ACK | FIN, b"end")]
+                {
+                    // To the client its blocks are its own numbers.
+                    let sent = from_server(flags, options.clone(), payload);
+                    let what = format!("{:?} {splice:?} {sent:?}", bench.hook);
+                    let plain = Splice {
+                        no_timestamps: false,
+                        ..*splice
+                    };
+                    let outcome = bench.run(&sent.frame());
+                    assert_eq!(outcome.verdict, Verdict::Redirect, "{what}");
+                    assert_eq!(outcome.counted, ["spliced-to-client"], "{what}");
+                    let got = outcome.packet.unwrap();
+                    assert_eq!(
+                        ends(&got),
+                        (*VIP.ip(), *CLIENT.ip(), BACKEND_MAC, EGRESS_MAC),
+                        "{what}"
+                    );
+                    let (header, bytes) = headers(&got);
+                    let (wanted, _) = headers(&sent.frame());
+                    assert_eq!(header, plain.to_client(&key, wanted), "{what}");
+                    assert_eq!(bytes, payload, "{what}");
+                }
+            }
+            let heard = bench.maps.splices.get(&entry).unwrap().unwrap().server_ack;
+            assert_eq!(heard, CLIENT_ISN.wrapping_add(30));
+            assert_eq!(bench.flow().state, FlowState::Established as u32);
+            let reset = bench.run(&from_server(RST | ACK, vec![], b"").frame());
+            assert_eq!(reset.verdict, Verdict::Redirect);
+            assert_eq!(bench.flow().state, FlowState::Reset as u32);
+        }
+    }
+}
+
+#[test]
+fn what_is_not_open_is_the_daemons_or_nobodys() {
+    for bench in Bench::both() {
+        let splice = splices()[1];
+        let key = spliced(&bench, &splice, SPLICED_CONNECTING);
+        let answer = from_server(SYN | ACK, vec![2, 4, 5, 0xb4], b"");
+        assert_eq!(bench.run(&answer.frame()).counted, ["to-daemon"]);
+        spliced(&bench, &splice, SPLICED_OPEN);
+        assert_eq!(bench.run(&answer.frame()).counted, ["to-daemon"], "again");
+        let other = Tcp {
+            source: SocketAddrV4::new(BACKEND, 8081),
+            ..answer.clone()
+        };
+        let outcome = bench.run(&other.frame());
+        assert_eq!(
+            (outcome.verdict, outcome.counted),
+            (Verdict::Drop, vec!["no-splice"])
+        );
+        bench.maps.splices.delete(&key).unwrap();
+        assert_eq!(bench.run(&answer.frame()).counted, ["no-splice"]);
+        // No splice address: the host's.
+        let hosts = Tcp {
+            dest: SocketAddrV4::new(NODE, 5001),
+            ..answer
+        };
+        assert!(bench.run(&hosts.frame()).counted.is_empty());
+    }
+}

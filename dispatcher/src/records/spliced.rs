@@ -1,0 +1,69 @@
+//! What of records is about connections to servers without an agent.
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::seq::ClientSeq;
+use trapeze_datapath::abi::{self, Flow, FlowState};
+use trapeze_datapath::clock;
+
+use super::Records;
+
+/// A client's last acknowledgement may come again for this long.
+const LINGER: Duration = Duration::from_secs(2);
+
+impl Records {
+    /// A port of ours for that flow's connection to a server; none is free: None. Of flows
+    /// that have ended, the one whose turn it is makes room: with each port once in a
+    /// minute a server could take a thousand connections a second, and no more.
+    pub fn take_port(
+        &self,
+        key: &FlowKey,
+        server: SocketAddrV4,
+    ) -> io::Result<Option<SocketAddrV4>> {
+        (self.splices).take_port(&(*key).into(), server, |old| self.is_over(old))
+    }
+
+    /// Nothing came of a connection.
+    pub fn give_port_back(&self, own: SocketAddrV4, server: SocketAddrV4) -> io::Result<()> {
+        self.splices.give_port_back(own, server)
+    }
+
+    /// What a flow's server has acknowledged; None if it is not spliced.
+    pub fn acknowledged(&self, key: &FlowKey) -> io::Result<Option<ClientSeq>> {
+        let flow = self.maps.flows.get(&(*key).into())?;
+        match flow.filter(|flow| flow.splice.terms().is_some()) {
+            Some(flow) => self.splices.acknowledged(&flow),
+            None => Ok(None),
+        }
+    }
+
+    /// The flow that a server's packets are of.
+    pub fn flow_of_answer(
+        &self,
+        own: SocketAddrV4,
+        server: SocketAddrV4,
+    ) -> io::Result<Option<FlowKey>> {
+        self.splices.flow_of(own, server)
+    }
+
+    /// Ends a record whose time would come soon.
+    fn is_over(&self, key: &abi::FlowKey) -> io::Result<bool> {
+        let Some(flow) = self.maps.flows.get(key)? else {
+            return Ok(true);
+        };
+        let ended = has_ended(&flow, clock::monotonic());
+        if ended {
+            self.expire(key, &flow)?;
+        }
+        Ok(ended)
+    }
+}
+
+fn has_ended(flow: &Flow, now: Duration) -> bool {
+    let closed = [FlowState::ClientFin, FlowState::Reset].map(|state| state as u32);
+    closed.contains(&flow.state)
+        && now.saturating_sub(Duration::from_nanos(flow.last_seen_ns)) > LINGER
+}

@@ -1,0 +1,195 @@
+//! Connections to servers without an agent, as far as all threads share them: which of our
+//! ports each has, and what the data path finds them by (docs/protocol/splice.md §2). How
+//! one is opened is in worker/splice.rs.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex};
+
+use trapeze_core::config::Dispatcher;
+use trapeze_core::flow::FlowKey;
+use trapeze_core::seq::ClientSeq;
+use trapeze_datapath::abi::{self, Flow, Pod, SPLICED_CONNECTING, SPLICED_OPEN, Splice, Spliced};
+use trapeze_datapath::clock;
+use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::map::Update;
+
+use crate::records::Slots;
+use crate::v4;
+
+/// Below are ports of services.
+const FIRST_PORT: u16 = 1024;
+/// So many ports are looked at for one that is free.
+const PORTS_TO_TRY: usize = 64;
+
+/// Connections from this dispatcher's splice address, and those that others have told.
+pub struct Splices {
+    maps: Arc<DispatcherMaps>,
+    slots: Arc<Slots>,
+    own: Option<Ipv4Addr>,
+    workers: u16,
+    /// By server, the port that was taken last: a port comes back as late as it can.
+    taken: Mutex<HashMap<SocketAddrV4, u16>>,
+}
+
+impl Splices {
+    pub fn new(maps: Arc<DispatcherMaps>, own: &Dispatcher) -> anyhow::Result<Self> {
+        // What the daemon before was opening is nobody's.
+        for (key, spliced) in maps.splices.all()? {
+            if spliced.state == SPLICED_CONNECTING {
+                maps.splices.delete(&key)?;
+            }
+        }
+        Ok(Self {
+            own: own.splice_address.map(v4).transpose()?,
+            workers: own.workers as u16,
+            slots: Arc::default(),
+            taken: Mutex::default(),
+            maps,
+        })
+    }
+
+    /// Which backend each slot is.
+    pub fn slots(&self) -> Arc<Slots> {
+        self.slots.clone()
+    }
+
+    /// A port for that flow's connection to a server: what comes to it is the daemon's from
+    /// now on. `is_over` ends a flow that has one, if it can. None: all are in use.
+    pub fn take_port(
+        &self,
+        flow: &abi::FlowKey,
+        server: SocketAddrV4,
+        is_over: impl Fn(&abi::FlowKey) -> io::Result<bool>,
+    ) -> io::Result<Option<SocketAddrV4>> {
+        let Some(own) = self.own else {
+            return Ok(None);
+        };
+        for _ in 0..PORTS_TO_TRY {
+            let own = SocketAddrV4::new(own, self.next_port(flow, server));
+            let splice = between(own, server);
+            let key = splice.key(*server.ip());
+            let connecting = Spliced {
+                flow: *flow,
+                state: SPLICED_CONNECTING,
+                splice,
+                ..Spliced::zeroed()
+            };
+            if self.begin(&key, &connecting)? {
+                return Ok(Some(own));
+            }
+            let there = self.maps.splices.get(&key)?;
+            let is_open = |there: &Spliced| there.state == SPLICED_OPEN;
+            if let Some(there) = there.filter(is_open)
+                && is_over(&there.flow)?
+            {
+                self.maps.splices.delete(&key)?;
+                if self.begin(&key, &connecting)? {
+                    return Ok(Some(own));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// False: there is one.
+    fn begin(&self, key: &abi::FlowKey, connecting: &Spliced) -> io::Result<bool> {
+        match self.maps.splices.put(key, connecting, Update::Create) {
+            Ok(()) => Ok(true),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// One that leads to the worker that has the client's packets.
+    fn next_port(&self, flow: &abi::FlowKey, server: SocketAddrV4) -> u16 {
+        let mut taken = self.taken.lock().expect("no thread panics with it");
+        // Not where the daemon before began.
+        let begin = || FIRST_PORT | clock::cluster().as_millis() as u16;
+        let port = taken.entry(server).or_insert_with(begin);
+        let worker = u16::from_be_bytes(flow.client_port) % self.workers;
+        loop {
+            *port = port.checked_add(1).unwrap_or(FIRST_PORT);
+            if *port % self.workers == worker {
+                return *port;
+            }
+        }
+    }
+
+    /// Nothing came of it.
+    pub fn give_port_back(&self, own: SocketAddrV4, server: SocketAddrV4) -> io::Result<()> {
+        let key = between(own, server).key(*server.ip());
+        let there = self.maps.splices.get(&key)?;
+        if there.is_some_and(|there| there.state == SPLICED_CONNECTING) {
+            self.maps.splices.delete(&key)?;
+        }
+        Ok(())
+    }
+
+    /// The flow whose connection it is, open or not.
+    pub fn flow_of(&self, own: SocketAddrV4, server: SocketAddrV4) -> io::Result<Option<FlowKey>> {
+        let there = self
+            .maps
+            .splices
+            .get(&between(own, server).key(*server.ip()))?;
+        Ok(there.map(|there| there.flow.into()))
+    }
+
+    /// The record of a flow becomes `new`, or there is none any more.
+    pub fn follow(
+        &self,
+        flow: &abi::FlowKey,
+        old: Option<&Flow>,
+        new: Option<&Flow>,
+    ) -> io::Result<()> {
+        let is_spliced = |flow: &&Flow| flow.splice.terms().is_some();
+        let (old, new) = (old.filter(is_spliced), new.filter(is_spliced));
+        let what = |flow: &Flow| (flow.splice, flow.backend);
+        if old.map(what) == new.map(what) {
+            return Ok(());
+        }
+        if let Some(new) = new
+            && let Some(server) = self.slots.address(new.backend)
+        {
+            let open = Spliced {
+                flow: *flow,
+                state: SPLICED_OPEN,
+                splice: new.splice,
+                server_ack: new.client_isn.wrapping_add(1),
+                ..Spliced::zeroed()
+            };
+            let key = new.splice.key(server);
+            self.maps.splices.put(&key, &open, Update::Any)?;
+        }
+        if let Some(old) = old
+            && let Some(server) = self.slots.address(old.backend)
+        {
+            let key = old.splice.key(server);
+            let there = self.maps.splices.get(&key)?;
+            if there.is_some_and(|there| there.flow == *flow && there.splice == old.splice) {
+                self.maps.splices.delete(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What the flow's server has said to have.
+    pub fn acknowledged(&self, flow: &Flow) -> io::Result<Option<ClientSeq>> {
+        let Some(server) = self.slots.address(flow.backend) else {
+            return Ok(None);
+        };
+        let there = self.maps.splices.get(&flow.splice.key(server))?;
+        Ok(there.map(|spliced| ClientSeq::new(spliced.server_ack)))
+    }
+}
+
+/// A connection of which no more is known.
+fn between(own: SocketAddrV4, server: SocketAddrV4) -> Splice {
+    Splice {
+        address: own.ip().octets(),
+        port: own.port().to_be_bytes(),
+        server_port: server.port().to_be_bytes(),
+        ..Splice::zeroed()
+    }
+}

@@ -1,0 +1,473 @@
+//! Servers without an agent: one dispatcher rewrites what both sides send
+//! (docs/protocol/splice.md). The same over several dispatchers: spliced_over_several.rs.
+
+use std::io::Read;
+use std::net::Shutdown;
+use std::time::{Duration, Instant};
+
+use trapeze_datapath::abi::FlowState;
+use trapeze_lab::{LinkSettings, Options, Process, ServerKind};
+use trapeze_tests::{Cluster, Connection, Content, same, until};
+
+fn spliced(test: &str, change: impl FnOnce(&mut Options)) -> Cluster {
+    let cluster = Cluster::with(test, |options| {
+        options.transfer = Some("splice".into());
+        change(options);
+    });
+    until("its servers have been asked", || {
+        let up = |name: &str| cluster.backend(name).state == "up";
+        let status = cluster.status().unwrap();
+        let mut backends = status.hosts.iter().filter(|h| h.name.starts_with('b'));
+        backends.all(|host| up(&host.name)).then_some(())
+    });
+    cluster
+}
+
+fn set(cluster: &Cluster, hosts: &[&str], name: &str, value: &str) {
+    for host in hosts {
+        let setting = format!("net.ipv4.tcp_{name}={value}");
+        cluster.run(host, &["sysctl", "-q", "-w", &setting]);
+    }
+}
+
+/// A bit of everything that a connection does.
+fn exercise(cluster: &Cluster, rounds: u64) {
+    let documents = ["1k", "100k", "10m"].map(|name| (name, cluster.document(name)));
+    cluster.on("c1", || {
+        for round in 0..rounds {
+            let mut client = Connection::open();
+            for (name, document) in &documents {
+                same(&client.ask(&format!("/{name}")).body, document);
+            }
+            for size in [0, 1, 1388, 1389, 70_000, 10_000_000] {
+                let body = Content::new(round + size, size).bytes();
+                let head = format!(
+                    "PUT /upload/{round}-{size} HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n"
+                );
+                let mut client = Connection::open();
+                let response = client.send(head).send(&body).response();
+                assert!([201, 204].contains(&response.status), "{}", response.head);
+                let at = cluster.uploads(response.backend());
+                same(&std::fs::read(at.join(format!("{round}-{size}"))).unwrap(), &body);
+                client.finish().expect_end();
+            }
+            // A head that comes in pieces, some of which are acknowledged before it is whole.
+            let mut client = Connection::open();
+            let long = "x".repeat(9000);
+            let head = format!("GET /1k HTTP/1.1\r\nHost: a\r\nX-Long: {long}\r\n\r\n");
+            let response = client
+                .send_pieces(head, 700, Duration::from_micros(300))
+                .response();
+            assert!([200, 400].contains(&response.status), "{}", response.head);
+            // Requests ahead of answers.
+            let mut client = Connection::open();
+            client.send("GET /100k HTTP/1.1\r\nHost: a\r\n\r\n".repeat(5));
+            for _ in 0..5 {
+                same(&client.response().body, &documents[1].1);
+            }
+            assert_eq!(
+                Connection::open().send("GARBAGE\r\n\r\n").response().status,
+                400
+            );
+        }
+    });
+}
+
+#[test]
+fn all_goes_both_ways_and_no_agent_is_there() {
+    let cluster = spliced("splice", |_| {});
+    let status = cluster.status().unwrap();
+    assert!(
+        (status.hosts.iter()).all(|host| !host.processes.contains_key(&Process::Agent)),
+        "{status:?}"
+    );
+    exercise(&cluster, 2);
+    let d1 = cluster.dispatcher();
+    assert!(
+        d1.of("spliced-to-server") > 500 && d1.of("spliced-to-client") > 500,
+        "{d1:?}"
+    );
+    assert_eq!(d1.of("no-splice") + d1.of("rewrite"), 0, "{d1:?}");
+}
+
+#[test]
+fn clients_with_other_options() {
+    let cluster = spliced("spliceopts", |options| options.backends = Some(1));
+    for number in 0..16 {
+        let names = ["timestamps", "sack", "window_scaling", "ecn"];
+        for (bit, name) in names.iter().enumerate() {
+            set(&cluster, &["c1"], name, &(number >> bit & 1).to_string());
+        }
+        exercise(&cluster, 1);
+    }
+}
+
+/// What the server does not know the client must not notice; and their windows are told
+/// in other units.
+#[test]
+fn servers_with_other_options() {
+    let cluster = spliced("splicesrv", |options| options.backends = Some(1));
+    set(&cluster, &["c1"], "ecn", "1");
+    for (name, value, normal) in [
+        ("timestamps", "0", "1"),
+        ("sack", "0", "1"),
+        ("window_scaling", "0", "1"),
+        ("ecn", "0", "2"),
+        // Shifts of 0 and of 13.
+        ("rmem", "4096 16384 32768", "4096 131072 6291456"),
+        ("rmem", "4096 131072 536870912", "4096 131072 6291456"),
+    ] {
+        set(&cluster, &["b1"], name, value);
+        // A listener has its buffer's size from when it began.
+        cluster.restart("b1", Process::Server);
+        // What was asked in between has been refused, and is heard of until then.
+        std::thread::sleep(Duration::from_millis(400));
+        until("it listens again", || {
+            (cluster.backend("b1").state == "up").then_some(())
+        });
+        exercise(&cluster, 1);
+        set(&cluster, &["b1"], name, normal);
+    }
+    for name in ["timestamps", "sack", "window_scaling"] {
+        set(&cluster, &["b1"], name, "0");
+    }
+    exercise(&cluster, 1);
+    set(&cluster, &["c1"], "rmem", "4096 16384 32768");
+    exercise(&cluster, 1);
+}
+
+#[test]
+fn faults_on_both_links_change_no_byte() {
+    let cluster = spliced("splicefault", |options| options.backends = Some(2));
+    let settings = LinkSettings {
+        loss: 0.01,
+        reorder: 0.02,
+        duplicate: 0.01,
+        delay: Duration::from_micros(300),
+        jitter: Duration::from_micros(200),
+        ..LinkSettings::default()
+    };
+    for host in ["c1", "b1", "b2"] {
+        cluster.link(host, &settings).unwrap();
+    }
+    for (timestamps, sack) in [("1", "1"), ("0", "1"), ("1", "0"), ("0", "0")] {
+        set(&cluster, &["c1"], "timestamps", timestamps);
+        set(&cluster, &["b1"], "sack", sack);
+        exercise(&cluster, 1);
+    }
+}
+
+/// One in ten, each way.
+#[test]
+fn what_opens_a_connection_is_lost_and_sent_again() {
+    let cluster = spliced("splicesyn", |options| options.backends = Some(1));
+    let settings = LinkSettings {
+        loss: 0.1,
+        ..LinkSettings::default()
+    };
+    cluster.link("b1", &settings).unwrap();
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for _ in 0..20 {
+                scope.spawn(|| same(&Connection::open().ask("/1k").body, &one));
+            }
+        });
+    });
+    assert!(cluster.daemon().counters.contains_key("connects-again"));
+}
+
+#[test]
+fn a_server_that_refuses_is_passed_over_and_if_none_is_left_the_client_hears() {
+    let cluster = spliced("splicedead", |options| options.backends = Some(2));
+    let one = cluster.document("1k");
+    let ask = || cluster.on("c1", || Connection::open().ask("/1k"));
+    cluster.kill("b1", Some(Process::Server)).unwrap();
+    for _ in 0..20 {
+        let response = ask();
+        assert_eq!(response.backend(), "b2");
+        same(&response.body, &one);
+    }
+    until("b1 is known to have no server", || {
+        (cluster.backend("b1").state == "no-server").then_some(())
+    });
+    cluster.kill("b2", Some(Process::Server)).unwrap();
+    for _ in 0..5 {
+        assert_eq!(ask().status, 503);
+    }
+    cluster.start("b1", Some(Process::Server)).unwrap();
+    until("it serves again", || (ask().status == 200).then_some(()));
+    assert!(cluster.daemon().counters.contains_key("connects-refused"));
+}
+
+#[test]
+fn a_host_that_is_gone_is_passed_over() {
+    let cluster = spliced("splicegone", |options| options.backends = Some(2));
+    let one = cluster.document("1k");
+    cluster.kill("b1", None).unwrap();
+    // Before anybody knows: the SYN is not answered.
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| same(&Connection::open().ask("/1k").body, &one));
+            }
+        });
+    });
+    until("it is silent", || {
+        (cluster.backend("b1").state == "silent").then_some(())
+    });
+    let begun = Instant::now();
+    for _ in 0..10 {
+        cluster.on("c1", || same(&Connection::open().ask("/1k").body, &one));
+    }
+    assert!(begun.elapsed() < Duration::from_secs(2), "nobody asks it");
+    cluster.start("b1", None).unwrap();
+    until("it is back", || {
+        (cluster.backend("b1").state == "up").then_some(())
+    });
+}
+
+fn states(cluster: &Cluster) -> Vec<u32> {
+    cluster.flows().iter().map(|flow| flow.state).collect()
+}
+
+#[test]
+fn both_sides_close_and_reset_as_they_like() {
+    let cluster = spliced("spliceend", |options| {
+        options.backends = Some(1);
+        options.server = ServerKind::Python;
+    });
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        // The server closes.
+        let mut client = Connection::open();
+        client.send("GET /1k HTTP/1.0\r\nHost: a\r\n\r\n");
+        same(&client.response().body, &one);
+        client.expect_end();
+        // The client says that it has no more to say, and is answered.
+        let mut client = Connection::open();
+        client.send("GET /1k HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+        client.stream().shutdown(Shutdown::Write).unwrap();
+        same(&client.response().body, &one);
+        client.expect_end();
+    });
+    until("all are closed", || {
+        let closed = FlowState::ClientFin as u32;
+        states(&cluster).iter().all(|&s| s == closed).then_some(())
+    });
+    // The client aborts in the middle; so does the server.
+    let connections = || {
+        cluster.run(
+            "b1",
+            &["ss", "-Htn", "state", "established", "sport", "=", ":80"],
+        )
+    };
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        client.send("GET /100m HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.try_response(false).unwrap();
+        client.abort();
+        until("the server hears of it", || {
+            connections().is_empty().then_some(())
+        });
+        let mut client = Connection::open();
+        client.send("GET /100m HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.try_response(false).unwrap();
+        cluster.kill("b1", Some(Process::Server)).unwrap();
+        let begun = Instant::now();
+        let mut rest = Vec::new();
+        let _ = client.stream().read_to_end(&mut rest);
+        assert!(rest.len() < 100 << 20 && begun.elapsed() < Duration::from_secs(5));
+    });
+    until("no flow is open", || {
+        let open = FlowState::Established as u32;
+        (!states(&cluster).contains(&open)).then_some(())
+    });
+}
+
+/// The 4-tuple of the client comes back, and the server's own leftovers are in TIME-WAIT:
+/// it has closed first.
+#[test]
+fn a_clients_port_comes_back_again_and_again() {
+    let cluster = spliced("spliceport", |options| options.backends = Some(1));
+    let one = cluster.document("1k");
+    set(&cluster, &["c1"], "timestamps", "0");
+    cluster.on("c1", || {
+        for _ in 0..100 {
+            let mut client = Connection::try_to(trapeze_tests::VIP, 40_000).unwrap();
+            client.send("GET /1k HTTP/1.0\r\nHost: a\r\n\r\n");
+            same(&client.response().body, &one);
+            client.expect_end();
+            client.abort();
+        }
+    });
+    let maps = cluster.dispatcher_maps();
+    until("there is one record, and one connection", || {
+        let (flows, splices) = (maps.flows.all().unwrap(), maps.splices.all().unwrap());
+        (flows.len() == 1 && splices.len() == 1).then_some(())
+    });
+}
+
+/// Three threads read requests; what a server says to a SYN comes to the one that has sent it.
+#[test]
+fn several_workers_connect() {
+    let text = Cluster::nodes(2)
+        .replace(
+            "attach = \"tc\"",
+            "attach = \"tc\"\nworkers = 3\nsplice_address = \"10.77.0.111\"",
+        )
+        .replace("\n[[backend]]", "\n[[backend]]\ntransfer = \"splice\"")
+        + "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n\
+           [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let cluster = Cluster::configured_whole("splicework", &text, |_| {});
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        for _ in 0..60 {
+            same(&Connection::open().ask("/1k").body, &one);
+        }
+    });
+    until("all are counted", || {
+        let counters = cluster.daemon().counters;
+        assert!(!counters.contains_key("late-answers"), "{counters:?}");
+        (counters.get("spliced") == Some(&60)).then_some(())
+    });
+}
+
+#[test]
+fn the_same_by_generic_xdp() {
+    let text = Cluster::nodes(1)
+        .replace(
+            "attach = \"tc\"",
+            "attach = \"xdp-generic\"\nsplice_address = \"10.77.0.111\"",
+        )
+        .replace("\n[[backend]]", "\n[[backend]]\ntransfer = \"splice\"")
+        + trapeze_tests::ONE_BACKEND;
+    let cluster = Cluster::configured_whole("splicexdp", &text, |_| {});
+    // XDP cannot complete checksums, nor keep packets of many segments apart.
+    for host in ["c1", "b1"] {
+        let off = [
+            "ethtool", "-K", "eth0", "tx", "off", "tso", "off", "gso", "off",
+        ];
+        cluster.run(host, &off);
+    }
+    exercise(&cluster, 2);
+    let d1 = cluster.dispatcher();
+    assert!(d1.of("spliced-to-client") > 10_000, "{d1:?}");
+}
+
+/// Its daemon is killed in the middle: the data path goes on.
+#[test]
+fn a_download_outlives_the_daemon() {
+    let cluster = spliced("splicelive", |options| options.backends = Some(1));
+    let slow = LinkSettings {
+        rate: Some(400_000_000),
+        ..LinkSettings::default()
+    };
+    cluster.link("c1", &slow).unwrap();
+    let (ten, one) = (cluster.document("10m"), cluster.document("1k"));
+    cluster.on("c1", || {
+        let mut kept = Connection::open();
+        same(&kept.ask("/1k").body, &one);
+        let mut client = Connection::open();
+        client.send("GET /10m HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.try_response(false).unwrap();
+        cluster.kill("d1", Some(Process::Dispatch)).unwrap();
+        same(&kept.ask("/1k").body, &one);
+        let mut got = vec![0; ten.len()];
+        let mut rest = client.unread().chain(client.stream());
+        rest.read_exact(&mut got).unwrap();
+        same(&got, &ten);
+        cluster.start("d1", Some(Process::Dispatch)).unwrap();
+        same(&kept.ask("/1k").body, &one);
+        same(&Connection::open().ask("/1k").body, &one);
+    });
+}
+
+#[test]
+fn tls_goes_through_unread() {
+    let cluster = spliced("splicetls", |options| {
+        options.backends = Some(2);
+        options.tls = true;
+    });
+    for _ in 0..6 {
+        let got = cluster.run_bytes("c1", &["curl", "-sk", "https://10.77.0.100/100k"]);
+        same(&got, &cluster.document("100k"));
+    }
+}
+
+/// A cluster whose b1 has an agent and b2 none; what each has is told by the path.
+fn mixed(test: &str, rest: &str) -> Cluster {
+    let text = Cluster::nodes(2)
+        .replace(
+            "attach = \"tc\"",
+            "attach = \"tc\"\nsplice_address = \"10.77.0.111\"",
+        )
+        .replace("name = \"b2\"", "name = \"b2\"\ntransfer = \"splice\"");
+    Cluster::configured_whole(test, &(text + rest), |_| {})
+}
+
+#[test]
+fn one_pool_has_both_kinds() {
+    let cluster = mixed(
+        "splicemix",
+        "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n\
+         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
+    );
+    let documents = ["1k", "100k", "1m"].map(|name| (name, cluster.document(name)));
+    cluster.on("c1", || {
+        let mut took = [0, 0];
+        for round in 0..40 {
+            let (name, document) = &documents[round % 3];
+            let response = Connection::open().ask(&format!("/{name}"));
+            same(&response.body, document);
+            took[usize::from(response.backend() == "b2")] += 1;
+        }
+        assert_eq!(took, [20, 20], "they take turns");
+    });
+    assert!(cluster.agent("b1").of("rebuilt") >= 20);
+    exercise(&cluster, 2);
+}
+
+/// A connection leaves a backend with an agent for one without, and stays there.
+#[test]
+fn a_connection_goes_on_at_a_server_without_an_agent() {
+    let cluster = mixed(
+        "splicemove",
+        "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+         [[pool]]\nname = \"large\"\nbackends = [\"b2\"]\n\
+         [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+         [[service.rule]]\npath = \"/1m\"\npool = \"large\"\n",
+    );
+    let documents = ["1k", "100k", "1m"].map(|name| cluster.document(name));
+    cluster.on("c1", || {
+        for timestamps in ["1", "0"] {
+            set(&cluster, &["c1"], "timestamps", timestamps);
+            for _ in 0..20 {
+                let mut client = Connection::open();
+                for (path, wanted) in [("/1k", &documents[0]), ("/100k", &documents[1])] {
+                    let response = client.ask(path);
+                    assert_eq!(response.backend(), "b1");
+                    same(&response.body, wanted);
+                }
+                for (path, wanted) in [("/1m", &documents[2]), ("/1k", &documents[0])] {
+                    let response = client.ask(path);
+                    assert_eq!(response.backend(), "b2");
+                    same(&response.body, wanted);
+                }
+            }
+            // The request behind it has come already.
+            let mut client = Connection::open();
+            for path in ["/1k", "/1m", "/100k"] {
+                client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            }
+            for wanted in [&documents[0], &documents[2], &documents[1]] {
+                same(&client.response().body, wanted);
+            }
+        }
+        // Nobody is there any more: the client hears it, and goes on where somebody is.
+        let mut client = Connection::open();
+        same(&client.ask("/1k").body, &documents[0]);
+        cluster.kill("b2", Some(Process::Server)).unwrap();
+        assert_eq!(client.ask("/1m").status, 503);
+    });
+}

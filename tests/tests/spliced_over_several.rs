@@ -1,0 +1,196 @@
+//! Servers without an agent behind several dispatchers: any of them rewrites any packet of
+//! either direction, and none of them matters (docs/protocol/splice.md §4).
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use trapeze_lab::{LinkSettings, Process};
+use trapeze_tests::scattered::{ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Content, Raised, same, until};
+
+const DISPATCHERS: [&str; 2] = ["d1", "d2"];
+
+/// Two sprays that deal packets in turn, one each, to two dispatchers.
+fn scattered(test: &str) -> Cluster {
+    let cluster = scattered_over(&DISPATCHERS, test, |options| {
+        options.transfer = Some("splice".into());
+    });
+    until("its servers have been asked", || {
+        let up = ["b1", "b2"].map(|name| cluster.backend(name).state == "up");
+        (up == [true, true]).then_some(())
+    });
+    cluster
+}
+
+fn upload(cluster: &Cluster, name: &str, body: &[u8]) {
+    let length = body.len();
+    let mut client = Connection::open();
+    client.send(format!(
+        "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+    ));
+    let response = client.send(body).response();
+    assert!(response.status < 300, "{}", response.head);
+    let at = cluster.uploads(response.backend()).join(name);
+    same(&std::fs::read(at).expect("it is stored"), body);
+}
+
+#[test]
+fn every_packet_through_another_dispatcher_changes_no_byte() {
+    let cluster = scattered("splscatter");
+    let documents = ["1k", "100k", "10m"].map(|name| (name, cluster.document(name)));
+    let settings = LinkSettings {
+        loss: 0.005,
+        reorder: 0.01,
+        duplicate: 0.01,
+        ..LinkSettings::default()
+    };
+    for faults in [LinkSettings::default(), settings] {
+        cluster.link("c1", &faults).unwrap();
+        cluster.on("c1", || {
+            for (name, document) in &documents {
+                let mut client = Connection::open();
+                for _ in 0..5 {
+                    same(&client.ask(&format!("/{name}")).body, document);
+                    same(&Connection::open().ask(&format!("/{name}")).body, document);
+                }
+            }
+            // Heads in pieces, each of which comes to another dispatcher.
+            for size in [3, 7, 20] {
+                let mut client = Connection::open();
+                let head = "GET /1k HTTP/1.1\r\nHost: site.example\r\nX-A: bcdefgh\r\n\r\n";
+                client.send_pieces(head, size, Duration::from_millis(2));
+                same(&client.response().body, &documents[0].1);
+            }
+            for (round, size) in [0, 1, 100_000, 5_000_000].into_iter().enumerate() {
+                let body = Content::new(size, size).bytes();
+                upload(&cluster, &format!("r{round}"), &body);
+            }
+        });
+    }
+    for name in DISPATCHERS {
+        let counts = cluster.dispatcher_named(name);
+        for what in ["spliced-to-server", "spliced-to-client", "passed"] {
+            assert!(counts.of(what) > 20, "{name}: {counts:?}");
+        }
+        let splices = cluster.dispatcher_maps_of(name).splices.all().unwrap();
+        let both = |one: &str| {
+            let own = |(key, _): &(trapeze_datapath::abi::FlowKey, _)| key.vip_addr[15];
+            let number = if one == "d1" { 111 } else { 112 };
+            splices.iter().map(own).any(|last| last == number)
+        };
+        assert!(
+            both("d1") && both("d2"),
+            "{name} knows what each has opened"
+        );
+    }
+}
+
+/// What the clients of a test have had to bear.
+#[derive(Default)]
+struct Tally {
+    done: AtomicU32,
+    longest_us: AtomicU32,
+}
+
+impl Tally {
+    fn note(&self, started: Instant) {
+        self.done.fetch_add(1, Ordering::Relaxed);
+        let took = started.elapsed().as_micros() as u32;
+        self.longest_us.fetch_max(took, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn power_cuts_in_the_middle_of_transfers_fail_none() {
+    let cluster = scattered("splcuts");
+    let (large, body) = (cluster.document("1m"), Content::new(7, 700_000).bytes());
+    let stop = AtomicBool::new(false);
+    let tallies: [Tally; 3] = Default::default();
+    let going = || !stop.load(Ordering::Relaxed);
+    std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
+        let [kept, downloads, uploads] = &tallies;
+        let (cluster, large, body, going) = (&cluster, &large, &body, &going);
+        let mut clients = Vec::new();
+        for number in 0..3 {
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    let mut client = Connection::open();
+                    while going() {
+                        let started = Instant::now();
+                        same(&client.ask("/1m").body, large);
+                        kept.note(started);
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }));
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    while going() {
+                        let started = Instant::now();
+                        same(&Connection::open().ask("/1m").body, large);
+                        downloads.note(started);
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }));
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    while going() {
+                        let started = Instant::now();
+                        upload(cluster, &format!("u{number}"), body);
+                        uploads.note(started);
+                        std::thread::sleep(Duration::from_millis(5));
+                    }
+                });
+            }));
+        }
+        std::thread::sleep(Duration::from_millis(500));
+        for round in 0..6 {
+            let victim = DISPATCHERS[round % 2];
+            cluster.kill(victim, None).unwrap();
+            std::thread::sleep(Duration::from_millis(1500));
+            cluster.start(victim, None).unwrap();
+            ready(cluster, &DISPATCHERS, victim);
+            std::thread::sleep(Duration::from_millis(500));
+            let died = clients.iter().any(|client| client.is_finished());
+            assert!(!died, "a transfer failed in round {round}, {victim}");
+        }
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("all transfers are right");
+        }
+    });
+    for (name, tally) in ["kept alive", "down", "up"].iter().zip(&tallies) {
+        let done = tally.done.load(Ordering::Relaxed);
+        let longest = Duration::from_micros(tally.longest_us.load(Ordering::Relaxed).into());
+        println!("{name}: {done} done, the longest took {longest:?}");
+        assert!(
+            done > 50 && longest < Duration::from_secs(5),
+            "{name}: {done}, {longest:?}"
+        );
+    }
+}
+
+/// A daemon that comes back knows the connections of before, and takes no port of theirs.
+#[test]
+fn who_is_restarted_goes_on() {
+    let cluster = scattered("splagain");
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..10).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &one);
+        }
+        for name in DISPATCHERS {
+            cluster.restart(name, Process::Dispatch);
+            ready(&cluster, &DISPATCHERS, name);
+        }
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &one);
+        }
+        for _ in 0..20 {
+            same(&Connection::open().ask("/1k").body, &one);
+        }
+    });
+}
