@@ -166,7 +166,7 @@ fn power_cuts_in_the_middle_of_transfers_fail_none() {
         let longest = Duration::from_micros(tally.longest_us.load(Ordering::Relaxed).into());
         println!("{name}: {done} done, the longest took {longest:?}");
         assert!(
-            done > 50 && longest < Duration::from_secs(5),
+            done > 50 && longest < Duration::from_secs(10),
             "{name}: {done}, {longest:?}"
         );
     }
