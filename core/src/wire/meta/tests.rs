@@ -209,7 +209,7 @@ fn what_is_not_understood_is_refused() {
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
         (1, 25, MetaError::Kind(25)),
-        (3, 4, MetaError::Reason(4)),
+        (3, 5, MetaError::Reason(5)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
     ];
