@@ -126,9 +126,11 @@ impl Retained {
         connection.start() + self.acked as u32
     }
 
-    /// An empty segment behind what we have acknowledged.
+    /// An empty segment behind what the backend must say it has: when its socket has come and
+    /// gone it says so of all that it is asked about, and no more.
     pub(super) fn probe(&self, connection: &Connection) -> Segment {
-        connection.segment_to_backend(self.received(connection), Flags::default(), Vec::new())
+        let end = connection.start() + self.wanted as u32;
+        connection.segment_to_backend(end, Flags::default(), Vec::new())
     }
 }
 

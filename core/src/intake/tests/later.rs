@@ -89,3 +89,27 @@ fn the_clients_end_goes_with_its_last_request() {
     assert!(sent[0].header.flags.has(Flags::FIN));
     assert!(!bench.intake.holds(&key));
 }
+
+/// After a half-pipe the backend must say that it has all, though the client has not been told
+/// of a byte. Where its connection is over by then, it says what it is asked about.
+#[test]
+fn who_comes_after_a_half_pipe_is_asked_about_all() {
+    let mut bench = Bench::new(bounds());
+    let request = b"GET / HTTP/1.1\r\n\r\n";
+    assert!(matches!(bench.later(0, request), Outcome::Decide(_)));
+    let key = bench.key();
+    let released = Released {
+        end: bench.isns.server + 1000,
+        clock: 0,
+        heard: bench.isns.server + 1,
+        window: 500,
+        half_piped: true,
+    };
+    bench.intake.released(&key, &released);
+    bench.actions();
+    assert!(bench.assigned(1400));
+    let probe = format!("probe {}", request.len());
+    assert!(bench.actions().contains(&probe));
+    bench.confirmed(request.len() as u32);
+    assert!(!bench.intake.holds(&key));
+}
