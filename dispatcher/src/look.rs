@@ -21,6 +21,13 @@ pub struct Extent {
     pub is_last: bool,
 }
 
+impl Extent {
+    /// Does another request start at the next boundary? Else it is more of this one's body.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.next, Some((_, Expected::Head)))
+    }
+}
+
 /// What is to be done with what starts at a boundary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {

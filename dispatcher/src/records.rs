@@ -227,7 +227,7 @@ impl Records {
                 None => flow.marks |= MARK_TUNNEL,
             }
             let Some((heard, choice)) = asked else { return };
-            if has_rest || !flow.is_answered() {
+            if (has_rest && extent.is_whole()) || !flow.is_answered() {
                 flow.meta = *ahead;
             }
             let stood = self.loads.stood(flow.backend);

@@ -203,6 +203,32 @@ fn an_unread_request_with_the_clients_end_is_served() {
     }
 }
 
+/// What waits at the dispatcher behind a head may be its body, and no other request.
+#[test]
+fn a_chunked_body_is_no_request_ahead() {
+    let cluster = Cluster::with("chunked-ahead", |options| options.backends = Some(2));
+    cluster.on("c1", || {
+        let mut clients = [(); 8].map(|()| Connection::open());
+        for (number, client) in clients.iter_mut().enumerate() {
+            client.ask("/1k").ok();
+            client.send(format!(
+                "PUT /upload/ahead-{number} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            ));
+            client.send("5\r\nhello\r\n").send("0\r\n\r\n");
+            assert_eq!(client.response().status, 201);
+        }
+        let status = cluster.status().unwrap();
+        for backend in ["b1", "b2"] {
+            let server = status.host(backend).unwrap().processes[&Process::Server].pid;
+            cluster.run(backend, &["kill", "-HUP", &server.unwrap().to_string()]);
+        }
+        std::thread::sleep(Duration::from_millis(700));
+        for client in &mut clients {
+            client.ask("/1k").ok();
+        }
+    });
+}
+
 /// It has had a part of the body, answers, and reads no more.
 #[test]
 fn a_server_that_closes_before_a_body_has_come_is_heard() {

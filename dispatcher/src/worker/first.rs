@@ -188,7 +188,7 @@ impl State {
             // Nobody there follows what the server says.
             care: match splice {
                 Some(_) => Care::default(),
-                None => self.cluster.care_ahead(choice.pool, has_rest),
+                None => (self.cluster).care_ahead(choice.pool, has_rest && extent.is_whole()),
             },
             splice,
             has_rest,

@@ -545,7 +545,7 @@ impl State {
             older: None,
             held,
             extent: waiting.extent,
-            care: self.cluster.care_ahead(choice.pool, has_rest),
+            care: (self.cluster).care_ahead(choice.pool, has_rest && waiting.extent.is_whole()),
             has_rest,
             predecessor: owner.filter(|_| !drained).map(|owner| *owner.ip()),
             splice: None,
