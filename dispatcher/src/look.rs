@@ -44,6 +44,8 @@ pub struct Later {
     pub expected: Expected,
     /// The owner's slot.
     pub owner: u32,
+    /// All of it is the owner's from here on, whatever it is.
+    pub is_tunnel: bool,
 }
 
 /// What is looked at.
@@ -62,6 +64,9 @@ pub struct Look<'a> {
 impl Look<'_> {
     /// At `bytes`, all that have come from the boundary on.
     pub fn at(&mut self, bytes: &[u8], progress: &mut Progress) -> Looked<Found> {
+        if self.later.is_some_and(|later| later.is_tunnel) {
+            return Looked::Done(Found::Owners(Extent::default()));
+        }
         match self.later.map(|later| later.expected) {
             None | Some(Expected::Head) => self.at_head(bytes, progress),
             Some(expected) => match head::follow(expected, bytes) {

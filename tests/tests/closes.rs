@@ -229,6 +229,51 @@ fn a_chunked_body_is_no_request_ahead() {
     });
 }
 
+/// Where an answer ends that tells its length twice, nobody knows: the connection is its
+/// server's, with the head that the dispatcher was reading just then.
+#[test]
+fn what_was_being_read_goes_with_a_connection_that_stays() {
+    let big = format!(
+        "GET /big HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
+        "x".repeat(11_900)
+    );
+    let serve = |mut stream: TcpStream| {
+        let mut came = Vec::new();
+        for number in 0..3 {
+            let end = loop {
+                if let Some(at) = came.windows(4).position(|four| four == b"\r\n\r\n") {
+                    break at + 4;
+                }
+                let mut more = [0; 4096];
+                let length = stream.read(&mut more).unwrap();
+                came.extend_from_slice(&more[..length]);
+            };
+            came.drain(..end);
+            std::thread::sleep(Duration::from_millis(100));
+            let unclear = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 3\r\n\r\n";
+            let says = match number {
+                0 => unclear.to_owned() + "one",
+                1 => unclear.to_owned(),
+                _ => answer("three"),
+            };
+            stream.write_all(says.as_bytes()).unwrap();
+        }
+        let _ = stream.read(&mut [0]);
+    };
+    with_server("unclear", serve, || {
+        let mut client = Connection::open();
+        client.stream().set_read_timeout(Some(LONG)).unwrap();
+        let first = "GET /a HTTP/1.1\r\nHost: a\r\n\r\nHEAD /b HTTP/1.1\r\nHost: a\r\n\r\n";
+        client.send(first);
+        std::thread::sleep(Duration::from_millis(20));
+        client.send(&big[..9000]);
+        expect(&client.response(), "one");
+        assert_eq!(client.try_response(false).unwrap().status, 200);
+        client.send(&big[9000..]);
+        expect(&client.response(), "three");
+    });
+}
+
 /// It has had a part of the body, answers, and reads no more.
 #[test]
 fn a_server_that_closes_before_a_body_has_come_is_heard() {

@@ -659,6 +659,7 @@ pub(super) fn later(record: &Record) -> Option<Later> {
     Some(Later {
         expected: record.expected,
         owner: record.slot,
+        is_tunnel: record.is_tunnel(),
     })
 }
 
