@@ -2,6 +2,7 @@
 //! answer is the right one, from the backend that the policy names.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -147,16 +148,25 @@ fn an_upload_may_overtake_the_answer_before_it() {
                 let (one, body) = (&one, &body);
                 scope.spawn(move || {
                     let mut client = Connection::open();
-                    for round in 0..3 {
-                        client.send(get("/1m"));
-                        client.send(format!(
-                            "PUT /upload/overtaking-{number}-{round} HTTP/1.1\r\nHost: a\r\n\
-                             Content-Length: 400000\r\n\r\n"
-                        ));
-                        client.send(body);
-                        same(&client.response().body, one);
-                        assert_eq!(client.response().status, 201);
-                    }
+                    let mut writer = client.stream().try_clone().unwrap();
+                    std::thread::scope(|scope| {
+                        // Who does not read meanwhile waits for who waits for that.
+                        scope.spawn(move || {
+                            for round in 0..3 {
+                                let put = format!(
+                                    "PUT /upload/overtaking-{number}-{round} HTTP/1.1\r\n\
+                                     Host: a\r\nContent-Length: 400000\r\n\r\n"
+                                );
+                                writer.write_all(get("/1m").as_bytes()).unwrap();
+                                writer.write_all(put.as_bytes()).unwrap();
+                                writer.write_all(body).unwrap();
+                            }
+                        });
+                        for _ in 0..3 {
+                            same(&client.response().body, one);
+                            assert_eq!(client.response().status, 201);
+                        }
+                    });
                 });
             }
         });
