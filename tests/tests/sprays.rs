@@ -385,6 +385,8 @@ fn dispatchers_behind_a_router_get_packets_encapsulated() {
         port.expect("one of a thousand")
     };
     for (name, far) in [("d1", true), ("d2", false)] {
+        // The end of the connection before may be on its way.
+        std::thread::sleep(Duration::from_millis(300));
         let before = (cluster.spray("s1"), cluster.dispatcher_named(name));
         let port = of(name);
         cluster.on("c1", || {
