@@ -559,7 +559,7 @@ fn an_older_owner_acknowledges_what_has_come_to_those_after_it() {
         let got = owner
             .agent
             .run(&owner.agent.egress, &answer(SECOND).frame());
-        let goes = answer(acknowledged).frame();
+        let goes = answer(acknowledged - 16_384).frame();
         let expected = Outcome::new(Verdict::Next, goes, &[]);
         assert_eq!(got.difference(&expected), None, "{reach}");
     }
