@@ -147,19 +147,15 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
  */
 static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
 {
+	struct tcp_sock *full = sending_socket(skb);
 	struct bpf_sock *sender = skb->sk;
-	struct tcp_sock *full = NULL;
 
 	if (!h || !setup)
 		return TC_ACT_UNSPEC;
-	if (sender)
-		sender = bpf_sk_fullsock(sender);
-	if (sender)
-		full = bpf_skc_to_tcp_sock(sender);
 	if (!full)
 		return setup->state == SETUP_VACANT ? drop(DROP_SERVER_CLOSE) : TC_ACT_UNSPEC;
 	/* The client has closed before: there is nothing left that could outlive it. */
-	if (sender->state == TCP_STATE_LAST_ACK)
+	if (sender && sender->state == TCP_STATE_LAST_ACK)
 		return TC_ACT_UNSPEC;
 	if (setup->state != SETUP_VACANT && is_before(full->snd_una + setup->server_shift, setup->answers.next)) {
 		if (h->tcp.flags & TCP_RST)

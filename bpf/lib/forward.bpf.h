@@ -13,6 +13,17 @@ static __always_inline __be16 entropy_port(const struct segment *segment)
 	return segment->key.client_port | bpf_htons(0xc000);
 }
 
+/* NULL: counted, drop. */
+static __always_inline struct backend *backend_at(__u32 slot)
+{
+	struct backend *backend = bpf_map_lookup_elem(&backends, &slot);
+
+	if (backend && backend->name[0])
+		return backend;
+	count_drop(DROP_NO_BACKEND);
+	return NULL;
+}
+
 /* False: counted, drop. */
 static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend, __u64 now)
 {
@@ -40,24 +51,29 @@ static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend,
 	return false;
 }
 
+/* Is the way there known? False: counted, drop. */
+static __always_inline bool knows_way(context_t *ctx, struct backend *backend)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+
+	return now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
+}
+
 /* To backend number `slot`, with its option as it is. */
 static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct meta *meta,
 				      __be16 source_port, __u16 inner_length)
 {
-	struct backend *backend = bpf_map_lookup_elem(&backends, &slot);
-	__u64 now = bpf_ktime_get_coarse_ns();
+	struct backend *backend = backend_at(slot);
 	struct new_head head = {};
 	__u32 ifindex;
 
-	if (!backend || !backend->name[0]) {
-		count_drop(DROP_NO_BACKEND);
+	if (!backend)
 		return VERDICT_DROP;
-	}
 	if (inner_length > 0xffff - ENCAP_LEN) {
 		count_drop(DROP_TOO_BIG);
 		return VERDICT_DROP;
 	}
-	if (now - backend->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_next_hop(ctx, backend, now))
+	if (!knows_way(ctx, backend))
 		return VERDICT_DROP;
 	ifindex = backend->ifindex;
 	__builtin_memcpy(head.ethernet.h_dest, backend->destination_mac, ETH_ALEN);

@@ -260,13 +260,8 @@ static __always_inline bool acknowledge_reach(struct __sk_buff *skb, const struc
  */
 static __always_inline bool asks_for_window(const struct __sk_buff *skb, const struct leaving *h)
 {
-	struct bpf_sock *sender = skb->sk;
-	struct tcp_sock *full = NULL;
+	struct tcp_sock *full = sending_socket(skb);
 
-	if (sender)
-		sender = bpf_sk_fullsock(sender);
-	if (sender)
-		full = bpf_skc_to_tcp_sock(sender);
 	return full && !(h->tcp.flags & TCP_FIN) && bpf_ntohl(h->own_seq) + 1 == full->snd_una;
 }
 

@@ -40,6 +40,16 @@ static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, 
 	return own;
 }
 
+/* The connection that says this, at egress; NULL: it is no connection's. */
+static __always_inline struct tcp_sock *sending_socket(const struct __sk_buff *skb)
+{
+	struct bpf_sock *sender = skb->sk;
+
+	if (sender)
+		sender = bpf_sk_fullsock(sender);
+	return sender ? bpf_skc_to_tcp_sock(sender) : NULL;
+}
+
 /* The owner's timestamp clock (RFC 7323 4, in milliseconds here), for who comes after it; 0 without. */
 static __always_inline __u32 own_clock(const struct setup *known, __u32 offset)
 {

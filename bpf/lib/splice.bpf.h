@@ -245,20 +245,13 @@ static __always_inline struct splice read_splice(const struct flow *flow)
 /* A client's packet, of a flow that is spliced. */
 __noinline int send_to_server(context_t *ctx, const struct flow *flow, const struct segment *segment)
 {
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct backend *backend;
 	struct splice splice;
-	__u32 slot;
 
 	if (!flow || !segment)
 		return VERDICT_DROP;
-	slot = flow->backend;
-	backend = bpf_map_lookup_elem(&backends, &slot);
-	if (!backend || !backend->name[0]) {
-		count_drop(DROP_NO_BACKEND);
-		return VERDICT_DROP;
-	}
-	if (now - backend->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_next_hop(ctx, backend, now))
+	backend = backend_at(flow->backend);
+	if (!backend || !knows_way(ctx, backend))
 		return VERDICT_DROP;
 	splice = read_splice(flow);
 	struct rewriting how = {

@@ -45,20 +45,13 @@ __noinline int requote(context_t *ctx, const struct rewriting *from)
 /* About a packet for the client: its server is to hear it. */
 __noinline int send_icmp_to_server(context_t *ctx, const struct flow *flow)
 {
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct backend *backend;
 	struct splice splice;
-	__u32 slot;
 
 	if (!flow)
 		return VERDICT_DROP;
-	slot = flow->backend;
-	backend = bpf_map_lookup_elem(&backends, &slot);
-	if (!backend || !backend->name[0]) {
-		count_drop(DROP_NO_BACKEND);
-		return VERDICT_DROP;
-	}
-	if (now - backend->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_next_hop(ctx, backend, now))
+	backend = backend_at(flow->backend);
+	if (!backend || !knows_way(ctx, backend))
 		return VERDICT_DROP;
 	splice = read_splice(flow);
 	struct rewriting from = {

@@ -328,18 +328,13 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	bool is_sockets = h && h->tcp.flags & TCP_ACK;
 	struct encapsulation outer = {};
 	struct node *self = this_node();
-	struct bpf_sock *sender = skb->sk;
-	struct tcp_sock *full = NULL;
+	struct tcp_sock *full = sending_socket(skb);
 	struct again again = {};
 	__u32 end;
 	int length;
 
 	if (!h || !setup || !self)
 		return TC_ACT_UNSPEC;
-	if (sender)
-		sender = bpf_sk_fullsock(sender);
-	if (sender)
-		full = bpf_skc_to_tcp_sock(sender);
 	again.start = next_start(setup);
 	again.ack = bpf_htonl(setup->answers.next);
 	if (is_sockets && (!full || full->copied_seq + setup->client_shift != again.start ||
