@@ -195,12 +195,11 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	return forward(ctx, flow, segment);
 }
 
-/* Another dispatcher keeps this flow: what its record explains is forwarded, all else its keeper's. */
-static __noinline int dispatch_kept(context_t *ctx, const struct segment *segment, struct flow *flow,
-				    __u32 keeper)
+/* Another dispatcher keeps this flow, and its record explains the packet. */
+static __noinline int forward_kept(context_t *ctx, const struct segment *segment, struct flow *flow)
 {
-	if (!segment || !flow || !explains(flow, segment))
-		return pass_to_keeper(ctx, segment, keeper);
+	if (!segment || !flow)
+		return VERDICT_DROP;
 	if (would_start_too_early(flow, segment))
 		return drop(DROP_REPEATED);
 	age_flow(flow, segment, bpf_ktime_get_coarse_ns());
@@ -208,18 +207,18 @@ static __noinline int dispatch_kept(context_t *ctx, const struct segment *segmen
 }
 
 static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *segment,
-					const struct service *service, bool is_ours)
+					const struct service *service, const struct passage *how)
 {
 	struct flow *flow = bpf_map_lookup_elem(&flows, &segment->key);
 	__u32 keeper;
 
 	if (segment->flags & TCP_SYN && segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
 		return drop(DROP_BAD_FLAGS);
-	if (!is_ours && (flow || !(segment->flags & TCP_SYN))) {
+	if (is_among_others() && (flow || !(segment->flags & TCP_SYN))) {
 		keeper = keeper_of(segment);
-		if (keeper != NO_DISPATCHER)
-			return flow ? dispatch_kept(ctx, segment, flow, keeper) :
-				      pass_to_keeper(ctx, segment, keeper);
+		if (keeper != NO_DISPATCHER && !is_left_to_us(how, keeper))
+			return explains(flow, segment) ? forward_kept(ctx, segment, flow) :
+							 pass_to_keeper(ctx, segment, keeper, how->times);
 	}
 	if (segment->flags & TCP_SYN) {
 		if (flow) {
@@ -236,26 +235,23 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 /* Besides verdicts: a client's packet, which a spray had encapsulated, is in the packet's place. */
 #define UNPACKED 0x100
 
-/* The same, and this node is to decide about it: another dispatcher has passed it here. */
-#define ACCEPTED 0x200
-
-static __always_inline int unpack(context_t *ctx, enum event event, int result)
+static __always_inline int unpack(context_t *ctx, enum event event)
 {
 	if (context_shrink(ctx))
 		return drop(DROP_REWRITE);
 	count_event(event);
-	return result;
+	return UNPACKED;
 }
 
 /* Other nodes' packets: heartbeats, what sprays send, and what is for our daemon; nothing forged gets there. */
-static __noinline int receive(context_t *ctx)
+static __noinline int receive(context_t *ctx, struct passage *how)
 {
 	const __u32 at = sizeof(struct ethhdr);
 	struct node *self = this_node();
 	struct encapsulated h;
 	__be16 ports[2] = {};
 
-	if (context_load(ctx, at, &h.outer, sizeof(h.outer)) || !self || h.outer.ip.daddr != self->address ||
+	if (!how || context_load(ctx, at, &h.outer, sizeof(h.outer)) || !self || h.outer.ip.daddr != self->address ||
 	    (!is_ours(&h.outer) && !is_ours_at(&h.outer, PEERS_PORT)))
 		return VERDICT_NEXT;
 	if (context_load(ctx, at, &h, sizeof(h)) || !is_well_formed(&h, context_length(ctx)))
@@ -266,9 +262,12 @@ static __noinline int receive(context_t *ctx)
 		return drop(DROP_BAD_TAG);
 	switch (h.outer.meta.kind) {
 	case META_SPRAYED:
-		return unpack(ctx, EVENT_UNPACKED, UNPACKED);
+		return unpack(ctx, EVENT_UNPACKED);
 	case META_PASSED:
-		return unpack(ctx, EVENT_ACCEPTED, ACCEPTED);
+		how->from = h.outer.ip.saddr;
+		how->times = bpf_ntohl(h.outer.meta.value) + 1;
+		how->by_joining = h.outer.meta.reason == PASSED_BY_JOINING;
+		return unpack(ctx, EVENT_ACCEPTED);
 	case META_BEAT:
 		return answer_beat(ctx, &h);
 	default:
@@ -297,21 +296,19 @@ int dispatch(context_t *ctx)
 	struct node *self = this_node();
 	struct service *service;
 	struct segment segment;
+	struct passage how = {};
 	struct ethhdr *ethernet;
 	struct tcp_header *tcp;
 	struct iphdr *ip;
-	bool is_ours;
 	int verdict;
 
 	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)) || !self ||
 	    !context_is_for_us(ctx, self->mac) || !(ip = find_ip(ctx)))
 		return VERDICT_NEXT;
-	is_ours = !self->among;
 	if (ip->protocol == IPPROTO_UDP) {
-		verdict = receive(ctx);
-		if (verdict != UNPACKED && verdict != ACCEPTED)
+		verdict = receive(ctx, &how);
+		if (verdict != UNPACKED)
 			return verdict;
-		is_ours |= verdict == ACCEPTED;
 		if (!(ip = find_ip(ctx)))
 			return drop(DROP_MALFORMED);
 	}
@@ -335,10 +332,10 @@ int dispatch(context_t *ctx)
 	/* Port 0 is nobody's: under it stands that the address is a VIP. */
 	service = tcp->dest ? find_service(ip->daddr, tcp->dest) : NULL;
 	if (!service)
-		return dispatch_answer(ctx, is_ours);
+		return dispatch_answer(ctx, how.from != 0);
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
-	return dispatch_tcp(ctx, &segment, service, is_ours);
+	return dispatch_tcp(ctx, &segment, service, &how);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -53,7 +53,8 @@ static __always_inline bool address_frame(context_t *ctx, const struct dispatche
 static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, const struct four_tuple *tuple)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
-	__u32 slot = draw_lot(tuple), ports = 0;
+	struct wrapping says = { .source_port = tuple->client_port, .kind = META_SPRAYED };
+	__u32 slot = draw_lot(tuple);
 	struct dispatcher *to = bpf_map_lookup_elem(&dispatchers, &slot);
 	__u64 *count;
 
@@ -62,8 +63,8 @@ static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, 
 	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_dispatcher(ctx, to, now))
 		return VERDICT_DROP;
 	if (ip->protocol == IPPROTO_TCP)
-		ports = (__u32)tuple->vip_port << 16 | tuple->client_port;
-	if (to->far ? !enclose(ctx, to, ip, tuple->client_port, ports, META_SPRAYED) : !address_frame(ctx, to))
+		says.signed_ports = (__u32)tuple->vip_port << 16 | tuple->client_port;
+	if (to->far ? !enclose(ctx, to, ip, &says) : !address_frame(ctx, to))
 		return VERDICT_DROP;
 	if (to->far)
 		count_event(EVENT_ENCAPSULATED);

@@ -107,6 +107,9 @@ enum held {
 
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1
+
+/* The reason of META_PASSED, if who passes keeps no flows yet; its value: how often it has been passed before. */
+#define PASSED_BY_JOINING 1
 #define RELEASED_DRAINED 1
 #define RELEASED_HALF_PIPE 2
 
@@ -427,8 +430,11 @@ struct node {
 /*
  * What a node says when it is asked whether it is there: `says` as long as its daemon
  * renews it, `afterwards` without one. A dispatcher says its workload factor, 1 to 1000
- * (0: not known, 1001: it is about to stop) [SPLICE06 §4.2]; a spray its enum spray_state.
+ * (0: not known) [SPLICE06 §4.2] or one of these; a spray its enum spray_state.
  */
+#define PRESENCE_LEAVING 1001 /* it is about to stop */
+#define PRESENCE_JOINING 1002 /* it is about to keep its share of flows */
+
 struct presence {
 	__u32 role; /* enum member_role; 0: it answers nobody */
 	__u32 says;

@@ -15,13 +15,30 @@
 /* So many lots on, somebody else has one: unless this dispatcher is all alone. */
 #define LOTS_TO_TRY 16
 
-/* Without its daemon, or before that has caught up, it keeps nothing (1.2). */
+/* Views of who keeps what differ for a moment: then a packet may go to and fro (2.3). */
+#define PASSES_MAX 4
+
+/* How a client's packet came here. */
+struct passage {
+	__be32 from; /* the dispatcher that has passed it; 0: none */
+	__u8 times;
+	__u8 by_joining; /* that one keeps nothing yet */
+};
+
+static __always_inline bool is_among_others(void)
+{
+	struct node *self = this_node();
+
+	return self && self->among;
+}
+
+/* Without its daemon, or before the others know of it, it keeps nothing (1.2). */
 static __always_inline bool is_fit(void)
 {
 	__u32 zero = 0;
 	struct presence *us = bpf_map_lookup_elem(&presence, &zero);
 
-	return us && us->says && bpf_ktime_get_coarse_ns() < us->until_ns;
+	return us && us->says && us->says != PRESENCE_JOINING && bpf_ktime_get_coarse_ns() < us->until_ns;
 }
 
 /* A slot of the dispatchers map, or NO_DISPATCHER: this one. */
@@ -49,14 +66,26 @@ static __noinline __u32 keeper_of(const struct segment *segment)
 	return slot;
 }
 
+/* Whether the one in that slot, which keeps the flow as far as is known here, leaves it to us (2.3). */
+static __always_inline bool is_left_to_us(const struct passage *how, __u32 slot)
+{
+	struct dispatcher *keeper;
+
+	if (!how->from || how->by_joining)
+		return false;
+	keeper = bpf_map_lookup_elem(&dispatchers, &slot);
+	return keeper && mapped_ipv4(keeper->addr) == how->from;
+}
+
 /* To the keeper in that slot, as it came. */
-static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segment, __u32 slot)
+static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segment, __u32 slot, __u32 times)
 {
 	struct dispatcher *to = bpf_map_lookup_elem(&dispatchers, &slot);
 	__u64 now = bpf_ktime_get_coarse_ns();
+	struct wrapping says = { .kind = META_PASSED };
 	struct iphdr ip = {};
 
-	if (!segment || !to || !to->name[0]) {
+	if (!segment || !to || !to->name[0] || times >= PASSES_MAX) {
 		count_drop(DROP_NO_DISPATCHER);
 		return VERDICT_DROP;
 	}
@@ -65,20 +94,23 @@ static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segme
 	ip.saddr = segment->client;
 	ip.daddr = segment->vip;
 	ip.tot_len = bpf_htons(segment->ip_length);
-	if (!enclose(ctx, to, &ip, segment->key.client_port,
-		     (__u32)segment->key.vip_port << 16 | segment->key.client_port, META_PASSED))
+	says.source_port = segment->key.client_port;
+	says.signed_ports = (__u32)segment->key.vip_port << 16 | segment->key.client_port;
+	says.reason = is_fit() ? 0 : PASSED_BY_JOINING;
+	says.value = bpf_htonl(times);
+	if (!enclose(ctx, to, &ip, &says))
 		return VERDICT_DROP;
 	count_event(EVENT_PASSED);
 	return context_send(ctx, to->ifindex);
 }
 
 /* Does the record here say where this packet goes, whoever keeps the flow (2.1)? */
-static __always_inline bool explains(const struct flow *flow, const struct segment *segment)
+static __noinline bool explains(const struct flow *flow, const struct segment *segment)
 {
 	struct backend *backend;
 	__u32 slot;
 
-	if (!flow || flow->state != FLOW_ESTABLISHED || !(segment->flags & TCP_ACK) ||
+	if (!flow || !segment || flow->state != FLOW_ESTABLISHED || !(segment->flags & TCP_ACK) ||
 	    segment->flags & (TCP_SYN | TCP_FIN | TCP_RST) || reaches_beyond(flow, segment) ||
 	    !is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ) ||
 	    !is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK))

@@ -382,7 +382,7 @@ static __always_inline void note_reset(const struct spliced *to)
  * A TCP packet to no service: to a splice address, from a server, or the host's. In the
  * segment the server is the client.
  */
-__noinline int dispatch_answer(context_t *ctx, bool is_ours)
+__noinline int dispatch_answer(context_t *ctx, bool was_passed)
 {
 	struct {
 		struct iphdr ip;
@@ -401,8 +401,8 @@ __noinline int dispatch_answer(context_t *ctx, bool is_ours)
 	}
 	to = bpf_map_lookup_elem(&splices, &segment.key);
 	if (!to) {
-		if (!is_ours && address->id != NO_DISPATCHER)
-			return pass_to_keeper(ctx, &segment, address->id);
+		if (!was_passed && address->id != NO_DISPATCHER)
+			return pass_to_keeper(ctx, &segment, address->id, 0);
 		count_drop(DROP_NO_SPLICE);
 		return VERDICT_DROP;
 	}

@@ -40,9 +40,18 @@ static __noinline bool resolve_dispatcher(context_t *ctx, struct dispatcher *to,
 	return false;
 }
 
-/* A client's packet as it came, in the encapsulation. `signed_ports`: those that the tag covers, source first; 0 unless the packet is TCP. */
+/* What the encapsulation of a client's packet says. */
+struct wrapping {
+	__u32 signed_ports; /* those that the tag covers, source in the low half; 0 unless the packet is TCP */
+	__be32 value;
+	__be16 source_port; /* of UDP */
+	__u8 kind;
+	__u8 reason;
+};
+
+/* A client's packet as it came, in the encapsulation. */
 static __noinline bool enclose(context_t *ctx, const struct dispatcher *to, const struct iphdr *ip,
-			       __be16 source_port, __u32 signed_ports, enum meta_kind kind)
+			       const struct wrapping *says)
 {
 	struct node *self = this_node();
 	struct new_head head = {};
@@ -62,13 +71,15 @@ static __noinline bool enclose(context_t *ctx, const struct dispatcher *to, cons
 	__builtin_memcpy(head.ethernet.h_dest, to->destination_mac, ETH_ALEN);
 	__builtin_memcpy(head.ethernet.h_source, to->source_mac, ETH_ALEN);
 	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
-	fill_encapsulation(&head.encapsulation, to->source, address, source_port | bpf_htons(0xc000), length);
+	fill_encapsulation(&head.encapsulation, to->source, address, says->source_port | bpf_htons(0xc000), length);
 	*meta = (struct meta){
 		.version = META_VERSION,
-		.kind = kind,
+		.kind = says->kind,
 		.key_id = self->signing_key,
+		.reason = says->reason,
+		.value = says->value,
 	};
-	set_tag(meta, meta_tag(key, meta, address, ip->saddr, ip->daddr, signed_ports & 0xffff,
-			       signed_ports >> 16));
+	set_tag(meta, meta_tag(key, meta, address, ip->saddr, ip->daddr, says->signed_ports & 0xffff,
+			       says->signed_ports >> 16));
 	return encapsulate(ctx, &head);
 }

@@ -271,7 +271,7 @@ impl Part {
                 }
                 if let Some(daemon) = daemon {
                     if !daemon.peers.is_empty() {
-                        let all_well = daemon.caught_up && daemon.peers.iter().all(|p| p.fit);
+                        let all_well = daemon.keeps_flows && daemon.peers.iter().all(|p| p.fit);
                         let tone = if all_well { Tone::Good } else { Tone::Warning };
                         table.row(["peers".into(), tone.cell(peers(daemon))]);
                     }
@@ -324,10 +324,10 @@ fn peers(daemon: &trapeze_dispatcher::Status) -> String {
         format!("{} ({state}, {} lots)", peer.name, peer.lots)
     };
     let all: Vec<String> = daemon.peers.iter().map(peer).collect();
-    let own = if daemon.caught_up {
-        ""
-    } else {
-        "catching up; "
+    let own = match (daemon.caught_up, daemon.keeps_flows) {
+        (false, _) => "catching up; ",
+        (true, false) => "joining; ",
+        (true, true) => "",
     };
     format!("{own}{}", all.join(", "))
 }

@@ -30,6 +30,8 @@ pub enum Presence {
         /// Capacity that it has to spare; none if its daemon has not said so lately.
         workload: Option<Workload>,
     },
+    /// A dispatcher that is about to keep its share of flows, and keeps none yet.
+    Joining,
     /// A dispatcher that is about to stop: it is to have no packets any more.
     Leaving,
 }
@@ -77,13 +79,14 @@ const SPRAY: u8 = 1;
 const DISPATCHER: u8 = 2;
 /// In the place of a workload factor.
 const LEAVING: u32 = 1001;
+const JOINING: u32 = 1002;
 
 impl Presence {
     /// The number of its role, as it travels.
     pub fn role(self) -> u8 {
         match self {
             Presence::Spray(_) => SPRAY,
-            Presence::Dispatcher { .. } | Presence::Leaving => DISPATCHER,
+            Presence::Dispatcher { .. } | Presence::Joining | Presence::Leaving => DISPATCHER,
         }
     }
 
@@ -93,6 +96,7 @@ impl Presence {
             Presence::Spray(state) => state.word(),
             Presence::Dispatcher { workload } => workload.map_or(0, |w| w.0.into()),
             Presence::Leaving => LEAVING,
+            Presence::Joining => JOINING,
         }
     }
 
@@ -104,6 +108,7 @@ impl Presence {
             (SPRAY, 3) => Some(Presence::Spray(SprayState::Yielding)),
             (DISPATCHER, 0) => Some(Presence::Dispatcher { workload: None }),
             (DISPATCHER, LEAVING) => Some(Presence::Leaving),
+            (DISPATCHER, JOINING) => Some(Presence::Joining),
             (DISPATCHER, factor) => Some(Presence::Dispatcher {
                 workload: Some(Workload::new(factor)?),
             }),
@@ -146,14 +151,14 @@ mod tests {
         let sprays = states.map(Presence::Spray);
         let workloads = [None, Workload::new(1), Some(Workload::IDLE)];
         let dispatchers = workloads.map(|workload| Presence::Dispatcher { workload });
-        let leaving = [Presence::Leaving];
-        for presence in sprays.into_iter().chain(dispatchers).chain(leaving) {
+        let changing = [Presence::Joining, Presence::Leaving];
+        for presence in sprays.into_iter().chain(dispatchers).chain(changing) {
             assert_eq!(
                 Presence::of(presence.role(), presence.word()),
                 Some(presence)
             );
         }
-        for (role, word) in [(0, 1), (1, 0), (1, 4), (2, 1002), (3, 1)] {
+        for (role, word) in [(0, 1), (1, 0), (1, 4), (2, 1003), (3, 1)] {
             assert_eq!(Presence::of(role, word), None, "{role} {word}");
         }
     }

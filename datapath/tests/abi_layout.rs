@@ -254,6 +254,12 @@ fn constants_are_the_same() {
     }
     let dispatcher = Presence::Dispatcher { workload: None };
     assert_eq!(constant("MEMBER_DISPATCHER"), u64::from(dispatcher.role()));
+    for (name, state) in [
+        ("PRESENCE_LEAVING", Presence::Leaving),
+        ("PRESENCE_JOINING", Presence::Joining),
+    ] {
+        assert_eq!(constant(name), u64::from(state.word()), "{name}");
+    }
     assert_eq!(constant("OTHERS_MAX"), abi::OTHERS_MAX as u64);
     assert_eq!(
         constant("HEAD_MAX"),
@@ -439,7 +445,15 @@ fn the_option_is_the_same() {
         ),
         ("META_DONE", Kind::Done, 0, 0),
         ("META_SPRAYED", Kind::Sprayed, 0, 0),
-        ("META_PASSED", Kind::Passed, 0, 0),
+        (
+            "META_PASSED",
+            Kind::Passed {
+                by_joining: true,
+                before: 3,
+            },
+            constant("PASSED_BY_JOINING"),
+            3,
+        ),
         ("META_RECORDS", Kind::Records, 0, 0),
         ("META_SPLICE", Kind::Splice, 0, 0),
         (

@@ -10,6 +10,7 @@ use trapeze_datapath::control;
 use crate::cluster::Cluster;
 use crate::explain::{Question, View, explain};
 use crate::health::{Health, State};
+use crate::peers::Stage;
 use crate::{Shared, drain};
 
 /// A question.
@@ -56,6 +57,9 @@ pub struct Status {
     /// All their records are here.
     #[serde(default)]
     pub caught_up: bool,
+    /// It keeps its share of flows.
+    #[serde(default)]
+    pub keeps_flows: bool,
 }
 
 /// A backend, as the dispatcher sees it.
@@ -148,7 +152,8 @@ fn status(shared: &Shared) -> Status {
         counters,
         peers: shared.peers.status(),
         told: shared.peers.herald.told(),
-        caught_up: shared.peers.has_caught_up(),
+        caught_up: shared.peers.stage() != Stage::CatchingUp,
+        keeps_flows: shared.peers.stage() == Stage::Keeping,
         services: shared
             .cluster()
             .config

@@ -45,12 +45,13 @@ pub use trapeze_datapath::control::ask;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use trapeze_core::config::Dispatcher;
+use trapeze_core::membership::Workload;
 use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service};
 use trapeze_datapath::attach;
 use trapeze_datapath::control as socket;
@@ -107,6 +108,10 @@ pub(crate) struct Shared {
     host: Mutex<Option<Host>>,
     /// SIGTERM: sprays are to take it out.
     leaving: AtomicBool,
+    /// Whoever says what this dispatcher is.
+    presence: Mutex<()>,
+    /// Thousandths of its capacity that are to spare.
+    workload: AtomicU32,
     stopping: AtomicBool,
     intake: Mutex<Vec<worker::Figures>>,
 }
@@ -159,6 +164,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         registry: Mutex::new(registry),
         host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
         leaving: AtomicBool::new(false),
+        presence: Mutex::default(),
+        workload: AtomicU32::new(Workload::IDLE.permille().into()),
         stopping: AtomicBool::new(false),
         intake: Mutex::new(vec![worker::Figures::default(); own.workers]),
         cluster: RwLock::new(Arc::new(cluster)),
@@ -318,7 +325,7 @@ impl Shared {
         fill_tag_keys(&self.maps.tag_keys, &cluster.config.keys)?;
         keys::publish_cookie_keys(&self.maps, &cluster.config.keys)?;
         self.publish_node()?;
-        workload::publish(self, None)?;
+        workload::publish(self)?;
         let new_slots = {
             let mut registry = self.registry.lock().expect("no thread panics with it");
             registry.publish(&self.maps.backends, v4(own.address)?)?

@@ -10,21 +10,23 @@
 mod caught_up;
 mod copies;
 mod herald;
+mod joining;
 mod proofs;
 mod vigil;
 
 pub use copies::Copies;
 pub use herald::{Herald, NO_PROTOCOL, Told, option};
+pub use joining::Stage;
 pub use vigil::{PeerStatus, Vigil};
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 
 use anyhow::bail;
 use trapeze_core::config::{Config, Dispatcher, SprayMode};
 use trapeze_core::flow::FlowKey;
-use trapeze_core::membership::lots::{self, NOBODY};
+use trapeze_core::membership::lots::{self, Holder, NOBODY};
 use trapeze_datapath::abi::{DISPATCHERS_MAX, Spraying};
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::dispatchers;
@@ -55,8 +57,10 @@ pub struct Peers {
     /// Those of them that are taken for dead.
     silent: RwLock<Vec<Ipv4Addr>>,
     are_there: AtomicBool,
-    /// All records are here: it can keep flows.
-    caught_up: AtomicBool,
+    /// A [`Stage`].
+    stage: AtomicU8,
+    /// Those that keep flows, and this dispatcher if it is about to.
+    claims: RwLock<Vec<Holder>>,
     pub herald: Herald,
     /// Heads that others are reading.
     pub copies: Copies,
@@ -82,7 +86,8 @@ impl Peers {
             peers: RwLock::default(),
             silent: RwLock::default(),
             are_there: AtomicBool::new(false),
-            caught_up: AtomicBool::new(false),
+            stage: AtomicU8::new(Stage::CatchingUp as u8),
+            claims: RwLock::default(),
             herald: Herald::new(own),
             status: Mutex::default(),
             maps,
@@ -160,9 +165,16 @@ impl Peers {
         Some(peer.address)
     }
 
-    /// Does this dispatcher keep the flow?
+    /// Does this dispatcher keep the flow? While it joins: if that is left to it.
     pub fn keeps(&self, key: &FlowKey) -> bool {
-        self.keeper_of(key).is_none()
+        self.keeper_of(key).is_none() || self.stage() == Stage::Joining && self.claims(key)
+    }
+
+    fn claims(&self, key: &FlowKey) -> bool {
+        let claims = self.claims.read().expect("no thread panics with it");
+        let lot = lots::lot_of(&self.lots_key, key);
+        lot.and_then(|lot| lots::holder_by_hash(lot, &claims))
+            .is_some_and(|holder| holder.slot == SELF)
     }
 
     /// What a dispatcher was reading that is dead, and this one keeps now, is a worker's.
@@ -187,9 +199,12 @@ impl Peers {
         std::mem::take(&mut *orphans)
     }
 
-    /// Are all records here?
-    pub fn has_caught_up(&self) -> bool {
-        !self.are_there() || self.caught_up.load(Ordering::Acquire)
+    /// How far this dispatcher has come. Who is alone keeps all flows.
+    pub fn stage(&self) -> Stage {
+        match self.are_there() {
+            true => Stage::of(self.stage.load(Ordering::Acquire)),
+            false => Stage::Keeping,
+        }
     }
 
     /// How the others are, as of the latest heartbeat.

@@ -1,4 +1,4 @@
-//! What sprays are told of this dispatcher with every heartbeat: that it is one, and how
+//! What others are told of this dispatcher with every heartbeat: that it is one, and how
 //! much capacity it has to spare [SPLICE06 §4.2]. The data path says it
 //! (bpf/lib/heartbeat.bpf.h); while this process is away, that it does not know.
 
@@ -12,6 +12,7 @@ use trapeze_datapath::load::Sampler;
 use trapeze_datapath::map::Update;
 
 use crate::Shared;
+use crate::peers::Stage;
 
 const INTERVAL: Duration = Duration::from_millis(200);
 /// What was said counts for this long.
@@ -22,25 +23,24 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
     let mut sampler = Sampler::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         let busy = sampler.sample()?.cpu_permille;
-        if !shared.leaving.load(Ordering::Relaxed) {
-            publish(shared, Some(Workload::of_cpu(busy)))?;
-        }
+        let factor = Workload::of_cpu(busy).permille();
+        shared.workload.store(factor.into(), Ordering::Relaxed);
+        publish(shared)?;
         std::thread::sleep(INTERVAL);
     }
     Ok(())
 }
 
-/// Has sprays take this dispatcher out, and waits until those that are there have heard it,
-/// for two of their heartbeats at most.
+/// Has sprays and other dispatchers take this one out, and waits until those that are there
+/// have heard it, for two of their heartbeats at most.
 pub fn leave(shared: &Shared) -> std::io::Result<()> {
     let config = &shared.cluster().config;
-    if config.sprays.is_empty() {
+    if config.sprays.is_empty() && !shared.peers.are_there() {
         return Ok(());
     }
     shared.leaving.store(true, Ordering::Relaxed);
+    publish(shared)?;
     let now = clock::monotonic();
-    let presence = abi::Presence::new(Presence::Leaving, Presence::Leaving, now, LEASE);
-    shared.maps.presence.put(&0, &presence, Update::Any)?;
     let (start, patience) = (Instant::now(), config.spraying.heartbeat * 2 + TAKEN_OUT);
     let lately = now.saturating_sub(patience);
     while start.elapsed() < patience {
@@ -56,17 +56,28 @@ pub fn leave(shared: &Shared) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What a spray needs to deal lots, and more.
+/// What it takes to deal lots, and more.
 const TAKEN_OUT: Duration = Duration::from_millis(30);
 /// The clock by which the data path notes peers may be behind ours by so much.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Has the data path say so from now on.
-pub fn publish(shared: &Shared, workload: Option<Workload>) -> std::io::Result<()> {
-    // Who has not caught up keeps no flows.
-    let workload = workload.filter(|_| shared.peers.has_caught_up());
-    let says = Presence::Dispatcher { workload };
-    let afterwards = Presence::Dispatcher { workload: None };
+/// Has the data path say from now on what this dispatcher is.
+pub fn publish(shared: &Shared) -> std::io::Result<()> {
+    // Whoever writes last has seen the latest.
+    let _turn = shared.presence.lock().expect("no thread panics with it");
+    let says = match shared.peers.stage() {
+        _ if shared.leaving.load(Ordering::Relaxed) => Presence::Leaving,
+        // Who has not caught up keeps no flows.
+        Stage::CatchingUp => Presence::Dispatcher { workload: None },
+        Stage::Joining => Presence::Joining,
+        Stage::Keeping => Presence::Dispatcher {
+            workload: Workload::new(shared.workload.load(Ordering::Relaxed)),
+        },
+    };
+    let afterwards = match says {
+        Presence::Leaving => says,
+        _ => Presence::Dispatcher { workload: None },
+    };
     let presence = abi::Presence::new(says, afterwards, clock::monotonic(), LEASE);
     shared.maps.presence.put(&0, &presence, Update::Any)
 }

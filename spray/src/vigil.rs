@@ -368,6 +368,7 @@ impl Vigil {
                 says: watched.said.and_then(|said| match said {
                     Presence::Spray(state) => Some(state.name().to_owned()),
                     Presence::Dispatcher { .. } => None,
+                    Presence::Joining => Some("joining".to_owned()),
                     Presence::Leaving => Some("leaving".to_owned()),
                 }),
                 workload_permille: workload(watched.said).map(Workload::permille),
@@ -407,7 +408,7 @@ impl MemberRole {
             (self, said),
             (
                 Self::Dispatcher(_),
-                Presence::Dispatcher { .. } | Presence::Leaving
+                Presence::Dispatcher { .. } | Presence::Joining | Presence::Leaving
             ) | (Self::Spray(_), Presence::Spray(_))
         )
     }

@@ -1,9 +1,9 @@
 //! A client that decides itself which bytes it sends when, and shows all that
 //! it receives. It works in the network of the calling thread.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, SockRef, Socket, Type};
 
@@ -48,6 +48,19 @@ impl Connection {
     /// # Errors
     /// Those of connect.
     pub fn try_to(address: SocketAddrV4, port: u16) -> io::Result<Self> {
+        // A process that another test is just starting may have the port's last socket yet.
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match Self::connect(address, port) {
+                Err(e) if e.kind() == ErrorKind::AddrNotAvailable && Instant::now() < deadline => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn connect(address: SocketAddrV4, port: u16) -> io::Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         if port != 0 {
             socket.set_reuse_address(true)?;

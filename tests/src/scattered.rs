@@ -58,13 +58,13 @@ pub fn keeper(cluster: &Cluster, live: &[&str], client: SocketAddrV4) -> String 
 /// Waits until a dispatcher has all records, and the others of `all` know that.
 pub fn ready(cluster: &Cluster, all: &[&str], dispatcher: &str) {
     until("it keeps its share of flows", || {
-        let caught_up = cluster.dispatch_status(dispatcher)?.caught_up;
+        let keeps = cluster.dispatch_status(dispatcher)?.keeps_flows;
         let others = all.iter().filter(|name| **name != dispatcher);
         let mut views = others.filter_map(|name| cluster.dispatch_status(name));
         let is_known = views.all(|view| {
             let seen = view.peers.iter().find(|peer| peer.name == dispatcher);
             seen.is_some_and(|peer| peer.fit && peer.state == "alive" && peer.lots > 0)
         });
-        (caught_up && is_known).then_some(())
+        (keeps && is_known).then_some(())
     });
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use trapeze_core::flow::FlowKey;
-use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::abi::{Dispatcher, FlowState};
 use trapeze_lab::Options;
 use trapeze_tests::scattered::{keeper, ready, scattered_over};
 use trapeze_tests::{Cluster, Connection, Raised, same, until};
@@ -305,6 +305,44 @@ fn a_silent_connection_outlives_its_cookie_and_its_dispatcher() {
             same(&client.ask("/1k").body, &wanted);
         }
     });
+}
+
+/// Else both would decide about the same flow (1.5).
+#[test]
+fn who_joins_keeps_nothing_before_all_others_know() {
+    let cluster = scattered("joining", |options| {
+        options.spray_heartbeat = Some(Duration::from_millis(600));
+    });
+    for victim in ["d2", "d4"] {
+        cluster.kill(victim, None).unwrap();
+        until("it is found dead", || {
+            let gone = |name: &&str| lots_of(&cluster, name, victim) == 0;
+            let mut others = DISPATCHERS.iter().filter(|name| **name != victim);
+            others.all(gone).then_some(())
+        });
+        cluster.start(victim, None).unwrap();
+        until("it keeps flows", || {
+            let status = cluster.dispatch_status(victim)?;
+            status.keeps_flows.then_some(())
+        });
+        for name in DISPATCHERS.iter().filter(|name| **name != victim) {
+            let lots = lots_of(&cluster, name, victim);
+            assert!((10_000..25_000).contains(&lots), "{name}: {lots}");
+        }
+    }
+}
+
+/// How many of 65,536 lots are another's, as a dispatcher has dealt them.
+fn lots_of(cluster: &Cluster, dispatcher: &str, other: &str) -> usize {
+    let maps = cluster.dispatcher_maps_of(dispatcher);
+    let dispatchers = maps.dispatchers.all().unwrap();
+    let of = |(_, member): &&(u32, Dispatcher)| member.name.starts_with(other.as_bytes());
+    let Some((slot, _)) = dispatchers.iter().find(of) else {
+        return 0;
+    };
+    let lots = maps.lots.get(&0).unwrap().expect("there is one table");
+    let its = |lot: &&u16| u32::from(**lot) == *slot;
+    lots.slots.iter().filter(its).count()
 }
 
 #[test]

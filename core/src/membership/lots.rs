@@ -144,6 +144,12 @@ impl Lots {
     }
 }
 
+/// Whose a lot is by hash, among these.
+pub fn holder_by_hash(lot: usize, live: &[Holder]) -> Option<&Holder> {
+    let weigh = |holder: &&Holder| (weight(lot, holder.name_hash), holder.slot);
+    live.iter().max_by_key(weigh)
+}
+
 /// A lot's weight with a member [LACP03: highest random weight].
 fn weight(lot: usize, name_hash: u64) -> u64 {
     mix(name_hash ^ mix(lot as u64 + 1))

@@ -61,6 +61,13 @@ pub struct Watched {
     streak: u32,
 }
 
+impl Watched {
+    /// Whether it has answered a beat after that one (RFC 1982).
+    pub fn has_answered_after(&self, number: u32) -> bool {
+        (self.answered.wrapping_sub(number) as i32) > 0
+    }
+}
+
 /// A change of somebody's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -135,6 +142,16 @@ impl Watch {
     /// Whether a silent member would have been found by now.
     pub fn has_judged(&self) -> bool {
         self.rounds >= IN_A_ROW
+    }
+
+    /// The number of the latest beat.
+    pub fn latest(&self) -> u32 {
+        self.number
+    }
+
+    /// Somebody has to know soon: the next beat does not wait for its time.
+    pub fn hasten(&mut self, now: Duration) {
+        self.next_beat = self.next_beat.min(now);
     }
 
     /// When there is something to do next.

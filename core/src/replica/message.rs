@@ -16,8 +16,13 @@ const SEAL_LEN: usize = 8;
 pub enum What {
     /// Something has changed.
     News,
-    /// So many news there have been.
-    Tail,
+    /// So many news there have been; and how the two dispatchers stand.
+    Tail {
+        /// The sender takes the receiver for one that keeps flows.
+        takes_you: bool,
+        /// The sender keeps flows.
+        keeps: bool,
+    },
     /// These of the receiver's did not come.
     Lacking,
     /// These cannot be said again.
@@ -112,7 +117,7 @@ impl What {
     fn encode(self) -> (u8, u16) {
         match self {
             What::News => (1, 0),
-            What::Tail => (2, 0),
+            What::Tail { takes_you, keeps } => (2, u16::from(takes_you) | u16::from(keeps) << 1),
             What::Lacking => (3, 0),
             What::Gone => (4, 0),
             What::Ask => (5, 0),
@@ -130,7 +135,10 @@ impl What {
     fn decode(what: u8, extra: u16) -> Option<Self> {
         Some(match what {
             1 => What::News,
-            2 => What::Tail,
+            2 => What::Tail {
+                takes_you: extra & 1 != 0,
+                keeps: extra & 2 != 0,
+            },
             3 => What::Lacking,
             4 => What::Gone,
             5 => What::Ask,
@@ -166,7 +174,10 @@ mod tests {
         };
         let all = [
             What::News,
-            What::Tail,
+            What::Tail {
+                takes_you: true,
+                keeps: false,
+            },
             What::Lacking,
             What::Gone,
             What::Ask,

@@ -11,9 +11,11 @@ use crate::intake::Isns;
 use crate::wire::segment::Segment;
 use crate::wire::tcp::{Flags, Header, Options, Timestamps};
 
-/// A server that is there answers within this; then the SYN goes out again, after twice as
-/// long each time. RFC 6298 §2.1 has a second for strangers, who are farther away.
+/// A server that is there answers within this; then the SYN goes out again, and after twice as
+/// long again and again. RFC 6298 §2.1 has a second for strangers, who are farther away.
 const FIRST_RETRY: Duration = Duration::from_millis(200);
+/// What gets lost is lost because somebody has just died, not because the link is full.
+const LONGEST_RETRY: Duration = Duration::from_millis(400);
 /// After so long another server is asked.
 pub const PATIENCE: Duration = Duration::from_secs(3);
 /// A port's earlier connections are ended so often before another port is taken.
@@ -107,7 +109,7 @@ impl Connect {
         if now < self.retry_at {
             return Step::Wait;
         }
-        self.retry_after *= 2;
+        self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
         self.retry_at = now + self.retry_after;
         Step::Send(vec![self.syn()])
     }

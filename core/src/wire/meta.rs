@@ -170,7 +170,12 @@ pub enum Kind {
     /// Dispatcher or spray to spray: its data path is, and what it is.
     BeatReply(Presence),
     /// Dispatcher to the flow's keeper: a client's packet, as it came.
-    Passed,
+    Passed {
+        /// The sender is about to keep flows, and keeps none yet.
+        by_joining: bool,
+        /// How often it has been passed before.
+        before: u32,
+    },
     /// Dispatcher's daemon to another's: a message about flows is enclosed.
     Records,
     /// A dispatcher's data path to its daemon: what a server without an agent says to the
@@ -353,7 +358,7 @@ impl Kind {
             Self::Sprayed => (19, 0, 0),
             Self::Beat(presence) => (20, presence.role(), presence.word()),
             Self::BeatReply(presence) => (21, presence.role(), presence.word()),
-            Self::Passed => (22, 0, 0),
+            Self::Passed { by_joining, before } => (22, by_joining.into(), before),
             Self::Records => (23, 0, 0),
             Self::Splice => (24, 0, 0),
         }
@@ -439,7 +444,10 @@ impl Kind {
             19 => Self::Sprayed,
             20 => Self::Beat(presence(raw[3], value)?),
             21 => Self::BeatReply(presence(raw[3], value)?),
-            22 => Self::Passed,
+            22 => Self::Passed {
+                by_joining: raw[3] == 1,
+                before: value,
+            },
             23 => Self::Records,
             24 => Self::Splice,
             other => return Err(MetaError::Kind(other)),

@@ -28,6 +28,7 @@ const KEEPERS_SLOT: u16 = 9;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Daemon {
     Fit,
+    Joining,
     Away,
 }
 
@@ -48,12 +49,15 @@ fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
         lots.slots[lot] = slot_of(lot);
     }
     maps.lots.put(&0, &lots, Update::Any).unwrap();
-    let says = Presence::Dispatcher {
-        workload: Some(Workload::IDLE),
+    let says = match daemon {
+        Daemon::Joining => Presence::Joining,
+        Daemon::Fit | Daemon::Away => Presence::Dispatcher {
+            workload: Some(Workload::IDLE),
+        },
     };
     let afterwards = Presence::Dispatcher { workload: None };
     let lease = match daemon {
-        Daemon::Fit => Duration::from_secs(60),
+        Daemon::Fit | Daemon::Joining => Duration::from_secs(60),
         Daemon::Away => Duration::ZERO,
     };
     let now = clock::monotonic().saturating_sub(Duration::from_secs(1));
@@ -76,9 +80,9 @@ fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
     maps.dispatchers.put(&slot, &keeper, Update::Any).unwrap();
 }
 
-fn meta() -> Meta {
+fn meta(by_joining: bool, before: u32) -> Meta {
     Meta {
-        kind: Kind::Passed,
+        kind: Kind::Passed { by_joining, before },
         epoch: 0,
         start: ClientSeq::new(0),
         handshake: Handshake::default(),
@@ -90,10 +94,14 @@ fn meta() -> Meta {
 
 /// On its way to the keeper.
 fn passed(frame: &[u8]) -> Outcome {
+    passed_saying(&meta(false, 0), frame)
+}
+
+fn passed_saying(meta: &Meta, frame: &[u8]) -> Outcome {
     let inner = &frame[ETHERNET..];
     let binding = Binding::of_packet(KEEPER.into(), inner).unwrap();
     let mut payload = Vec::new();
-    geneve::write(&meta().seal(&keys(), &binding), inner, &mut payload);
+    geneve::write(&meta.seal(&keys(), &binding), inner, &mut payload);
     let source = SocketAddrV4::new(NODE, CLIENT.port() | 0xc000);
     let outer = udp(source, SocketAddrV4::new(KEEPER, geneve::PORT), &payload);
     let packet = ethernet(EGRESS_MAC, BACKEND_MAC, 0x0800, &outer);
@@ -254,7 +262,7 @@ fn without_its_daemon_it_keeps_nothing_while_there_is_another() {
         };
         among(&bench, lots, Daemon::Away);
         bench.put_flow(&told());
-        bench.expect("a request", &frame, &passed(&frame));
+        bench.expect("a request", &frame, &passed_saying(&meta(true, 0), &frame));
         among(&bench, |_| NOBODY, Daemon::Away);
         assert!(
             !bench.run(&frame).counted.contains(&"passed"),
@@ -263,30 +271,90 @@ fn without_its_daemon_it_keeps_nothing_while_there_is_another() {
     }
 }
 
+/// Passed here by a dispatcher.
+fn arriving(from: Ipv4Addr, meta: &Meta, frame: &[u8]) -> Vec<u8> {
+    let mut arriving = sealed_for(NODE, meta, &frame[ETHERNET..]);
+    arriving[OUTER_SOURCE..][..4].copy_from_slice(&from.octets());
+    arriving
+}
+
+/// Of a frame: the outer packet's source address.
+const OUTER_SOURCE: usize = ETHERNET + 12;
+/// A dispatcher that is not the keeper.
+const THIRD: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 3);
+
 #[test]
-fn what_was_passed_is_decided_here_whoever_keeps_it() {
+fn what_the_keeper_passes_is_left_to_this_one() {
     for bench in Bench::both() {
         let frame = segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame();
-        let inner = &frame[ETHERNET..];
-        let arriving = sealed_for(NODE, &meta(), inner);
-        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
-        bench.put_flow(&told());
-        let outcome = bench.run(&arriving);
-        let mut expected = forwarded(&frame);
-        expected.counted.insert(0, "accepted");
-        expected.counted.sort();
-        let mut counted = outcome.counted.clone();
-        counted.sort();
-        assert_eq!(
-            (outcome.packet, counted),
-            (expected.packet, expected.counted)
-        );
-        assert_eq!(bench.flow().state, FlowState::ClientFin as u32);
+        let arriving = arriving(KEEPER, &meta(false, 0), &frame);
+        for keeper in [KEEPERS_SLOT, NOBODY] {
+            among(&bench, |_| keeper, Daemon::Fit);
+            bench.put_flow(&told());
+            let outcome = bench.run(&arriving);
+            let mut counted = outcome.counted.clone();
+            counted.sort_unstable();
+            assert_eq!(outcome.packet, forwarded(&frame).packet);
+            assert_eq!(counted, ["accepted", "forwarded"]);
+            assert_eq!(bench.flow().state, FlowState::ClientFin as u32);
+        }
         // Forged, it changes nothing.
         bench.put_flow(&told());
         let at = crate::agent::META_AT + 30;
         let forged = with(arriving.clone(), &[(at, arriving[at] ^ 1)]);
         bench.expect("forged", &forged, &Outcome::drop("bad-tag"));
         assert_eq!(bench.flow(), told());
+    }
+}
+
+/// While somebody joins, views differ: the keeper that is told last decides.
+#[test]
+fn what_others_pass_goes_on_to_the_keeper() {
+    let frame = segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame();
+    let table = [
+        (
+            "another has passed it",
+            THIRD,
+            (false, 0),
+            Daemon::Fit,
+            (false, 1),
+        ),
+        (
+            "the keeper, which joins and waits for us",
+            KEEPER,
+            (true, 0),
+            Daemon::Fit,
+            (false, 1),
+        ),
+        ("one that joins", THIRD, (true, 2), Daemon::Fit, (false, 3)),
+        (
+            "this one joins",
+            THIRD,
+            (false, 0),
+            Daemon::Joining,
+            (true, 1),
+        ),
+    ];
+    for bench in Bench::both() {
+        for (what, from, (by_joining, before), daemon, (joins, times)) in table {
+            among(&bench, |_| KEEPERS_SLOT, daemon);
+            bench.put_flow(&told());
+            let outcome = bench.run(&arriving(from, &meta(by_joining, before), &frame));
+            let expected = passed_saying(&meta(joins, times), &frame);
+            assert_eq!(outcome.packet, expected.packet, "{what}");
+            assert_eq!(outcome.counted, ["passed", "accepted"], "{what}");
+            assert_eq!(bench.flow(), told(), "{what}: it changes nothing here");
+        }
+        // Left to one that joins by the one that has kept it.
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Joining);
+        bench.put_flow(&told());
+        let outcome = bench.run(&arriving(KEEPER, &meta(false, 0), &frame));
+        assert_eq!(outcome.packet, forwarded(&frame).packet);
+        // Not for ever.
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        bench.put_flow(&told());
+        let outcome = bench.run(&arriving(THIRD, &meta(false, 3), &frame));
+        assert_eq!(outcome.verdict, Verdict::Drop);
+        assert!(outcome.counted.contains(&"no-dispatcher"));
     }
 }

@@ -26,6 +26,7 @@ use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use super::caught_up::{Lesson, Pupil};
 use super::herald::{NO_PROTOCOL, enclose, option};
+use super::joining::{Stage, View, Views};
 use super::proofs::{self, Silent};
 use super::{Peer, SELF};
 use crate::{Shared, v4, workload};
@@ -65,6 +66,9 @@ pub struct Vigil {
     watch: Watch,
     lots: Lots,
     holders: Vec<Holder>,
+    views: Views,
+    /// The latest beat when this dispatcher said that it joins.
+    joins_after: u32,
     /// By peer.
     heard: HashMap<Ipv4Addr, Heard>,
     lacking_asked: HashMap<Ipv4Addr, Duration>,
@@ -95,6 +99,8 @@ impl Vigil {
             generation: 0,
             lots: Lots::default(),
             holders: Vec::new(),
+            views: Views::default(),
+            joins_after: number,
             heard: HashMap::new(),
             lacking_asked: HashMap::new(),
             lessons: HashMap::new(),
@@ -109,6 +115,9 @@ impl Vigil {
             peers,
             shared,
         };
+        if vigil.peers.is_empty() {
+            vigil.enter(Stage::Keeping)?;
+        }
         vigil.deal(true)?;
         Ok(vigil)
     }
@@ -129,13 +138,16 @@ impl Vigil {
                 println!("{} is {}", peer.name, change.state.name());
             }
             self.catch_up(now, &cluster.keys)?;
+            self.settle(now)?;
             self.deal(reloaded)?;
             for change in changes
                 .iter()
                 .filter(|change| change.state == State::Silent)
             {
+                self.views.forget(self.peers[change.member].address);
                 self.shared.peers.inherit(self.peers[change.member].address);
             }
+            self.tell_views(&cluster.keys);
             if let Some(number) = self.watch.beat(now) {
                 self.ask_all(number, &cluster.keys);
                 self.tell_the_tail(now, &cluster.keys);
@@ -179,7 +191,11 @@ impl Vigil {
                 let place = self.peers.iter().position(|peer| peer.address == asked);
                 let is_dispatcher = !matches!(said, Presence::Spray(_));
                 if let Some(place) = place.filter(|_| is_dispatcher) {
-                    self.watch.hear(now, place, packet.meta.epoch, said);
+                    let before = self.watch.members()[place].said;
+                    let is_new = self.watch.hear(now, place, packet.meta.epoch, said);
+                    if is_new && before.map(kind_of) != Some(kind_of(said)) {
+                        self.views.repeat(asked);
+                    }
                 }
                 Ok(())
             }
@@ -218,7 +234,15 @@ impl Vigil {
                     self.learn(sender, message)?;
                 }
             }
-            What::Tail => self.heard.entry(sender).or_default().tail(stream, number),
+            What::Tail { takes_you, keeps } => {
+                self.heard.entry(sender).or_default().tail(stream, number);
+                self.views.hear(sender, View { takes_you, keeps });
+                // It may be about to join: its own word for that is in its answers.
+                let place = self.peers.iter().position(|peer| peer.address == sender);
+                if place.is_some_and(|place| !keeps && !is_fit(&self.watch.members()[place])) {
+                    self.watch.hasten(now);
+                }
+            }
             What::Lacking => {
                 let (ours, _) = self.shared.peers.herald.tail();
                 let mut gone = Vec::new();
@@ -278,7 +302,7 @@ impl Vigil {
                 self.learn(sender, message)?;
                 if step == Step::Done {
                     self.pupil = None;
-                    self.begin_to_keep()?;
+                    self.join(now)?;
                 }
             }
         }
@@ -314,7 +338,7 @@ impl Vigil {
         if self.peers.is_empty() {
             return Ok(());
         }
-        if self.pupil.is_none() && !self.shared.peers.has_caught_up() {
+        if self.pupil.is_none() && self.shared.peers.stage() == Stage::CatchingUp {
             let members = || self.peers.iter().zip(self.watch.members());
             let alive = |(_, watched): &(&Peer, &Watched)| watched.state == State::Alive;
             let useful = |(peer, _): &(&Peer, &Watched)| !self.useless.contains(&peer.address);
@@ -326,7 +350,7 @@ impl Vigil {
                     println!("catching up from {}", peer.name);
                     self.pupil = Some(Pupil::new(peer.address, asking_name()));
                 }
-                None if self.watch.has_judged() => self.begin_to_keep()?,
+                None if self.watch.has_judged() => self.join(now)?,
                 None => {}
             }
         }
@@ -339,12 +363,53 @@ impl Vigil {
         Ok(())
     }
 
-    fn begin_to_keep(&mut self) -> anyhow::Result<()> {
-        if !self.shared.peers.has_caught_up() {
-            self.shared.peers.caught_up.store(true, Ordering::Release);
+    fn enter(&self, stage: Stage) -> anyhow::Result<()> {
+        (self.shared.peers.stage).store(stage as u8, Ordering::Release);
+        Ok(workload::publish(&self.shared)?)
+    }
+
+    /// All records are here: the others are to know.
+    fn join(&mut self, now: Duration) -> anyhow::Result<()> {
+        if self.shared.peers.stage() == Stage::CatchingUp {
             self.useless.clear();
             println!("has caught up");
-            workload::publish(&self.shared, Some(Workload::IDLE))?;
+            self.enter(Stage::Joining)?;
+            self.joins_after = self.watch.latest();
+            self.watch.hasten(now);
+        }
+        Ok(())
+    }
+
+    /// Begins to keep flows when the others know, and stops when one of them has taken this
+    /// dispatcher for dead.
+    fn settle(&mut self, now: Duration) -> anyhow::Result<()> {
+        let members = || self.peers.iter().zip(self.watch.members());
+        let keepers = || members().filter(|(_, watched)| is_keeper(watched));
+        match self.shared.peers.stage() {
+            Stage::CatchingUp => {}
+            Stage::Joining => {
+                let knows = |(peer, watched): (&Peer, &Watched)| match watched.state {
+                    State::Unknown => self.watch.has_judged(),
+                    State::Silent => true,
+                    State::Alive => {
+                        watched.has_answered_after(self.joins_after)
+                            && (!is_keeper(watched) || self.views.takes_us(peer.address))
+                    }
+                };
+                if members().all(knows) {
+                    println!("keeps its share of flows");
+                    self.enter(Stage::Keeping)?;
+                }
+            }
+            Stage::Keeping => {
+                let disowning = keepers().find(|(peer, _)| self.views.disowns_us(peer.address));
+                if let Some((peer, _)) = disowning {
+                    println!("{} took this dispatcher for dead: it joins anew", peer.name);
+                    self.enter(Stage::Joining)?;
+                    self.joins_after = self.watch.latest();
+                    self.watch.hasten(now);
+                }
+            }
         }
         Ok(())
     }
@@ -374,6 +439,11 @@ impl Vigil {
         if holders == self.holders && !reloaded {
             return Ok(());
         }
+        let mut claims = holders.clone();
+        if !claims.contains(&self.own()) {
+            claims.push(self.own());
+        }
+        *(self.shared.peers.claims.write()).expect("no thread panics with it") = claims;
         self.lots.fill(SprayMode::FlowHash, &holders);
         self.shared.peers.lots.set(self.lots.slots());
         self.holders = holders;
@@ -387,19 +457,20 @@ impl Vigil {
         Ok(())
     }
 
-    /// Those that keep flows: docs/protocol/replication.md 1.1. Not us before we have heard
-    /// who is there.
+    /// Those that keep flows: docs/protocol/replication.md 1.1. Not us before the others know.
     fn keepers(&self) -> Vec<Holder> {
-        let holder = |peer: &Peer| Holder::new(peer.slot, &peer.name, Workload::IDLE);
-        let own = Holder::new(SELF, &self.shared.node.name, Workload::IDLE);
+        let stage = self.shared.peers.stage();
         let members = || self.peers.iter().zip(self.watch.members());
-        let leaving = self.shared.leaving.load(Ordering::Relaxed);
+        // Who joins is counted by those that keep flows, not by others that join.
         let mut fit: Vec<Holder> = members()
-            .filter(|(_, watched)| watched.state == State::Alive && is_fit(watched))
+            .filter(|(_, watched)| match stage {
+                Stage::Keeping => is_fit(watched),
+                Stage::CatchingUp | Stage::Joining => is_keeper(watched),
+            })
             .map(|(peer, _)| holder(peer))
             .collect();
-        if self.shared.peers.has_caught_up() && !leaving {
-            fit.push(own);
+        if stage == Stage::Keeping && !self.shared.leaving.load(Ordering::Relaxed) {
+            fit.push(self.own());
         }
         if !fit.is_empty() {
             return fit;
@@ -414,9 +485,13 @@ impl Vigil {
             .map(|(peer, _)| holder(peer))
             .collect();
         match there.is_empty() {
-            true => vec![own],
+            true => vec![self.own()],
             false => there,
         }
+    }
+
+    fn own(&self) -> Holder {
+        Holder::new(SELF, &self.shared.node.name, Workload::IDLE)
     }
 
     /// A beat that is lost is a beat missed.
@@ -435,22 +510,52 @@ impl Vigil {
     }
 
     fn tell_the_tail(&mut self, now: Duration, keys: &Keys) {
-        let (stream, last) = self.shared.peers.herald.tail();
+        let (_, last) = self.shared.peers.herald.tail();
         let (told, at) = self.tail_told;
-        if told == last && now < at + TAIL_INTERVAL {
-            return;
+        let is_news = told != last || now >= at + TAIL_INTERVAL;
+        if is_news {
+            self.tail_told = (last, now);
         }
-        self.tail_told = (last, now);
+        for place in 0..self.peers.len() {
+            let joins = self.watch.members()[place].said == Some(Presence::Joining);
+            if is_news || joins {
+                self.say_tail(place, keys);
+            }
+        }
+    }
+
+    /// Tells those that do not know it how they stand, and how we do.
+    fn tell_views(&mut self, keys: &Keys) {
+        for place in 0..self.peers.len() {
+            if self
+                .views
+                .say(self.peers[place].address, self.view_of(place))
+            {
+                self.say_tail(place, keys);
+            }
+        }
+    }
+
+    fn view_of(&self, place: usize) -> View {
+        let peers = &self.shared.peers;
+        View {
+            takes_you: is_fit(&self.watch.members()[place]),
+            keeps: peers.stage() == Stage::Keeping && !self.shared.leaving.load(Ordering::Relaxed),
+        }
+    }
+
+    fn say_tail(&mut self, place: usize, keys: &Keys) {
         let own = self.shared.peers.own;
+        let (stream, number) = self.shared.peers.herald.tail();
+        let View { takes_you, keeps } = self.view_of(place);
         let head = Head {
             stream,
-            number: last,
-            what: What::Tail,
+            number,
+            what: What::Tail { takes_you, keeps },
         };
         let message = head.seal(own, keys, &[]);
-        for peer in self.peers.iter() {
-            enclose(&mut self.outbox, own, peer.address, keys, last, &message);
-        }
+        let to = self.peers[place].address;
+        enclose(&mut self.outbox, own, to, keys, number, &message);
     }
 
     fn ask_for_what_is_lacking(&mut self, now: Duration, keys: &Keys) {
@@ -494,12 +599,32 @@ impl Vigil {
     }
 }
 
-/// It says a workload factor: it has caught up, and its daemon is there.
+fn holder(peer: &Peer) -> Holder {
+    Holder::new(peer.slot, &peer.name, Workload::IDLE)
+}
+
+/// It keeps its share of flows, or is about to.
 fn is_fit(watched: &Watched) -> bool {
-    matches!(
-        watched.said,
-        Some(Presence::Dispatcher { workload: Some(_) })
-    )
+    is_keeper(watched) || watched.state == State::Alive && watched.said == Some(Presence::Joining)
+}
+
+/// It says a workload factor: it keeps flows, and its daemon is there.
+fn is_keeper(watched: &Watched) -> bool {
+    let workload = match watched.said {
+        Some(Presence::Dispatcher { workload }) => workload,
+        _ => None,
+    };
+    watched.state == State::Alive && workload.is_some()
+}
+
+/// Whatever its workload.
+fn kind_of(said: Presence) -> Presence {
+    match said {
+        Presence::Dispatcher { workload } => Presence::Dispatcher {
+            workload: workload.map(|_| Workload::IDLE),
+        },
+        other => other,
+    }
 }
 
 /// Not that of an asking before.

@@ -115,7 +115,10 @@ fn every_kind_is_read_as_written() {
         Kind::Release { half_pipe: false },
         Kind::Done,
         Kind::Sprayed,
-        Kind::Passed,
+        Kind::Passed {
+            by_joining: true,
+            before: 2,
+        },
         Kind::Records,
         Kind::Splice,
         Kind::Beat(Presence::Spray(SprayState::Yielding)),
