@@ -1,7 +1,8 @@
-//! Records whose time has come, and idle ones to be asked after: looked for in small steps, so that a full table
-//! of a million is gone through in ten seconds, and no oftener than every two:
-//! even an empty table has a million buckets to look into.
+//! Records whose time has come, and idle ones to be asked after: looked for in small steps, so
+//! that a full table of a million is gone through in ten seconds. Rounds begin no oftener than
+//! costs a hundredth of a processor: even an empty table has a million buckets to look into.
 
+use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
@@ -17,8 +18,11 @@ const STEP: Duration = Duration::from_millis(100);
 const BATCH: usize = 4096;
 /// Steps for a whole round of a full table.
 const ROUND: usize = 100;
-/// Rounds begin no oftener.
-const ROUND_INTERVAL: Duration = Duration::from_secs(2);
+/// A round takes its time so often, until the next one begins.
+const ROUND_SHARE: u32 = 100;
+/// Rounds begin no oftener, and no less often where steps suffice.
+const ROUND_INTERVAL: RangeInclusive<Duration> =
+    Duration::from_millis(200)..=Duration::from_secs(2);
 /// Cookie keys are derived ahead, and clocks compared; this often.
 const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// With the table three quarters full, closed flows have to go this soon. Else
@@ -33,7 +37,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     let (mut seen, mut entries) = (0, 0);
     let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
     let mut batch = BATCH;
-    let mut round_due = Instant::now();
+    let (mut round_began, mut spent) = (Instant::now(), Duration::ZERO);
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(STEP);
         let cluster = shared.cluster();
@@ -43,10 +47,12 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
             upkeep_due += UPKEEP_INTERVAL;
         }
         if cursor.at_start() {
-            if Instant::now() < round_due {
+            let interval = spent * ROUND_SHARE;
+            let interval = interval.clamp(*ROUND_INTERVAL.start(), *ROUND_INTERVAL.end());
+            if round_began.elapsed() < interval {
                 continue;
             }
-            round_due = Instant::now() + ROUND_INTERVAL;
+            (round_began, spent) = (Instant::now(), Duration::ZERO);
             last_round = std::mem::replace(&mut this_round, clock::monotonic());
         }
         let limits = &cluster.config.limits;
@@ -61,6 +67,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
             },
         };
         let mut budget = (entries / ROUND).max(BATCH);
+        let step_began = Instant::now();
         while budget > 0 {
             let now = clock::monotonic();
             match shared.maps.flows.walk(&mut cursor, batch) {
@@ -95,6 +102,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                 break;
             }
         }
+        spent += step_began.elapsed();
     }
     Ok(())
 }
