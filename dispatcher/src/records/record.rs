@@ -1,6 +1,7 @@
 //! A record, for those who must follow it in user space.
 
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use trapeze_core::config::Transfer;
 use trapeze_core::head::Expected;
@@ -35,6 +36,8 @@ pub struct Record {
     pub cookie: ServerSeq,
     /// MARK_*.
     pub marks: u32,
+    /// When its latest request was placed, by CLOCK_MONOTONIC.
+    pub asked: Duration,
     /// Where the owner's server listens.
     pub server_port: u16,
     /// What the client has acknowledged, and the window field that came with it.
@@ -139,6 +142,7 @@ impl Record {
             cookie: ServerSeq::new(flow.cookie),
             marks: flow.marks,
             server_port: u16::from_be_bytes([flow.meta[16], flow.meta[17]]),
+            asked: Duration::from_nanos(flow.asked_ns),
             heard: ServerSeq::new(flow.last_ack),
             window: flow.window as u16,
             previous: flow.previous,

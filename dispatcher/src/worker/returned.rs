@@ -18,6 +18,9 @@ use crate::farewell;
 use crate::pauses;
 use crate::records::Record;
 
+/// A backend gives a seat to another flow no sooner after it was taken (bpf/lib/seats.bpf.h).
+const SEAT_SETTLES: Duration = Duration::from_secs(1);
+
 impl State {
     /// A backend could not set the connection up: another one may, and if there
     /// is none, the client is told.
@@ -105,6 +108,10 @@ impl State {
         let key = arrived.key;
         let start = ClientSeq::new(arrived.header.seq);
         let pause = self.pauses.after_refusal(now, &key, start);
+        // It may have run there, and its seat be another's by now.
+        if pause.is_none() && now.saturating_sub(record.asked) >= SEAT_SETTLES {
+            return self.count("late-refusals");
+        }
         let mut record = *record;
         if let Decision::To(choice) = self.decide_again(arrived, record.tried())
             && choice.slot != record.slot
