@@ -409,7 +409,7 @@ struct proof {
 	__u64 created_ns;
 };
 
-/* SipHash keys. Slot of cookie_keys: rotation & 3. Slot of tag_keys: key id. */
+/* SipHash keys. Slot of cookie_keys: rotation & 3, in the set of the cluster's first key or, 4 on, its second one. Slot of tag_keys: key id. */
 struct siphash_key {
 	__u64 k0;
 	__u64 k1;
@@ -710,6 +710,8 @@ enum event {
 /* Cookies: a time counter of this many seconds, keys change every 256 of them. */
 #define COOKIE_PERIOD_S 16
 #define COOKIE_ROTATION_SHIFT 8
+#define COOKIE_ROTATIONS 4 /* whose keys are there at once */
+#define COOKIE_KEY_SETS 2
 /* Accepted: the next period and this many before it. */
 #define COOKIE_MAX_AGE 3 /* so 32 to 48 s, and one period ahead for clocks that differ */
 

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "node.bpf.h"
+#include "packet.bpf.h"
 #include "siphash.bpf.h"
 
 #define TSVAL_OPTION_BITS 6
@@ -23,7 +24,7 @@
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 4);
+	__uint(max_entries, COOKIE_KEY_SETS *COOKIE_ROTATIONS);
 	__type(key, __u32);
 	__type(value, struct siphash_key);
 } cookie_keys SEC(".maps");
@@ -58,10 +59,11 @@ static __always_inline __u64 cookie_period(void)
 	return cluster_time_ns() / (COOKIE_PERIOD_S * 1000000000ull);
 }
 
-static __always_inline struct siphash_key *cookie_key(__u64 period)
+/* Of that set: the first one makes cookies, both are believed. */
+static __always_inline struct siphash_key *cookie_key(__u64 period, __u32 set)
 {
 	__u64 rotation = period >> COOKIE_ROTATION_SHIFT;
-	__u32 slot = rotation & 3;
+	__u32 slot = set * COOKIE_ROTATIONS + rotation % COOKIE_ROTATIONS;
 	struct siphash_key *key = bpf_map_lookup_elem(&cookie_keys, &slot);
 
 	return key && key->generation == rotation ? key : NULL;
@@ -100,12 +102,14 @@ static __noinline __u32 make_cookie(const struct siphash_key *key, const struct 
 }
 
 /*
- * Was this cookie made for this flow, not long ago? tsecr counts only if
- * the packet has timestamps. On success the terms are filled in.
+ * Was the cookie that this segment acknowledges made for its flow, not long ago? tsecr counts
+ * only if the packet has timestamps. On success the terms are filled in. Not static: the
+ * verifier walks it once.
  */
-static __always_inline bool check_cookie(const struct flow_key *flow, __u32 client_isn, __u32 cookie,
-					 bool timestamps, __u32 tsecr, struct cookie_terms *terms)
+__noinline int check_cookie(const struct segment *segment, __u32 timestamps, __u32 tsecr,
+			    struct cookie_terms *terms)
 {
+	__u32 cookie = segment ? segment->ack - 1 : 0;
 	__u32 period_mask = timestamps ? 15 : 3;
 	__u64 now = cookie_period();
 	/* The period with these low bits that is nearest: one ahead (clocks differ) or behind. */
@@ -114,12 +118,9 @@ static __always_inline bool check_cookie(const struct flow_key *flow, __u32 clie
 	struct siphash_key *key;
 	__u32 class;
 
-	if (age > COOKIE_MAX_AGE)
+	if (!segment || !terms || age > COOKIE_MAX_AGE)
 		return false;
-	key = cookie_key(period);
-	if (!key)
-		return false;
-	terms->timestamps = timestamps;
+	terms->timestamps = timestamps != 0;
 	if (timestamps) {
 		class = cookie >> 4 & 15;
 		terms->mss = mss_classes[class];
@@ -133,5 +134,10 @@ static __always_inline bool check_cookie(const struct flow_key *flow, __u32 clie
 		terms->sack = cookie >> 3 & 1;
 		terms->ecn = cookie >> 2 & 1;
 	}
-	return make_cookie(key, flow, client_isn, period, terms) == cookie;
+	for (__u32 set = 0; set < COOKIE_KEY_SETS; set++) {
+		key = cookie_key(period, set);
+		if (key && make_cookie(key, &segment->key, segment->seq - 1, period, terms) == cookie)
+			return true;
+	}
+	return false;
 }

@@ -83,7 +83,7 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 					     const struct segment *segment)
 {
 	struct tcp_options options;
-	struct cookie_terms terms;
+	struct cookie_terms terms = {};
 	struct proof *proof;
 
 	if (!has_seen_syn(flow) && !is_doubtful(flow, segment))
@@ -95,8 +95,7 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 	if (segment->ack - 1 == flow->cookie || !is_later(flow, segment->seq - 1) ||
 	    read_options(ctx, segment, &options) == CHECKSUM_WRONG)
 		return false;
-	return check_cookie(&segment->key, segment->seq - 1, segment->ack - 1, options.timestamps,
-			    options.tsecr, &terms);
+	return check_cookie(segment, options.timestamps, options.tsecr, &terms);
 }
 
 /* Has the client had a byte of the answer to its latest request? */

@@ -95,7 +95,7 @@ static __noinline int answer_syn(context_t *ctx, const struct segment *segment,
 	checksum = read_options(ctx, segment, &options);
 	if (checksum == CHECKSUM_WRONG || !has_good_ip_checksum(ctx))
 		goto malformed;
-	key = cookie_key(period);
+	key = cookie_key(period, 0);
 	if (!key) {
 		count_drop(DROP_NO_COOKIE_KEY);
 		return VERDICT_DROP;
@@ -140,8 +140,7 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 	}
 	if (read_options(ctx, segment, &options) == CHECKSUM_WRONG)
 		return false;
-	if (!check_cookie(&segment->key, segment->seq - 1, segment->ack - 1, options.timestamps,
-			  options.tsecr, &terms))
+	if (!check_cookie(segment, options.timestamps, options.tsecr, &terms))
 		return false;
 	*proof = (struct proof){
 		.client_isn = segment->seq - 1,

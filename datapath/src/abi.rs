@@ -509,6 +509,10 @@ pub const SPLICED_OPEN: u32 = 2;
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.
 pub const COOKIE_ROTATION_SHIFT: u32 = 8;
+/// Rotations whose keys are in the map at once.
+pub const COOKIE_ROTATIONS: u32 = 4;
+/// Sets of them: of the cluster's first key, and of its second one.
+pub const COOKIE_KEY_SETS: u32 = 2;
 
 impl From<CoreKey> for FlowKey {
     fn from(key: CoreKey) -> Self {

@@ -224,6 +224,10 @@ fn constants_are_the_same() {
     assert_eq!(constant("GENEVE_PORT"), u64::from(geneve::PORT));
     assert_eq!(constant("PEERS_PORT"), u64::from(abi::PEERS_PORT));
     assert_eq!(constant("COOKIE_PERIOD_S"), abi::COOKIE_PERIOD_S);
+    let rotations = u64::from(abi::COOKIE_ROTATIONS);
+    assert_eq!(constant("COOKIE_ROTATIONS"), rotations);
+    let sets = u64::from(abi::COOKIE_KEY_SETS);
+    assert_eq!(constant("COOKIE_KEY_SETS"), sets);
     assert_eq!(
         constant("COOKIE_ROTATION_SHIFT"),
         u64::from(abi::COOKIE_ROTATION_SHIFT)

@@ -8,6 +8,7 @@ mod latest;
 mod marks;
 mod record;
 mod replica;
+mod reseal;
 mod spliced;
 mod take_back;
 mod vacancy;

@@ -87,8 +87,13 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                             if let Some(told) = shared.records.expire(key, flow)? {
                                 cluster.finished(&shared.health, &told);
                             }
-                        } else if is_kept_here && inquiry::is_due(flow, last_round, this_round) {
+                            continue;
+                        }
+                        if is_kept_here && inquiry::is_due(flow, last_round, this_round) {
                             inquiry.ask(&shared.maps, &cluster.keys, key, flow)?;
+                        }
+                        if is_kept_here {
+                            shared.records.reseal(key, flow, &cluster.keys)?;
                         }
                     }
                     inquiry.send();

@@ -13,6 +13,7 @@ mod raised;
 pub mod raw;
 pub mod scattered;
 pub mod site;
+mod tally;
 
 pub use cluster::{Cluster, PATIENCE, until};
 pub use connection::{Connection, Response, VIP, VIP_TLS};
@@ -20,3 +21,4 @@ pub use content::{Content, Dice, same};
 pub use counts::Counts;
 pub use raised::Raised;
 pub use site::ONE_BACKEND;
+pub use tally::Tally;

@@ -1,6 +1,8 @@
 //! Labs whose packets go now to one dispatcher, now to another.
 
 use std::net::SocketAddrV4;
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
 
 use trapeze_core::config::SprayMode;
 use trapeze_core::flow::FlowKey;
@@ -53,6 +55,27 @@ pub fn keeper(cluster: &Cluster, live: &[&str], client: SocketAddrV4) -> String 
     let key = lots::key(&format!("lab-{}", cluster.name()));
     let lot = lots::lot_of(&key, &flow).expect("IPv4");
     live[usize::from(table.slots()[lot])].to_owned()
+}
+
+/// The power of one dispatcher after another is cut, so many times, while `clients` work. A
+/// client that ends has failed.
+pub fn cut_power_in_turn(
+    cluster: &Cluster,
+    dispatchers: &[&str],
+    rounds: usize,
+    clients: &[ScopedJoinHandle<'_, ()>],
+) {
+    std::thread::sleep(Duration::from_millis(500));
+    for round in 0..rounds {
+        let victim = dispatchers[round % dispatchers.len()];
+        cluster.kill(victim, None).unwrap();
+        std::thread::sleep(Duration::from_millis(1500));
+        cluster.start(victim, None).unwrap();
+        ready(cluster, dispatchers, victim);
+        std::thread::sleep(Duration::from_millis(500));
+        let died = clients.iter().any(ScopedJoinHandle::is_finished);
+        assert!(!died, "a transfer failed in round {round}, {victim}");
+    }
 }
 
 /// Waits until a dispatcher has all records, and the others of `all` know that.

@@ -12,6 +12,15 @@ use trapeze_tests::{Cluster, Connection, Content, ONE_BACKEND, Response, same, u
 /// Patience of both sides: nothing here takes longer than a moment.
 const LONG: Duration = Duration::from_secs(8);
 
+/// In the place of b1's server.
+fn listen_at_b1(cluster: &Cluster) -> TcpListener {
+    cluster.kill("b1", Some(Process::Server)).unwrap();
+    let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
+    // The dispatcher may have been refused meanwhile.
+    std::thread::sleep(Duration::from_millis(1200));
+    listener
+}
+
 /// b1's server is `serve`, for one connection.
 fn with_server<T: Send>(
     test: &str,
@@ -19,10 +28,7 @@ fn with_server<T: Send>(
     visit: impl FnOnce() -> T + Send,
 ) -> T {
     let cluster = Cluster::configured(test, 1, ONE_BACKEND, |_| {});
-    cluster.kill("b1", Some(Process::Server)).unwrap();
-    let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
-    // The dispatcher may have been refused meanwhile.
-    std::thread::sleep(Duration::from_millis(1200));
+    let listener = listen_at_b1(&cluster);
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let stream = listener.accept().unwrap().0;
@@ -91,6 +97,22 @@ fn accept(listener: &TcpListener) -> TcpStream {
     stream
 }
 
+/// Has read a request and answered "one"; what comes next it has not read.
+fn accept_and_answer_one(listener: &TcpListener) -> TcpStream {
+    let mut stream = accept(listener);
+    let _ = stream.read(&mut [0; 200]).unwrap();
+    stream.write_all(answer("one").as_bytes()).unwrap();
+    stream
+}
+
+/// The client of that.
+fn one_that_was_answered() -> Connection {
+    (0..2)
+        .map(|_| Connection::open())
+        .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
+        .expect("one of two goes to b1")
+}
+
 /// A request of several packets, of which nobody has read a byte, comes to the server's next
 /// connection; where nobody listens any more, to another backend.
 #[test]
@@ -104,13 +126,9 @@ fn an_unread_request_of_many_packets_is_served() {
     for listens_on in [true, false] {
         let site = if listens_on { ONE_BACKEND } else { TWO };
         let cluster = Cluster::configured(&format!("unread-{listens_on}"), 2, site, |_| {});
-        cluster.kill("b1", Some(Process::Server)).unwrap();
-        let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
-        std::thread::sleep(Duration::from_millis(1200));
+        let listener = listen_at_b1(&cluster);
         let serve = || {
-            let mut stream = accept(&listener);
-            let _ = stream.read(&mut [0; 200]).unwrap();
-            stream.write_all(answer("one").as_bytes()).unwrap();
+            let stream = accept_and_answer_one(&listener);
             // The listener goes first, as that of a server that stops.
             let listener = listens_on.then_some(listener);
             std::thread::sleep(Duration::from_millis(500));
@@ -127,10 +145,7 @@ fn an_unread_request_of_many_packets_is_served() {
             scope.spawn(serve);
             cluster.on("c1", || {
                 // The PUT's turn shall be b1's again.
-                let mut client = (0..2)
-                    .map(|_| Connection::open())
-                    .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
-                    .expect("one of two goes to b1");
+                let mut client = one_that_was_answered();
                 if !listens_on {
                     Connection::open().ask("/1k");
                 }
@@ -159,13 +174,9 @@ fn an_unread_request_with_the_clients_end_is_served() {
         let site = if listens_on { ONE_BACKEND } else { TWO };
         let name = format!("last-{listens_on}-{in_one_packet}");
         let cluster = Cluster::configured(&name, 2, site, |_| {});
-        cluster.kill("b1", Some(Process::Server)).unwrap();
-        let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
-        std::thread::sleep(Duration::from_millis(1200));
+        let listener = listen_at_b1(&cluster);
         let serve = || {
-            let mut stream = accept(&listener);
-            let _ = stream.read(&mut [0; 200]).unwrap();
-            stream.write_all(answer("one").as_bytes()).unwrap();
+            let stream = accept_and_answer_one(&listener);
             let listener = listens_on.then_some(listener);
             std::thread::sleep(Duration::from_millis(500));
             drop(stream);
@@ -180,10 +191,7 @@ fn an_unread_request_with_the_clients_end_is_served() {
         std::thread::scope(|scope| {
             scope.spawn(serve);
             cluster.on("c1", || {
-                let mut client = (0..2)
-                    .map(|_| Connection::open())
-                    .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
-                    .expect("one of two goes to b1");
+                let mut client = one_that_was_answered();
                 if !listens_on {
                     Connection::open().ask("/1k");
                 }
@@ -310,9 +318,7 @@ fn an_unread_request_that_is_lost_on_its_way_back_is_served() {
         ("many", &put, false),
     ] {
         let cluster = Cluster::configured(&format!("lost-{name}"), 2, TWO, |_| {});
-        cluster.kill("b1", Some(Process::Server)).unwrap();
-        let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
-        std::thread::sleep(Duration::from_millis(1200));
+        let listener = listen_at_b1(&cluster);
         let cut = LinkSettings {
             loss: 1.0,
             ..LinkSettings::default()
@@ -326,9 +332,7 @@ fn an_unread_request_that_is_lost_on_its_way_back_is_served() {
         let (cluster, listener) = (&cluster, &std::sync::Mutex::new(Some(listener)));
         let serve = || {
             let listener = listener.lock().unwrap().take().unwrap();
-            let mut stream = accept(&listener);
-            let _ = stream.read(&mut [0; 200]).unwrap();
-            stream.write_all(answer("one").as_bytes()).unwrap();
+            let stream = accept_and_answer_one(&listener);
             drop(listener);
             std::thread::sleep(Duration::from_millis(500));
             cluster.link("b1", &cut).unwrap();
@@ -339,10 +343,7 @@ fn an_unread_request_that_is_lost_on_its_way_back_is_served() {
         std::thread::scope(|scope| {
             scope.spawn(serve);
             cluster.on("c1", || {
-                let mut client = (0..2)
-                    .map(|_| Connection::open())
-                    .find_map(|mut client| (client.ask("/1k").body == b"one").then_some(client))
-                    .expect("one of two goes to b1");
+                let mut client = one_that_was_answered();
                 Connection::open().ask("/1k");
                 client.stream().set_read_timeout(Some(LONG)).unwrap();
                 client.send(request);

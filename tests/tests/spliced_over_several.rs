@@ -1,12 +1,12 @@
 //! Servers without an agent behind several dispatchers: any of them rewrites any packet of
 //! either direction, and none of them matters (docs/protocol/splice.md §4).
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use trapeze_lab::{LinkSettings, Process};
-use trapeze_tests::scattered::{ready, scattered_over};
-use trapeze_tests::{Cluster, Connection, Content, Raised, same, until};
+use trapeze_tests::scattered::{cut_power_in_turn, ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Content, Raised, Tally, same, until};
 
 const DISPATCHERS: [&str; 2] = ["d1", "d2"];
 
@@ -85,21 +85,6 @@ fn every_packet_through_another_dispatcher_changes_no_byte() {
     }
 }
 
-/// What the clients of a test have had to bear.
-#[derive(Default)]
-struct Tally {
-    done: AtomicU32,
-    longest_us: AtomicU32,
-}
-
-impl Tally {
-    fn note(&self, started: Instant) {
-        self.done.fetch_add(1, Ordering::Relaxed);
-        let took = started.elapsed().as_micros() as u32;
-        self.longest_us.fetch_max(took, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn power_cuts_in_the_middle_of_transfers_fail_none() {
     let cluster = scattered("splcuts");
@@ -145,30 +130,14 @@ fn power_cuts_in_the_middle_of_transfers_fail_none() {
                 });
             }));
         }
-        std::thread::sleep(Duration::from_millis(500));
-        for round in 0..6 {
-            let victim = DISPATCHERS[round % 2];
-            cluster.kill(victim, None).unwrap();
-            std::thread::sleep(Duration::from_millis(1500));
-            cluster.start(victim, None).unwrap();
-            ready(cluster, &DISPATCHERS, victim);
-            std::thread::sleep(Duration::from_millis(500));
-            let died = clients.iter().any(|client| client.is_finished());
-            assert!(!died, "a transfer failed in round {round}, {victim}");
-        }
+        cut_power_in_turn(cluster, &DISPATCHERS, 6, &clients);
         stop.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().expect("all transfers are right");
         }
     });
     for (name, tally) in ["kept alive", "down", "up"].iter().zip(&tallies) {
-        let done = tally.done.load(Ordering::Relaxed);
-        let longest = Duration::from_micros(tally.longest_us.load(Ordering::Relaxed).into());
-        println!("{name}: {done} done, the longest took {longest:?}");
-        assert!(
-            done > 50 && longest < Duration::from_secs(10),
-            "{name}: {done}, {longest:?}"
-        );
+        tally.expect_steady(name);
     }
 }
 

@@ -619,7 +619,27 @@ pub struct Keys {
     accepted: Box<[Option<[u8; 16]>; 256]>,
 }
 
+/// The key that an option's tag was made with.
+pub fn key_id(raw: &Raw) -> u8 {
+    raw[2]
+}
+
 impl Keys {
+    /// The id of the key that signs.
+    pub fn signing_id(&self) -> u8 {
+        self.signing.0
+    }
+
+    /// The same option with the tag that the signing key gives it.
+    pub fn seal_again(&self, raw: &Raw, binding: &Binding) -> Raw {
+        let (key_id, key) = &self.signing;
+        let mut raw = *raw;
+        raw[2] = *key_id;
+        let tag = tag(&raw, key, binding);
+        raw[TAG_AT..].copy_from_slice(&tag);
+        raw
+    }
+
     /// The keys as configured: the first one signs. `None` without any.
     pub fn new(keys: &[ClusterKey]) -> Option<Self> {
         let first = keys.first()?;

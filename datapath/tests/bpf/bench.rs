@@ -11,8 +11,8 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
-    self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, Flow, FlowKey, FlowState, MARK_TUNNEL, Node,
-    Pod, Proof, Service, ServiceKey, SiphashKey,
+    self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, COOKIE_ROTATIONS, Flow, FlowKey, FlowState,
+    MARK_TUNNEL, Node, Pod, Proof, Service, ServiceKey, SiphashKey,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests, FlowChanger};
@@ -149,7 +149,7 @@ impl Bench {
     pub fn publish_cookie_keys_at(&self, now: u64, key_of: impl Fn(u64) -> SiphashKey) {
         for rotations in -1..=2i64 {
             let period = now.wrapping_add_signed(rotations << COOKIE_ROTATION_SHIFT);
-            let slot = (period >> COOKIE_ROTATION_SHIFT & 3) as u32;
+            let slot = cookie_key_slot(period, 0);
             let keys = &self.maps.cookie_keys;
             keys.put(&slot, &key_of(period), Update::Any).unwrap();
         }
@@ -468,4 +468,9 @@ pub fn cluster_keys() -> [ClusterKey; 2] {
 
 pub fn keys() -> Keys {
     Keys::new(&cluster_keys()).unwrap()
+}
+
+/// Where the key of a period's rotation stands: those of the cluster's first key are set 0.
+pub fn cookie_key_slot(period: u64, set: u32) -> u32 {
+    set * COOKIE_ROTATIONS + (period >> COOKIE_ROTATION_SHIFT) as u32 % COOKIE_ROTATIONS
 }

@@ -10,7 +10,7 @@ use trapeze_datapath::map::Update;
 
 use crate::bench::*;
 use crate::cookie::{self, NO_SCALE, Terms, key_of};
-use crate::handshake::{ALL, NOTHING, agreed, echo, shake_at};
+use crate::handshake::{ALL, NOTHING, agreed, echo, shake, shake_at};
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
@@ -313,6 +313,35 @@ fn the_low_bits_of_tsecr_belong_to_the_cookie_and_the_high_ones_are_a_clock() {
                 ..first(&terms, made_now(&terms))
             };
             refuse(&bench, &format!("timestamps {what}"), &packet);
+        }
+    }
+}
+
+/// While keys are being changed some dispatchers sign with another one already, or still.
+#[test]
+fn the_second_keys_cookies_are_believed_and_not_made() {
+    let other = |period| SiphashKey {
+        k1: 1,
+        ..key_of(period)
+    };
+    for bench in Bench::both() {
+        for terms in [FULL, SMALL] {
+            let cookie = made_at(&terms, cookie::period(), other);
+            let frame = first(&terms, cookie).frame();
+            refuse(&bench, "before", &first(&terms, cookie));
+            let slot = cookie_key_slot(cookie::period(), 1);
+            let keys = &bench.maps.cookie_keys;
+            keys.put(&slot, &other(cookie::period()), Update::Any)
+                .unwrap();
+            bench.expect("meanwhile", &frame, &believed(&terms, &frame, cookie));
+            bench.reset();
+            let ours = first(&terms, made_now(&terms)).frame();
+            bench.expect("ours", &ours, &believed(&terms, &ours, made_now(&terms)));
+            bench.reset();
+            shake(&bench, &ALL, VIP, &SERVICE);
+            bench.reset();
+            keys.put(&slot, &SiphashKey::zeroed(), Update::Any).unwrap();
+            refuse(&bench, "afterwards", &first(&terms, cookie));
         }
     }
 }
