@@ -55,7 +55,6 @@ static __noinline int hold(struct __sk_buff *skb, const struct segment *segment,
 		return drop(DROP_REWRITE);
 	outer->meta.kind = META_HELD;
 	outer->meta.reason = reason;
-	outer->meta.requests = 0;
 	outer->meta.value = known && reason == HELD_UNACKED ? bpf_htonl(known->answers.next) : 0;
 	if (known && (reason == HELD_ANSWERING || reason == HELD_UNACKED)) {
 		known->waiting = reason;

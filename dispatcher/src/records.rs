@@ -339,12 +339,19 @@ impl Records {
         Ok(())
     }
 
-    /// Deletes a record whose time has come. What its latest request came to, if
-    /// nobody has been told yet.
+    /// Deletes a record whose time has come, if it is as it was then: its client may have taken
+    /// its port again since. What its latest request came to, if nobody has been told yet.
     pub fn expire(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<Option<Finished>> {
-        if !self.maps.flows.delete(key)? {
+        let changing = self.changing();
+        let is_same = |now: &Flow| {
+            let of = |flow: &Flow| (flow.created_ns, flow.last_seen_ns, flow.state, flow.version);
+            of(now) == of(flow)
+        };
+        let there = self.maps.flows.get(key)?;
+        if !there.is_some_and(|now| is_same(&now)) || !self.maps.flows.delete(key)? {
             return Ok(None);
         }
+        drop(changing);
         self.splices.follow(key, Some(flow), None)?;
         if flow.state == FlowState::Established as u32 {
             self.loads.closed(flow.backend);

@@ -187,7 +187,15 @@ pub fn handed_on(tcp: &Tcp, counted: &[&'static str]) -> Outcome {
 }
 
 pub fn held(reason: Held, of: &Tcp) -> Outcome {
-    let meta = followed(Kind::Held(reason), MOVE, SECOND);
+    held_after(1, reason, of)
+}
+
+/// The question said that the owner had had so many requests; so does the answer.
+fn held_after(requests: u16, reason: Held, of: &Tcp) -> Outcome {
+    let meta = Meta {
+        requests,
+        ..followed(Kind::Held(reason), MOVE, SECOND)
+    };
     Outcome::new(Verdict::SendBack, reply(&meta, of), &["held"])
 }
 
@@ -316,7 +324,7 @@ fn what_is_not_over_is_held() {
         for meta in [handoff(NEXT), release()] {
             let meta = Meta { requests, ..meta };
             let frame = sealed(&meta, &request.packet());
-            owner.expect(what, &frame, &held(reason, &request));
+            owner.expect(what, &frame, &held_after(requests, reason, &request));
             let setup = owner.agent.setup(&second()).unwrap();
             assert_eq!((setup.state, setup.epoch), (CONFIRMED, EPOCH), "{what}");
         }
@@ -520,7 +528,6 @@ fn a_release_is_answered_with_end_and_clock() {
     };
     let stranger = {
         let meta = Meta {
-            requests: 0,
             kind: Kind::Held(Held::Stranger),
             ..other
         };

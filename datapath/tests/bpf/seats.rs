@@ -249,11 +249,15 @@ fn what_is_said_of_a_seat_names_the_flow() {
     let sent_back = |meta: &Meta, counted: &[&'static str]| {
         Outcome::new(Verdict::SendBack, reply(meta, &ask), counted)
     };
+    let held = |reason| Meta {
+        requests: release.requests,
+        ..word(Kind::Held(reason))
+    };
     let frame = sealed(&release, &ask.packet());
     agent.expect(
         "no answer yet",
         &frame,
-        &sent_back(&word(Kind::Held(Held::Answering)), &["held"]),
+        &sent_back(&held(Held::Answering), &["held"]),
     );
 
     let probe = Meta {
@@ -293,7 +297,7 @@ fn what_is_said_of_a_seat_names_the_flow() {
 
     let agent = &seated.older.agent;
     let end = ServerSeq::new(THERE + ANSWER.len() as u32);
-    let unacked = sent_back(&word(Kind::Held(Held::Unacknowledged { end })), &["held"]);
+    let unacked = sent_back(&held(Held::Unacknowledged { end }), &["held"]);
     agent.expect("not acknowledged", &frame, &unacked);
     let all = segment(ACK, next, end.raw(), b"");
     let released = Kind::Released {
