@@ -426,6 +426,12 @@ fn a_client_and_its_server_may_close_at_once() {
     for backend in BACKENDS {
         cluster.link(backend, &settings).expect("a link");
     }
+    // The answers to heartbeats are late at first.
+    std::thread::sleep(Duration::from_millis(1500));
+    until("all are up", || {
+        let is_up = |name| cluster.backend(name).state == "up";
+        BACKENDS.into_iter().all(is_up).then_some(())
+    });
     let clients = cluster.on("c1", || {
         let mut clients = [(); 3].map(|()| Connection::open());
         for client in &mut clients {
