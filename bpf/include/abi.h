@@ -107,11 +107,11 @@ enum held {
 
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1
-
-/* The reason of META_PASSED, if who passes keeps no flows yet; its value: how often it has been passed before. */
-#define PASSED_BY_JOINING 1
 #define RELEASED_DRAINED 1
 #define RELEASED_HALF_PIPE 2
+
+/* `reason` of a PASSED, if who passes keeps no flows yet; its `value`: how often it has been passed before. */
+#define PASSED_BY_JOINING 1
 
 /* `reason` of a BEAT and of a BEAT_REPLY: what the sender is. */
 enum member_role {
@@ -427,14 +427,15 @@ struct node {
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
 
-/*
- * What a node says when it is asked whether it is there: `says` as long as its daemon
- * renews it, `afterwards` without one. A dispatcher says its workload factor, 1 to 1000
- * (0: not known) [SPLICE06 §4.2] or one of these; a spray its enum spray_state.
- */
+/* What a dispatcher says in the place of its workload factor. */
 #define PRESENCE_LEAVING 1001 /* it is about to stop */
 #define PRESENCE_JOINING 1002 /* it is about to keep its share of flows */
 
+/*
+ * What a node says when it is asked whether it is there: `says` as long as its daemon
+ * renews it, `afterwards` without one. A dispatcher says its workload factor, 1 to 1000
+ * (0: not known) [SPLICE06 §4.2] or one of those; a spray its enum spray_state.
+ */
 struct presence {
 	__u32 role; /* enum member_role; 0: it answers nobody */
 	__u32 says;

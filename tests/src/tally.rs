@@ -15,10 +15,20 @@ pub struct Tally {
 
 impl Tally {
     /// One that began then is over.
-    pub fn note(&self, started: Instant) {
+    fn note(&self, started: Instant) {
         self.done.fetch_add(1, Ordering::Relaxed);
         let took = started.elapsed().as_micros() as u32;
         self.longest_us.fetch_max(took, Ordering::Relaxed);
+    }
+
+    /// One transfer after another while there is need, with a pause after each.
+    pub fn note_each(&self, going: impl Fn() -> bool, pause: Duration, mut transfer: impl FnMut()) {
+        while going() {
+            let started = Instant::now();
+            transfer();
+            self.note(started);
+            std::thread::sleep(pause);
+        }
     }
 
     /// Shows it, and holds it against what every test expects: work went on, and nothing hung.

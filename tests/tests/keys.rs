@@ -3,7 +3,7 @@
 
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trapeze_datapath::abi::FlowState;
 use trapeze_lab::Process;
@@ -50,24 +50,20 @@ fn no_connection_notices_that_keys_change() {
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
                     let mut client = Connection::open();
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(5);
+                    kept.note_each(going, pause, || {
                         same(&client.ask("/1k").body, small);
-                        kept.note(started);
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
+                    });
                 });
             }));
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
-                    while going() {
-                        let started = Instant::now();
+                    fresh.note_each(going, Duration::ZERO, || {
                         let mut client = Connection::open();
                         // The handshake of one key, the request perhaps of another.
                         std::thread::sleep(Duration::from_millis(50));
                         same(&client.ask("/1k").body, small);
-                        fresh.note(started);
-                    }
+                    });
                 });
             }));
         }

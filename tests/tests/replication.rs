@@ -3,7 +3,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_datapath::abi::{Dispatcher, FlowState};
@@ -116,41 +116,35 @@ fn survive(cluster: &Cluster, rounds: usize) {
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
                     let mut client = Connection::open();
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(3);
+                    kept.note_each(going, pause, || {
                         same(&client.ask("/1k").body, small);
-                        kept.note(started);
-                        std::thread::sleep(Duration::from_millis(3));
-                    }
+                    });
                 });
             }));
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(10);
+                    fresh.note_each(going, pause, || {
                         same(&Connection::open().ask("/1k").body, small);
-                        fresh.note(started);
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
+                    });
                 });
             }));
         }
         for number in 0..2 {
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(10);
+                    downloads.note_each(going, pause, || {
                         same(&Connection::open().ask("/1m").body, large);
-                        downloads.note(started);
-                        std::thread::sleep(Duration::from_millis(10));
-                    }
+                    });
                 });
             }));
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
                     let name = format!("u{number}");
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(20);
+                    uploads.note_each(going, pause, || {
                         let mut client = Connection::open();
                         let length = body.len();
                         client.send(format!(
@@ -158,11 +152,9 @@ fn survive(cluster: &Cluster, rounds: usize) {
                         ));
                         let response = client.send(body).response();
                         assert!(response.status < 300, "{}", response.head);
-                        uploads.note(started);
                         let at = cluster.uploads(response.backend()).join(&name);
                         same(&std::fs::read(at).expect("it is stored"), body);
-                        std::thread::sleep(Duration::from_millis(20));
-                    }
+                    });
                 });
             }));
         }

@@ -2,7 +2,7 @@
 //! either direction, and none of them matters (docs/protocol/splice.md §4).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::scattered::{cut_power_in_turn, ready, scattered_over};
@@ -101,32 +101,26 @@ fn power_cuts_in_the_middle_of_transfers_fail_none() {
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
                     let mut client = Connection::open();
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(5);
+                    kept.note_each(going, pause, || {
                         same(&client.ask("/1m").body, large);
-                        kept.note(started);
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
+                    });
                 });
             }));
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(5);
+                    downloads.note_each(going, pause, || {
                         same(&Connection::open().ask("/1m").body, large);
-                        downloads.note(started);
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
+                    });
                 });
             }));
             clients.push(scope.spawn(move || {
                 cluster.on("c1", || {
-                    while going() {
-                        let started = Instant::now();
+                    let pause = Duration::from_millis(5);
+                    uploads.note_each(going, pause, || {
                         upload(cluster, &format!("u{number}"), body);
-                        uploads.note(started);
-                        std::thread::sleep(Duration::from_millis(5));
-                    }
+                    });
                 });
             }));
         }

@@ -302,7 +302,7 @@ impl Vigil {
                 self.learn(sender, message)?;
                 if step == Step::Done {
                     self.pupil = None;
-                    self.join(now)?;
+                    self.end_catching_up(now)?;
                 }
             }
         }
@@ -350,7 +350,7 @@ impl Vigil {
                     println!("catching up from {}", peer.name);
                     self.pupil = Some(Pupil::new(peer.address, asking_name()));
                 }
-                None if self.watch.has_judged() => self.join(now)?,
+                None if self.watch.has_judged() => self.end_catching_up(now)?,
                 None => {}
             }
         }
@@ -369,15 +369,26 @@ impl Vigil {
     }
 
     /// All records are here: the others are to know.
-    fn join(&mut self, now: Duration) -> anyhow::Result<()> {
+    fn end_catching_up(&mut self, now: Duration) -> anyhow::Result<()> {
         if self.shared.peers.stage() == Stage::CatchingUp {
             self.useless.clear();
             println!("has caught up");
-            self.enter(Stage::Joining)?;
-            self.joins_after = self.watch.latest();
-            self.watch.hasten(now);
+            self.join(now)?;
         }
         Ok(())
+    }
+
+    fn join(&mut self, now: Duration) -> anyhow::Result<()> {
+        self.enter(Stage::Joining)?;
+        self.joins_after = self.watch.latest();
+        self.watch.hasten(now);
+        Ok(())
+    }
+
+    /// This dispatcher has its share of flows, and does not leave.
+    fn keeps(&self) -> bool {
+        let leaving = self.shared.leaving.load(Ordering::Relaxed);
+        self.shared.peers.stage() == Stage::Keeping && !leaving
     }
 
     /// Begins to keep flows when the others know, and stops when one of them has taken this
@@ -405,9 +416,7 @@ impl Vigil {
                 let disowning = keepers().find(|(peer, _)| self.views.disowns_us(peer.address));
                 if let Some((peer, _)) = disowning {
                     println!("{} took this dispatcher for dead: it joins anew", peer.name);
-                    self.enter(Stage::Joining)?;
-                    self.joins_after = self.watch.latest();
-                    self.watch.hasten(now);
+                    self.join(now)?;
                 }
             }
         }
@@ -469,7 +478,7 @@ impl Vigil {
             })
             .map(|(peer, _)| holder(peer))
             .collect();
-        if stage == Stage::Keeping && !self.shared.leaving.load(Ordering::Relaxed) {
+        if self.keeps() {
             fit.push(self.own());
         }
         if !fit.is_empty() {
@@ -537,10 +546,9 @@ impl Vigil {
     }
 
     fn view_of(&self, place: usize) -> View {
-        let peers = &self.shared.peers;
         View {
             takes_you: is_fit(&self.watch.members()[place]),
-            keeps: peers.stage() == Stage::Keeping && !self.shared.leaving.load(Ordering::Relaxed),
+            keeps: self.keeps(),
         }
     }
 
