@@ -271,7 +271,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (known && is_reborn(known, &meta) && known->state == SETUP_VACANT && segment.ack != known->answers.next)
 		return drop(DROP_VACANT);
 	if (starts_request(&segment, start_of(known, &meta))) {
-		if ((unseated || is_on_seat(&segment) || (known && known->state == SETUP_OLDER)) &&
+		if ((unseated || is_on_seat(&segment) || (known && is_older(known))) &&
 		    (!known || is_before(known->epoch, bpf_ntohl(meta.epoch)))) {
 			take_seat(skb, &segment, bpf_ntohl(meta.epoch), !meta.value);
 			known = bpf_map_lookup_elem(&setups, &segment.key);

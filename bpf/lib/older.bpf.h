@@ -6,20 +6,8 @@
  */
 #pragma once
 
-/* A copy of the packet that becomes the GC to the owner before. */
-#define GC_MARK 0x545a0004
-
 /* Every socket that has read all takes that much. */
 #define OLDER_WINDOW 16384
-
-static __always_inline void send_gc(struct __sk_buff *skb)
-{
-	skb->mark = GC_MARK;
-	/* Without memory: the client acknowledges again. */
-	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
-		count_drop(DROP_REWRITE);
-	skb->mark = 0;
-}
 
 /* The sum of a TCP header of `length` bytes, its checksum field as it stands. */
 static __always_inline __s64 header_sum(struct __sk_buff *skb, __u32 at, __u32 length, struct sack_bench *bench)
@@ -205,7 +193,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	if (known->before)
 		send_gc(skb);
 	if (known->state == SETUP_MOVED)
-		return answer_retired(skb, segment);
+		return is_relaying(known) ? TC_ACT_SHOT : answer_retired(skb, segment);
 	known->heard_ns = bpf_ktime_get_coarse_ns();
 	reach = reach_of(skb, segment, known, &meta);
 	if (is_before(known->reach, reach))
@@ -215,7 +203,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 		bpf_map_delete_elem(&older, &segment->key);
 		count_event(EVENT_RETIRED);
 		send_own_last(skb);
-		return answer_retired(skb, segment);
+		return is_relaying(known) ? TC_ACT_SHOT : answer_retired(skb, segment);
 	}
 	range.end = known->end;
 	range.has_end = true;

@@ -9,6 +9,9 @@
 /* A copy of the packet by which the flow was given up: the RST for its socket here. */
 #define RESET_MARK 0x545a0003
 
+/* A copy of the packet that becomes the GC to the owner before. */
+#define GC_MARK 0x545a0004
+
 /*
  * Why the flow cannot leave before the request at `start`, its socket's `requests`
  * having been that many; 0: it can (1.2). Drained (1.3) is the caller's to see.
@@ -82,6 +85,16 @@ static __always_inline void send_own_last(struct __sk_buff *skb)
 {
 	skb->mark = RESET_MARK;
 	/* Without memory the socket stays, and says nothing until its server closes it. */
+	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
+		count_drop(DROP_REWRITE);
+	skb->mark = 0;
+}
+
+/* What the client says is told to the owner before us by a copy of it (older.bpf.h). */
+static __always_inline void send_gc(struct __sk_buff *skb)
+{
+	skb->mark = GC_MARK;
+	/* Without memory: the client acknowledges again. */
 	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 		count_drop(DROP_REWRITE);
 	skb->mark = 0;
@@ -208,7 +221,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 		}
 		own = find_own_socket(skb, segment, known);
 		reason = known ? why_held(known, &own, start, bpf_ntohs(meta.requests)) : HELD_STRANGER;
-		if (!reason && (segment->ack != known->answers.next ||
+		if (!reason && (segment->ack != known->answers.next || known->before ||
 				(known->refused && !is_before(known->refused_epoch, epoch))))
 			reason = HELD_UNACKED;
 		if (reason) {
@@ -314,13 +327,16 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 		return hold(skb, segment, known, HELD_STRANGER);
 	if (!is_before(known->epoch, bpf_ntohl(meta.epoch)))
 		return drop(DROP_STALE_EPOCH);
+	/* What the client has had concerns the owner before us, too. */
+	if (known->before && !is_given_up(known))
+		send_gc(skb);
 	own = find_own_socket(skb, segment, known);
 	if (own.state)
 		known->clock_offset = own.clock_offset;
 	reason = why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests));
-	/* Either may have heard more than the other. */
-	if (!reason && known->state != SETUP_VACANT && segment->ack != known->answers.next &&
-	    own.snd_una != known->answers.next)
+	/* Either may have heard more than the other. The owner before us hears the client by us alone (6.5). */
+	if (!reason && (known->before || (known->state != SETUP_VACANT && segment->ack != known->answers.next &&
+					  own.snd_una != known->answers.next)))
 		reason = HELD_UNACKED;
 	end = known->answers.next;
 	if (meta.reason == RELEASE_HALF_PIPE &&

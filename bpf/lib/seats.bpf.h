@@ -111,7 +111,7 @@ static __always_inline enum sitting who_sits_on(struct segment *segment, __be16 
 	setup = bpf_map_lookup_elem(&setups, &segment->key);
 	if (setup && !is_flows(setup, segment))
 		return SITS_STRANGER;
-	return setup && setup->state == SETUP_OLDER ? SITS_OLDER : SITS_NOBODY;
+	return setup && is_older(setup) ? SITS_OLDER : SITS_NOBODY;
 }
 
 /* Whoever has sat there is gone: given up, or its socket has come and gone. */

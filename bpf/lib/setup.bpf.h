@@ -119,6 +119,25 @@ static __always_inline bool is_set_up(const struct setup *setup)
 	return setup->state == SETUP_TRIED || setup->state == SETUP_CONFIRMED;
 }
 
+/* An owner before it that has not retired by then is gone. */
+#define RELAY_NS 60000000000ull
+
+/*
+ * Has the client had all of its range, and has the owner before it not said that it has
+ * retired? That one hears the client by this one alone (handoff.md 6.5).
+ */
+static __always_inline bool is_relaying(const struct setup *setup)
+{
+	return setup->state == SETUP_MOVED && setup->before &&
+	       bpf_ktime_get_coarse_ns() - setup->heard_ns < RELAY_NS;
+}
+
+/* Would another connection in its place take away what somebody has yet to hear? */
+static __always_inline bool is_older(const struct setup *setup)
+{
+	return setup->state == SETUP_OLDER || is_relaying(setup);
+}
+
 static __always_inline bool is_same_start(const struct setup *setup, const struct meta *meta)
 {
 	return setup->epoch == bpf_ntohl(meta->epoch) && setup->start == bpf_ntohl(meta->start);

@@ -46,7 +46,7 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 	same = known && known->epoch == bpf_ntohl(meta->epoch) && known->start == start &&
 	       known->state <= SETUP_REFUSED;
 	/* Its socket is needed still, and no seat is left. */
-	if (known && known->state == SETUP_OLDER) {
+	if (known && is_older(known)) {
 		count_drop(DROP_OLDER);
 		return refuse(skb, h.outer, segment, REFUSAL_NO_SEAT);
 	}

@@ -79,6 +79,31 @@ impl Numbered {
         Ok(answered)
     }
 
+    /// Keeps `ahead` requests unanswered, and reads their answers.
+    ///
+    /// # Errors
+    /// The connection ends.
+    pub fn ask_ahead(
+        &self,
+        client: &mut Connection,
+        numbers: impl IntoIterator<Item = u64> + Clone,
+        ahead: usize,
+    ) -> io::Result<Answered> {
+        let mut asked = numbers.clone().into_iter();
+        for number in asked.by_ref().take(ahead) {
+            client.try_send(self.request(number))?;
+        }
+        let mut answered = Answered::new();
+        for number in numbers {
+            let response = client.try_response(true)?;
+            answered.insert(number, self.check(number, &response));
+            if let Some(next) = asked.next() {
+                client.try_send(self.request(next))?;
+            }
+        }
+        Ok(answered)
+    }
+
     fn document(&self, number: u64) -> &(String, Vec<u8>) {
         // The documents in no order that a policy could have as well.
         let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33;

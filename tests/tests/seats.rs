@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trapeze_lab::LinkSettings;
 use trapeze_tests::numbered::{Numbered, check_logs};
-use trapeze_tests::{Cluster, Connection};
+use trapeze_tests::{Cluster, Connection, until};
 
 /// Every request moves, far ahead of what the client has heard: the backends' seats are taken
 /// for as long as its acknowledgements are under way.
@@ -39,4 +39,33 @@ fn requests_wait_for_a_seat_without_going_round() {
             assert!(agents.of("older-range") > 0, "no seat was missing");
         }
     }
+}
+
+/// Clients that are always as far ahead: nobody is an older owner any longer than until its
+/// answer is acknowledged, however many have come after it (6.5).
+#[test]
+fn older_owners_all_retire() {
+    let cluster = Cluster::with("all-retire", |options| {
+        options.access_log = true;
+        options.backends = Some(3);
+    });
+    let numbered = Numbered::of(&cluster, &["1k"]);
+    let requests = 400;
+    let answered = cluster.on("c1", || {
+        let visit = |client: u64| {
+            let all = client * requests..(client + 1) * requests;
+            numbered.ask_ahead(&mut Connection::open(), all, 8).unwrap()
+        };
+        std::thread::scope(|scope| {
+            let clients = [0, 1, 2, 3].map(|client| scope.spawn(move || visit(client)));
+            let all = clients.map(|client| client.join().unwrap());
+            all.into_iter().flatten().collect()
+        })
+    });
+    check_logs(&cluster, &answered);
+    until("all older owners have retired", || {
+        let agents = cluster.agents();
+        assert!(agents.of("half-pipe") > requests / 4, "{agents:?}");
+        (agents.of("retired") == agents.of("half-pipe")).then_some(())
+    });
 }

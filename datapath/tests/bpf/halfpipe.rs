@@ -110,6 +110,25 @@ fn retired_with(end: u32, reach: u32, epoch: u32) -> Meta {
     without_handshake(followed(kind, epoch, SECOND))
 }
 
+/// Whose range ends at `end`, from the owner before.
+fn retired_frame(end: u32, epoch: u32, start: u32) -> Vec<u8> {
+    let retired = Meta {
+        start: ClientSeq::new(start),
+        ..retired_with(end, start, epoch)
+    };
+    let says = segment(ACK, start + 9, FIRST, b"");
+    let mut frame = sealed(&retired, &says.packet());
+    // Its sender is that owner.
+    frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&BEFORE.octets());
+    frame
+}
+
+/// The owner before says that it has retired.
+pub fn retire_before(agent: &Agent, end: u32, epoch: u32, start: u32) {
+    let frame = retired_frame(end, epoch, start);
+    agent.expect("it has retired", &frame, &Outcome::drop_counting(&[]));
+}
+
 #[test]
 fn the_newer_owner_hears_of_its_own_range() {
     let owner = newer();
@@ -277,7 +296,8 @@ fn the_older_owner_hears_acknowledgements_only() {
 }
 
 /// Its dispatcher's data path sends what the client says: that may be all that the older
-/// owner ever hears of its range's end.
+/// owner ever hears of its range's end. It hears the client by us alone: until it has retired,
+/// the flow does not leave without us (6.5).
 #[test]
 fn a_handoff_is_heard_by_the_older_owner_too() {
     let mut owner = newer();
@@ -288,20 +308,23 @@ fn a_handoff_is_heard_by_the_older_owner_too() {
     });
     let seq = SECOND + REQUEST.len() as u32;
     let request = segment(ACK | PSH, seq, end, REQUEST);
-    let meta = Meta {
+    let meta = |epoch| Meta {
         requests: 1,
-        ..followed(Kind::Handoff { next: NEXT }, MOVE + 1, seq)
+        ..followed(Kind::Handoff { next: NEXT }, epoch, seq)
     };
     let sniffer = PacketSocket::open("lo").unwrap();
-    let mut got = owner.run(&sealed(&meta, &request.packet()));
+    let mut got = owner.run(&sealed(&meta(MOVE + 1), &request.packet()));
     got.counted.retain(|&counted| counted != "gc");
-    assert_eq!(got.counted, ["given-up", "handed-on"]);
+    assert_eq!(got.counted, ["held"]);
     let ack = Tcp {
         flags: ACK,
         payload: vec![],
-        ..request
+        ..request.clone()
     };
     assert_eq!(gcs(&sniffer), [(gc(), ack.packet())]);
+    retire_before(&owner.agent, RANGE, MOVE, SECOND);
+    let got = owner.run(&sealed(&meta(MOVE + 2), &request.packet()));
+    assert_eq!(got.counted, ["given-up", "handed-on"]);
 }
 
 /// At an even place among the options; at an odd one it is left alone, as no system sends it.
@@ -342,23 +365,21 @@ fn who_has_retired_is_not_told_any_more() {
     let owner = newer();
     let says = segment(ACK, SECOND + 9, FIRST, b"");
     let frame = sealed(&after(), &says.packet());
-    let retired = |end: u32, epoch: u32| {
-        let mut frame = sealed(&retired_with(end, SECOND, epoch), &says.packet());
-        // Its sender is that owner.
-        frame[ETHERNET + 12..ETHERNET + 16].copy_from_slice(&BEFORE.octets());
-        frame
-    };
     let stale = Outcome::drop("stale-epoch");
-    owner.expect("another range's", &retired(RANGE + 1, MOVE), &stale);
-    owner.expect("another epoch's", &retired(RANGE, MOVE - 1), &stale);
+    owner.expect(
+        "another range's",
+        &retired_frame(RANGE + 1, MOVE, SECOND),
+        &stale,
+    );
+    owner.expect(
+        "another epoch's",
+        &retired_frame(RANGE, MOVE - 1, SECOND),
+        &stale,
+    );
     let from_elsewhere = sealed(&retired_with(RANGE, SECOND, MOVE), &says.packet());
     owner.expect("another's", &from_elsewhere, &stale);
     assert_eq!(owner.agent.setup(&says).unwrap().before, BEFORE.octets());
-    owner.expect(
-        "it has retired",
-        &retired(RANGE, MOVE),
-        &Outcome::drop_counting(&[]),
-    );
+    retire_before(&owner.agent, RANGE, MOVE, SECOND);
     assert_eq!(owner.agent.setup(&says).unwrap().before, [0; 4]);
     let sniffer = PacketSocket::open("lo").unwrap();
     owner.expect("from then on", &frame, &up(&says));
@@ -700,7 +721,8 @@ fn owners_form_a_chain() {
         requests: 1,
         ..followed(Kind::Release { half_pipe: true }, MOVE + 1, seq)
     };
-    let got = owner.run(&sealed(&release, &ask.packet()));
+    let mut got = owner.run(&sealed(&release, &ask.packet()));
+    got.counted.retain(|&counted| counted != "gc");
     assert_eq!(got.counted, ["given-up", "half-pipe"]);
 
     let sniffer = PacketSocket::open("lo").unwrap();
@@ -724,12 +746,21 @@ fn owners_form_a_chain() {
         &up(&goes),
     );
     assert_eq!(gcs(&sniffer), [(passed_on(), came.packet())]);
+    // The first hears the client by us alone, until it has retired.
     let came = segment(ACK, seq + 50, end + 9, b"");
-    let got = owner.run(&sealed(&gc_to_us, &came.packet()));
-    assert_eq!(got.verdict, Verdict::SendBack);
+    let all = sealed(&gc_to_us, &came.packet());
+    let got = owner.run(&all);
+    assert_eq!(got.verdict, Verdict::Drop);
     assert!(got.counted.contains(&"retired"));
     assert_eq!(gcs(&sniffer), [(passed_on(), came.packet())]);
     owner.expect_reset();
+    assert_eq!(owner.run(&all).verdict, Verdict::Drop);
+    let told = gcs(&sniffer);
+    assert_eq!(told.len(), 1, "once more");
+    assert_eq!(told[0].1, came.packet());
+    retire_before(&owner.agent, RANGE, MOVE, SECOND);
+    assert_eq!(owner.run(&all).verdict, Verdict::SendBack);
+    assert_eq!(gcs(&sniffer), []);
 }
 
 /// Who hears nothing for long is found by the daemon.
