@@ -235,6 +235,8 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		verdict = receive_probe(skb, &segment, known);
 		return verdict == ASKED_BACK ? return_again(skb, &segment, known) : verdict;
 	}
+	if (skb->mark == RESET_MARK && (meta.kind == META_RELEASE || meta.kind == META_HANDOFF))
+		return receive_last(skb, &segment, known);
 	if (meta.kind == META_RELEASE)
 		return receive_release(skb, &segment, known);
 	/*
@@ -393,6 +395,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		follow(skb, &setup->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
 	if (setup->waiting)
 		tell_if_answered(key, setup);
+	if (h->tcp.flags & TCP_FIN)
+		note_all_taken(setup, h);
 	if (closes_idle(setup, h, payload))
 		return vacate(skb, h, setup);
 	if (closes_with_answer(setup, h, payload)) {

@@ -565,8 +565,11 @@ struct setup {
 	__u32 refused_epoch; /* of a HANDOFF that was answered by HELD: so are its copies */
 	__be32 next; /* MOVED: to this backend; 0: to whom the dispatcher likes */
 	__u32 clock_offset; /* MOVED, VACANT: the socket's timestamps less the host's milliseconds */
-	__u32 wanted; /* the start before which it was asked for; with `waiting` */
+	__u32 wanted; /* the start before which it was asked for last, in vain */
 	__u32 end; /* OLDER: where the range ends; MOVED: where it ended */
+	__u16 wanted_after; /* how many requests the owner had been given before `wanted` */
+	__u8 was_wanted; /* 1: `wanted` and `wanted_after` count */
+	__u8 pad;
 	__u64 heard_ns; /* OLDER: CLOCK_MONOTONIC_COARSE, when the last GC came */
 	__be32 before; /* the owner before, as long as that is an older owner; 0: none */
 	__u32 first; /* with `before`: where the range here starts */

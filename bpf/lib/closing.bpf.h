@@ -16,12 +16,24 @@ struct leaving {
 
 #define LEAVING_HEADERS (sizeof(struct iphdr) + sizeof(struct tcp_header))
 
+/*
+ * Its dispatcher has said before which request the flow was wanted, and how many the server was
+ * given: if these are answered, and the socket has had no more, all that it has had is taken.
+ */
+static __always_inline void note_all_taken(struct setup *setup, const struct leaving *h)
+{
+	struct answers *answers = &setup->answers;
+
+	if (setup->was_wanted && setup->wanted == bpf_ntohl(h->tcp.ack) && setup->wanted_after == answers->finished)
+		answers->taken = setup->wanted;
+}
+
 /* Does the server close here, with nothing owed, as far as it can know? */
 static __always_inline bool closes_idle(const struct setup *setup, const struct leaving *h, __u32 payload)
 {
 	const struct answers *answers = &setup->answers;
 
-	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & (TCP_FIN | TCP_RST) &&
+	return outlives(setup) && h->tcp.flags & (TCP_FIN | TCP_RST) &&
 	       h->tcp.flags & TCP_ACK && !payload && is_between_answers(answers) &&
 	       (answers->flags & (ANSWER_ENDED | ANSWER_CLOSING)) == ANSWER_ENDED &&
 	       bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
@@ -35,7 +47,7 @@ static __always_inline bool closes_with_answer(const struct setup *setup, const 
 {
 	const struct answers *answers = &setup->answers;
 
-	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & TCP_FIN && payload &&
+	return outlives(setup) && h->tcp.flags & TCP_FIN && payload &&
 	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
 	       (answers->flags & (ANSWER_ENDED | ANSWER_CLOSING)) == ANSWER_ENDED &&
 	       bpf_ntohl(h->tcp.seq) + payload == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;

@@ -16,12 +16,14 @@
  * Why the flow cannot leave before the request at `start`, its socket's `requests`
  * having been that many; 0: it can (1.2). Drained (1.3) is the caller's to see.
  */
-static __always_inline enum held why_held(const struct setup *known, const struct own_socket *own, __u32 start,
+static __noinline enum held why_held(const struct setup *known, const struct own_socket *own, __u32 start,
 					  __u16 requests)
 {
 	const struct answers *answers = &known->answers;
-	/* A server's FIN that did not leave (closing.bpf.h) counts in its numbers. */
-	bool closed = own->state == TCP_STATE_FIN_WAIT1 && known->meta.tcp_options & CARE_OUTLIVE;
+	/* A FIN counts in the socket's numbers, whether it has left or not (closing.bpf.h). */
+	bool closed = own->state == TCP_STATE_FIN_WAIT1;
+	__u32 ahead = own->snd_nxt - answers->next;
+	bool has_said_all = own->write_seq == answers->next + closed && ahead <= closed;
 
 	if (known->state == SETUP_VACANT)
 		return start == known->start && answers->finished == requests ? 0 : HELD_CLOSING;
@@ -30,8 +32,10 @@ static __always_inline enum held why_held(const struct setup *known, const struc
 	/* It ends it behind this answer, or nobody will ever know where that ends. */
 	if (answers->flags & ANSWER_CLOSING || answers->phase == ANSWER_LOST || (own->state != TCP_STATE_ESTABLISHED && !closed))
 		return HELD_CLOSING;
-	if (!is_between_answers(answers) || answers->finished != requests || own->rcv_nxt != start ||
-	    own->write_seq != answers->next + closed || own->snd_nxt - answers->next > closed)
+	/* The client has heard its server close, or will have no other answer of it. */
+	if (closed && has_said_all && (answers->finished != requests || (ahead && !outlives(known))))
+		return HELD_CLOSING;
+	if (!is_between_answers(answers) || answers->finished != requests || own->rcv_nxt != start || !has_said_all)
 		return HELD_ANSWERING;
 	return 0;
 }
@@ -62,6 +66,8 @@ static __noinline int hold(struct __sk_buff *skb, const struct segment *segment,
 	if (known && (reason == HELD_ANSWERING || reason == HELD_UNACKED)) {
 		known->waiting = reason;
 		known->wanted = bpf_ntohl(outer->meta.start);
+		known->wanted_after = bpf_ntohs(outer->meta.requests);
+		known->was_wanted = 1;
 	}
 	count_event(EVENT_HELD);
 	return send_reply(skb, segment);
@@ -130,6 +136,19 @@ static __noinline int tell_own_socket(struct __sk_buff *skb, const struct segmen
 	if (!unpack(skb, segment) || !become_reset(skb, segment, occupant.rcv_nxt))
 		return drop(DROP_REWRITE);
 	return TC_ACT_OK;
+}
+
+/* The copy of the word by which the flow was given up. */
+static __noinline int receive_last(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+{
+	struct meta meta;
+
+	if (!segment || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
+		return drop(DROP_MALFORMED);
+	if (!known || !is_given_up(known) || !is_same_start(known, &meta) ||
+	    known->next != (meta.kind == META_HANDOFF ? meta.value : 0))
+		return drop(DROP_STALE_EPOCH);
+	return tell_own_socket(skb, segment, known);
 }
 
 /* Does the socket that was given up have to hear something still? */
@@ -207,8 +226,6 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 	start = bpf_ntohl(meta.start);
 	epoch = bpf_ntohl(meta.epoch);
 	moved = known && known->state == SETUP_MOVED && is_same_start(known, &meta) && known->next == next;
-	if (skb->mark == RESET_MARK)
-		return moved ? tell_own_socket(skb, segment, known) : drop(DROP_STALE_EPOCH);
 	if (!moved) {
 		if (known && is_same_start(known, &meta) && next == self->address && known->state != SETUP_MOVED)
 			return HANDED_TO_US;
@@ -269,14 +286,15 @@ static __always_inline bool is_end_known(const struct setup *known, const struct
 					 __u16 requests, __u32 *end)
 {
 	const volatile struct answers *answers = &known->answers;
-	bool was_busy = answers->busy, is_known;
-	__u32 next = answers->next;
+	bool was_busy = answers->busy, is_known, closed = own->state == TCP_STATE_FIN_WAIT1;
+	__u32 next = answers->next, unsaid = own->write_seq - closed - next;
 
 	barrier();
-	is_known = is_set_up(known) && own->state == TCP_STATE_ESTABLISHED && answers->phase == ANSWER_BODY &&
-		   !(answers->flags & ANSWER_CLOSING) && (__u16)(answers->finished + 1) == requests &&
-		   own->rcv_nxt == start && answers->remaining < 1u << 30 &&
-		   own->write_seq - next <= answers->remaining;
+	is_known = is_set_up(known) && (own->state == TCP_STATE_ESTABLISHED || closed) &&
+		   answers->phase == ANSWER_BODY && !(answers->flags & ANSWER_CLOSING) &&
+		   (__u16)(answers->finished + 1) == requests && own->rcv_nxt == start &&
+		   answers->remaining < 1u << 30 &&
+		   (closed ? unsaid == answers->remaining : unsaid <= answers->remaining);
 	*end = next + answers->remaining;
 	barrier();
 	return is_known && !was_busy && !answers->busy && answers->next == next;
@@ -319,8 +337,6 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 	if (!segment || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
 		return drop(DROP_MALFORMED);
 	moved = known && is_given_up(known) && is_same_start(known, &meta) && !known->next;
-	if (skb->mark == RESET_MARK)
-		return moved ? tell_own_socket(skb, segment, known) : drop(DROP_STALE_EPOCH);
 	if (moved)
 		return answer_released(skb, segment, known);
 	if (!known)

@@ -149,6 +149,19 @@ static __always_inline bool is_given_up(const struct setup *setup)
 	return setup->state == SETUP_MOVED || setup->state == SETUP_OLDER;
 }
 
+/*
+ * Is a closing of its server's, which has answered all that it has taken, not to be heard by the
+ * client? So says its dispatcher, or has a request that waits to go elsewhere shown that nothing
+ * else was given to the server (handoff.md 7.1, 7.1b).
+ */
+static __always_inline bool outlives(const struct setup *setup)
+{
+	const struct answers *answers = &setup->answers;
+
+	return setup->meta.tcp_options & CARE_OUTLIVE ||
+	       (setup->was_wanted && setup->wanted == answers->taken && setup->wanted_after == answers->finished);
+}
+
 /* Does it bring the first byte of the request at `start`? */
 static __always_inline bool starts_request(const struct segment *segment, __u32 start)
 {
