@@ -50,7 +50,10 @@ pub fn start(state: &State, host: &Host) -> Result<Launch> {
         .arg("--data-dir")
         .arg(state.dir().host(&host.name))
         // For etcdctl on that host, too.
-        .args(["--listen-client-urls", &format!("{url},http://127.0.0.1:{PORT}")])
+        .args([
+            "--listen-client-urls",
+            &format!("{url},http://127.0.0.1:{PORT}"),
+        ])
         .args(["--advertise-client-urls", &url])
         // A cluster of one: nobody asks there.
         .args(["--listen-peer-urls", "http://127.0.0.1:2380"])

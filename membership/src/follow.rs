@@ -167,6 +167,9 @@ impl Membership {
     /// True: the members are others than before.
     fn hear(&self, events: Vec<Event>) -> bool {
         let mut state = self.state();
+        if state.is_leaving {
+            return false;
+        }
         let mut changed = false;
         for event in events {
             let (Event::Put(key, _) | Event::Deleted(key)) = &event;

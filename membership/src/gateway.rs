@@ -324,7 +324,7 @@ impl Gateway {
     fn nonsense(&self, said: &str) -> GatewayError {
         let start: String = said.chars().take(80).collect();
         self.away(&format!(
-            "{start:?} is not what etcd 3.4 or later says: is it etcd, and its client port (2379)?"
+            "{start:?} is not what etcd 3.4 or later says: is it etcd, its client port (2379), and its gateway on?"
         ))
     }
 

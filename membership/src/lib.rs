@@ -123,13 +123,16 @@ impl Membership {
             }),
         });
         let mut follower = Follower::new(membership.clone(), Gateway::open(etcd)?);
+        let mut is_told = false;
         while let Err(error) = follower.register_and_look() {
             follower.note(Err(&error));
             if !is_new && matches!(error, GatewayError::Away { .. }) {
                 eprintln!("etcd: beginning with the members known before");
                 break;
             }
-            eprintln!("etcd: waiting for it, before anything begins");
+            if !std::mem::replace(&mut is_told, true) {
+                eprintln!("etcd: nothing begins before this node is registered there");
+            }
             if !wait(FIRST_RETRY)? {
                 return Ok(None);
             }
