@@ -21,6 +21,8 @@ const CONNECT: Duration = Duration::from_secs(1);
 /// For an answer, from the first byte of the request.
 const ANSWER: Duration = Duration::from_secs(3);
 
+const NEEDS_USER: &str = "It wants a user: write `user` and `password_file` into [membership.etcd]";
+
 /// gRPC's numbers of errors, as the gateway passes them on (grpc/codes).
 const DEADLINE_EXCEEDED: u64 = 4;
 const PERMISSION_DENIED: u64 = 7;
@@ -322,6 +324,16 @@ impl Gateway {
     }
 
     fn nonsense(&self, said: &str) -> GatewayError {
+        // In plain text.
+        if said.contains("CommonName of client") {
+            return GatewayError::Refused {
+                endpoint: self.endpoint().to_owned(),
+                why:
+                    "where users are asked for, etcd's gateway takes no certificate with a common \
+                      name: make one without (openssl req -subj /O=trapeze …)"
+                        .into(),
+            };
+        }
         let start: String = said.chars().take(80).collect();
         self.away(&format!(
             "{start:?} is not what etcd 3.4 or later says: is it etcd, its client port (2379), and its gateway on?"
@@ -355,7 +367,10 @@ impl Gateway {
                  etcdctl role grant-permission ROLE --prefix=true readwrite PREFIX"
             }
             _ if message.contains("user name is empty") => {
-                ". It wants a user: write `user` and `password_file` into [membership.etcd]"
+                return GatewayError::Refused {
+                    endpoint: self.endpoint().to_owned(),
+                    why: format!("{message}. {NEEDS_USER}"),
+                };
             }
             _ if message.contains("authentication failed") => {
                 ". Look at `user`, and at what is in `password_file`"
