@@ -151,3 +151,93 @@ fn path(value: &DeValue<'_>) -> Result<PathBuf, String> {
         false => Err("expected a path that begins with /".into()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Config;
+    use super::*;
+
+    const EXAMPLE: &str = include_str!("../../../examples/trapeze.toml");
+
+    fn parse(section: &str) -> Result<Etcd, String> {
+        let text = format!("{EXAMPLE}\n[membership.etcd]\n{section}");
+        match Config::parse(&text, "test") {
+            Ok(config) => Ok(config.membership.expect("it is there")),
+            Err(errors) => Err(errors.to_string()),
+        }
+    }
+
+    #[test]
+    fn endpoints_are_enough() {
+        let etcd = parse("endpoints = [\"http://10.0.0.5:2379/\"]").unwrap();
+        assert_eq!(etcd.endpoints, ["http://10.0.0.5:2379"]);
+        assert_eq!(etcd.directory("shop"), "/trapeze/shop/");
+        assert_eq!(etcd.lease, Duration::from_secs(10));
+        assert_eq!((etcd.ca, etcd.identity, etcd.user), (None, None, None));
+    }
+
+    #[test]
+    fn all_can_be_said() {
+        let etcd = parse(
+            "endpoints = [\"https://e1:2379\", \"https://[2001:db8::1]:2379\"]\n\
+             prefix = \"/a/b/\"\nlease = \"3s\"\nca = \"/ca\"\ncert = \"/c\"\nkey = \"/k\"\n\
+             user = \"u\"\npassword_file = \"/p\"",
+        )
+        .unwrap();
+        assert_eq!(etcd.directory("shop"), "/a/b/shop/");
+        assert_eq!(etcd.identity, Some(("/c".into(), "/k".into())));
+        assert_eq!(etcd.user, Some(("u".into(), "/p".into())));
+    }
+
+    #[test]
+    fn each_mistake_says_what_to_do() {
+        let url = "endpoints = [\"http://e1:2379\"]\n";
+        let cases = [
+            ("", "lacks `endpoints`"),
+            ("endpoints = []", "none is given"),
+            (
+                "endpoints = \"http://e1:2379\"",
+                "expected an array of URLs",
+            ),
+            ("endpoints = [\"e1:2379\"]", "write \"http://e1:2379\""),
+            (
+                "endpoints = [\"http://e1\"]",
+                "the port of \"http://e1\" is missing: etcd's is 2379",
+            ),
+            (
+                "endpoints = [\"http://e1:2379/v3\"]",
+                "is not http://HOST:PORT",
+            ),
+            (
+                &format!("{url}prefix = \"trapeze\""),
+                "expected a prefix such as",
+            ),
+            (&format!("{url}lease = \"1s\""), "a duration from \"3s\""),
+            (&format!("{url}ca = \"/ca\""), "is reached without TLS"),
+            (&format!("{url}user = \"u\""), "add `password_file`"),
+            (&format!("{url}key = \"/k\""), "add `cert`"),
+            (&format!("{url}cert = \"c\"\nkey = \"/k\""), "begins with /"),
+            (&format!("{url}password = \"p\""), "has no key `password`"),
+        ];
+        for (section, wanted) in cases {
+            let error = parse(section).unwrap_err();
+            assert!(error.contains(wanted), "{section}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_file_may_leave_dispatchers_to_etcd() {
+        let start = EXAMPLE.find("[[dispatcher]]").unwrap();
+        let end = start + EXAMPLE[start..].find("[[backend]]").unwrap();
+        let nobody = EXAMPLE[..start].to_owned() + &EXAMPLE[end..];
+        assert!(Config::parse(&nobody, "test").is_err());
+        let etcd = "[membership.etcd]\nendpoints = [\"http://e1:2379\"]\n";
+        let config = Config::parse(&format!("{nobody}{etcd}"), "test").unwrap();
+        assert!(config.dispatchers_are_behind());
+        let empty = Config::parse(&format!("{nobody}[membership]\n"), "test").unwrap_err();
+        assert!(
+            empty.to_string().contains("[membership] is empty"),
+            "{empty}"
+        );
+    }
+}
