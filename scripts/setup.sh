@@ -23,6 +23,8 @@ LAB=(
     ethtool         # offloads of emulated links
     util-linux      # setpriv
     nginx-light     # a server
+    etcd-server     # where members are registered
+    etcd-client     # to look at them
     nftables        # the kernel's NAT, to compare with
     apache2         # another one
     python3         # the lab's own server
@@ -54,7 +56,7 @@ CLANGS=(clang-16 clang-19 clang)
 # As datapath/build.rs looks for them.
 CLANG_PROGRAMS=(clang clang-19 clang-16 clang-15 clang-14)
 # Packages that start a service when they are installed: labs have their own.
-SERVICES=(nginx apache2 haproxy)
+SERVICES=(nginx apache2 haproxy etcd)
 
 RUST_VERSION=1.90   # rust-version in Cargo.toml
 KERNEL_VERSION=6.9  # bpf_sk_assign_tcp_reqsk()
@@ -131,7 +133,7 @@ disable_services() {
     [ -d /run/systemd/system ] || return 0
     for service in "${SERVICES[@]}"; do
         case " $installed " in
-            *" $service "* | *" $service-light "*)
+            *" $service "* | *" $service-light "* | *" $service-server "*)
                 "$@" systemctl disable --quiet "$service"
                 echo "setup: $service is installed and its service disabled: labs run their own"
                 ;;

@@ -133,12 +133,24 @@ fn remarks(config: &Config) -> Vec<String> {
     (backends.chain(pools).chain(deserted))
         .chain(shared_ports(config))
         .chain(nobody_announces(config))
+        .chain(others_join(config))
         .collect()
+}
+
+/// What is counted here is not all.
+fn others_join(config: &Config) -> Option<String> {
+    let etcd = config.membership.as_ref()?;
+    Some(format!(
+        "other sprays and dispatchers join by etcd, under {}; a node that is one needs its own \
+         section here",
+        etcd.directory(&config.name)
+    ))
 }
 
 /// Several dispatchers without a spray leave the service addresses to somebody else.
 fn nobody_announces(config: &Config) -> Option<String> {
-    let several = config.dispatchers.len() > 1 && config.sprays.is_empty();
+    let is_open = config.membership.is_some();
+    let several = config.dispatchers.len() > 1 && config.sprays.is_empty() && !is_open;
     several.then(|| {
         format!(
             "there are {} dispatchers and no [[spray]]: none of them answers ARP for the service \

@@ -1,8 +1,9 @@
 //! `trapeze doctor`: what this host lacks, each with the command that mends it.
 //! It looks and changes nothing. `doctor/kernel.rs` looks at the machine,
 //! `doctor/network.rs` at what a node of the configuration needs, `doctor/reach.rs` at
-//! whether a dispatcher's packets get to backends.
+//! whether a dispatcher's packets get to backends, `doctor/etcd.rs` at etcd.
 
+mod etcd;
 mod kernel;
 mod network;
 mod reach;
@@ -117,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for patient in &patients {
         sections.push(Section {
             about: format!("{} {}", patient.role.name(), patient.name),
-            checks: network::checks(patient),
+            checks: [network::checks(patient), etcd::checks(&patient.config)].concat(),
         });
     }
     let report = Report::new(sections);

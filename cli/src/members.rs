@@ -86,6 +86,7 @@ impl Spray {
         table.row(["state".into(), tone.cell(meaning)]);
         let mode = format!("{}, heartbeats every {} ms", spray.mode, spray.heartbeat_ms);
         table.row(["spraying".into(), mode.into()]);
+        status::add_membership(table, spray.membership.as_ref());
         table.row(["reloads".into(), spray.reloads.into()]);
     }
 

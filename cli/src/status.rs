@@ -13,6 +13,7 @@ use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::map::Map;
 use trapeze_datapath::node::{Node, Role};
 use trapeze_dispatcher::{BackendStatus, Request, ask};
+use trapeze_membership::MembershipStatus;
 
 use crate::nodes::PerNode;
 use crate::pinned::{self, Counter};
@@ -275,6 +276,7 @@ impl Part {
                         let tone = if all_well { Tone::Good } else { Tone::Warning };
                         table.row(["peers".into(), tone.cell(peers(daemon))]);
                     }
+                    add_membership(table, daemon.membership.as_ref());
                     let held = amount::bytes(daemon.reading_bytes as u64);
                     let heads = format!(
                         "{} being read, {held} held; {} being answered by the dispatcher",
@@ -311,6 +313,36 @@ impl Part {
                 }
             }
         }
+    }
+}
+
+/// Members by etcd, and what is wrong there.
+pub fn add_membership(table: &mut Table, membership: Option<&MembershipStatus>) {
+    let Some(status) = membership else { return };
+    let since = amount::time(std::time::Duration::from_millis(status.for_ms));
+    let lapsed = status.members.iter().filter(|member| member.lapsed);
+    let lapsed: Vec<&str> = lapsed.map(|member| &*member.name).collect();
+    let mut text = match (status.connected, status.registered) {
+        (true, true) => format!("connected to {} for {since}, registered", status.endpoint),
+        (true, false) => format!(
+            "connected to {} for {since}, not registered",
+            status.endpoint
+        ),
+        (false, _) => format!("away for {since}, the members stay"),
+    };
+    text += &format!("; {}", amount::count(status.members.len(), "member"));
+    if !lapsed.is_empty() {
+        text += &format!(", no longer registered: {}", lapsed.join(", "));
+    }
+    let is_well = status.connected && status.registered && lapsed.is_empty();
+    let tone = if is_well { Tone::Good } else { Tone::Warning };
+    table.row(["etcd".into(), tone.cell(text)]);
+    if let Some(problem) = &status.problem {
+        table.row(["".into(), Tone::Bad.cell(problem.as_str())]);
+    }
+    for refused in &status.refused {
+        let text = format!("{} does not count: {}", refused.key, refused.why);
+        table.row(["".into(), Tone::Bad.cell(text)]);
     }
 }
 

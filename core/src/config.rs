@@ -5,10 +5,12 @@
 
 mod checks;
 mod errors;
+mod etcd;
 mod nearest;
 mod parse;
 mod parse_policy;
 mod policy;
+mod registration;
 mod section;
 mod value;
 
@@ -22,7 +24,9 @@ use crate::policy::{BackendId, Class, Request, Subject, binding};
 use crate::route::Asked;
 
 pub use errors::{ConfigError, ConfigErrors, NotNamed};
+pub use etcd::Etcd;
 pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
+pub use registration::{MemberRole, Refused, Registration};
 
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,6 +35,8 @@ pub struct Config {
     pub name: String,
     /// Keys that authenticate what nodes send each other; the first one signs.
     pub keys: Vec<ClusterKey>,
+    /// Where members are registered beside those that are named here, if they are.
+    pub membership: Option<Etcd>,
     /// Hosts that spread packets over dispatchers, in the order in which they are to have
     /// the service addresses; none where there is one dispatcher, or routers spread.
     pub sprays: Vec<Spray>,
@@ -143,10 +149,10 @@ impl Config {
     }
 
     /// Do packets come to dispatchers by way of somebody who chooses one: a spray, or,
-    /// with several dispatchers and no spray, a router? They do not answer ARP for the
+    /// with several dispatchers and no spray, a router? So it is, too, where others can join. They do not answer ARP for the
     /// service addresses then, and answer clients by their own routes.
     pub fn dispatchers_are_behind(&self) -> bool {
-        !self.sprays.is_empty() || self.dispatchers.len() > 1
+        self.membership.is_some() || !self.sprays.is_empty() || self.dispatchers.len() > 1
     }
 
     /// The service at exactly that address and port.

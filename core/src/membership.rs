@@ -4,17 +4,20 @@
 //! | file | question |
 //! | --- | --- |
 //! | `watch` | who answers heartbeats? |
+//! | `directory` | who is registered, and who was? |
 //! | `lots` | which dispatcher has a packet, or a flow? |
 //! | `lead` | which spray has the service addresses? |
 //! | `subclusters` | who has a flow among thousands of nodes, in two levels? |
 //!
 //! Members stand in the configuration by name and address ([`crate::config::Config`]):
-//! `dispatchers`, and `sprays` in the order in which they are to lead. Link addresses do
+//! `dispatchers`, and `sprays` in the order in which they are to lead; those of the file, and
+//! those that have registered themselves. Link addresses do
 //! not: data paths find them by their hosts' routes and neighbours. What members share
 //! without a word is derived there, too: cookie keys from the cluster's keys, so that any
 //! dispatcher finishes a handshake that another one began, and [`lots::key`] from its
 //! name, so that all agree whose a flow is.
 
+pub mod directory;
 pub mod lead;
 pub mod lots;
 pub mod subclusters;

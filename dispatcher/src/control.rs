@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
 use trapeze_core::policy::{self, BackendId, Feedback};
 use trapeze_datapath::control;
+use trapeze_membership::MembershipStatus;
 
 use crate::cluster::Cluster;
 use crate::explain::{Question, View, explain};
@@ -60,6 +61,9 @@ pub struct Status {
     /// It keeps its share of flows.
     #[serde(default)]
     pub keeps_flows: bool,
+    /// Members by etcd, if they are configured.
+    #[serde(default)]
+    pub membership: Option<MembershipStatus>,
 }
 
 /// A backend, as the dispatcher sees it.
@@ -154,6 +158,7 @@ fn status(shared: &Shared) -> Status {
         told: shared.peers.herald.told(),
         caught_up: shared.peers.stage() != Stage::CatchingUp,
         keeps_flows: shared.peers.stage() == Stage::Keeping,
+        membership: shared.membership.as_ref().map(|m| m.status()),
         services: shared
             .cluster()
             .config

@@ -9,6 +9,7 @@
 //!  control  the command line asks           lib      signals: reload, stop
 //!  workload what sprays and other dispatchers are told
 //!  peers    the other dispatchers: who keeps what, records to and from them
+//!  members  those of them that are registered in etcd
 //!  splice   connections to servers without an agent       knocks   who of those is alive
 //! ```
 
@@ -24,6 +25,7 @@ mod inquiry;
 mod keys;
 mod knocks;
 mod look;
+mod members;
 mod memory;
 mod pauses;
 mod peers;
@@ -50,7 +52,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::Dispatcher;
+use trapeze_core::config::{Config, Dispatcher, Registration};
 use trapeze_core::membership::Workload;
 use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service};
 use trapeze_datapath::attach;
@@ -65,6 +67,7 @@ use trapeze_datapath::map::{Update, fill_services, fill_tag_keys};
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
+use trapeze_membership::{self as membership, Begun, Membership};
 
 use cluster::Cluster;
 use drain::Drains;
@@ -94,6 +97,9 @@ pub(crate) struct Shared {
     node: Node,
     interface: String,
     cluster: RwLock<Arc<Cluster>>,
+    /// As the file was when it was read last, without members that have registered themselves.
+    file: Mutex<Config>,
+    membership: Option<Arc<Membership>>,
     /// Raised by every reload.
     generation: AtomicU64,
     records: Records,
@@ -126,6 +132,16 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let _lock = node.lock()?;
     node.register()
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+    let file = config;
+    let registration = Registration::of_dispatcher(&own);
+    // A reload has nothing to change yet.
+    let wait = |time| Ok(matches!(signals.wait(time)?, None | Some(Signal::Reload)));
+    let (membership, follower) = match membership::begin(&file, registration, wait)? {
+        Begun::Alone => (None, None),
+        Begun::Registered(membership, follower) => (Some(membership), Some(follower)),
+        Begun::Stopped => return Ok(node.unregister()?),
+    };
+    let config = membership::complete(membership.as_deref(), &file);
 
     let pins = node.pins();
     let options = DispatcherOptions {
@@ -169,6 +185,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         stopping: AtomicBool::new(false),
         intake: Mutex::new(vec![worker::Figures::default(); own.workers]),
         cluster: RwLock::new(Arc::new(cluster)),
+        file: Mutex::new(file),
+        membership,
         maps,
         node,
     });
@@ -206,6 +224,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     attach_dispatcher(&loaded, &options)
         .with_context(|| attach::advice(own.attach, &own.interface))?;
     shared.announce();
+    if let Some(follower) = follower {
+        let for_members = shared.clone();
+        std::thread::Builder::new()
+            .name("members".into())
+            .spawn(move || follower.run(&*for_members))?;
+    }
     println!(
         "ready: dispatcher {} on {} ({})",
         own.name,
@@ -222,6 +246,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     }
     if end == Signal::Stop {
         shared.clean_up()?;
+        // Nothing of it answers any more, so nobody has to wait for the lease.
+        shared.membership.iter().for_each(|m| m.leave());
     }
     Ok(())
 }
@@ -262,7 +288,25 @@ impl Shared {
 
     /// Reads the configuration again; flows and their backends stay as they are.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
-        let config = file::read(&self.config_path)?;
+        self.take(Some(file::read(&self.config_path)?))
+    }
+
+    /// Goes on with another file, or the same, and those that are members now.
+    fn take(&self, read: Option<Config>) -> anyhow::Result<()> {
+        // One at a time: signals, commands and etcd may ask for it.
+        let mut file = self.file.lock().expect("no thread panics with it");
+        let is_read = read.is_some();
+        let read = read.unwrap_or_else(|| file.clone());
+        let config = membership::complete(self.membership.as_deref(), &read);
+        if !is_read && config == self.cluster().config {
+            return Ok(());
+        }
+        self.follow(config)?;
+        *file = read;
+        Ok(())
+    }
+
+    fn follow(&self, config: Config) -> anyhow::Result<()> {
         let own = config.own_dispatcher(&self.node.name)?.clone();
         let old = self.cluster();
         if config.name != old.config.name
@@ -272,9 +316,10 @@ impl Shared {
             || own.workers != old.own.workers
             || own.splice_address != old.own.splice_address
             || config.limits.flows != old.config.limits.flows
+            || config.membership != old.config.membership
         {
             bail!(
-                "cluster name, limits.flows, and this dispatcher's address, splice_address, interface, \
+                "cluster name, [membership], limits.flows, and this dispatcher's address, splice_address, interface, \
                  attach and workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
             );
         }

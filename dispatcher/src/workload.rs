@@ -35,7 +35,8 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
 /// have heard it, for two of their heartbeats at most.
 pub fn leave(shared: &Shared) -> std::io::Result<()> {
     let config = &shared.cluster().config;
-    if config.sprays.is_empty() && !shared.peers.are_there() {
+    let is_alone = config.sprays.is_empty() && config.membership.is_none();
+    if is_alone && !shared.peers.are_there() {
         return Ok(());
     }
     shared.leaving.store(true, Ordering::Relaxed);

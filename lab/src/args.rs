@@ -103,6 +103,9 @@ pub struct Up {
     /// Hosts that read requests: d1, d2, … [default: 1, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=9))]
     pub dispatchers: Option<u8>,
+    /// Have sprays and dispatchers find each other by etcd, on a host e1
+    #[arg(long, conflicts_with = "config")]
+    pub etcd: bool,
     /// Hosts that serve: b1, b2, … [default: 3, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: Option<u8>,
@@ -357,6 +360,7 @@ impl Up {
             spray_mode: self.spray_mode,
             spray_heartbeat: self.spray_heartbeat,
             dispatchers: self.dispatchers,
+            etcd: self.etcd,
             backends: self.backends,
             transfer: self.transfer,
             server: self.server,

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use toml::Spanned;
 use trapeze_core::config::{Config, PolicyKind, Transfer};
 
+use crate::etcd;
 use crate::options::Options;
 use crate::role::{INTERFACE, Role, VIP, splice_address};
 use crate::state::{Ports, cluster};
@@ -42,7 +43,16 @@ pub fn configure(options: &Options) -> Result<Cluster> {
     match &options.config {
         None => {
             let text = generate(options)?;
-            read(&text, "trapeze.toml", &options.name)
+            let cluster = read(&text, "trapeze.toml", &options.name)?;
+            // Who they are is said by themselves.
+            Ok(match options.etcd {
+                true => Cluster {
+                    sprays: options.sprays.unwrap_or(0),
+                    dispatchers: options.dispatchers.unwrap_or(1),
+                    ..cluster
+                },
+                false => cluster,
+            })
         }
         Some(path) => {
             let bytes =
@@ -146,10 +156,11 @@ fn agree_with_network(config: &Config) -> Result<()> {
         interface: &node.interface,
     });
     check_nodes(Role::Spray, 0, &sprays.collect::<Vec<_>>())?;
-    check_nodes(Role::Dispatcher, 1, &dispatchers.collect::<Vec<_>>())?;
+    let least = usize::from(config.membership.is_none());
+    check_nodes(Role::Dispatcher, least, &dispatchers.collect::<Vec<_>>())?;
     check_nodes(Role::Backend, 1, &backends.collect::<Vec<_>>())?;
     ensure!(
-        config.dispatchers.len() == 1 || !config.sprays.is_empty(),
+        config.dispatchers.len() <= 1 || !config.sprays.is_empty(),
         "it has {} dispatchers and no spray; in a lab nothing else can choose one of them: \
          --spray 1",
         config.dispatchers.len()
@@ -243,11 +254,18 @@ fn generate(options: &Options) -> Result<String> {
         options.name,
         nodes(
             &options.name,
-            options.dispatchers.unwrap_or(1),
+            if options.etcd {
+                0
+            } else {
+                options.dispatchers.unwrap_or(1)
+            },
             backends,
             options.transfer.as_deref()
         )?
     );
+    if options.etcd {
+        text += &etcd::section();
+    }
     write_sprays(&mut text, options)?;
     let members: Vec<String> = (1..=backends)
         .map(|number| format!("{:?}", Role::Backend.host(number)))
@@ -277,11 +295,7 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8, transfer: Option<&str>) -
         random_key()?
     );
     for number in 1..=dispatchers {
-        write_node(&mut text, Role::Dispatcher, number)?;
-        writeln!(text, "attach = \"tc\"")?;
-        if transfer == Some("splice") {
-            writeln!(text, "splice_address = \"{}\"", splice_address(number))?;
-        }
+        write_dispatcher(&mut text, number, transfer == Some("splice"))?;
     }
     for number in 1..=backends {
         write_node(&mut text, Role::Backend, number)?;
@@ -292,10 +306,40 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8, transfer: Option<&str>) -
     Ok(text)
 }
 
+/// The section of a spray or dispatcher of a cluster that is otherwise so.
+///
+/// # Errors
+/// The cluster's file is wrong.
+pub fn own_section(role: Role, host: &str, text: &str) -> Result<String> {
+    let config = Config::parse(text, "trapeze.toml")?;
+    let is_spliced = (config.backends.iter()).any(|b| b.transfer == Transfer::Splice);
+    let number = Role::of(host).map_or(1, |(_, number)| number);
+    let mut own = String::new();
+    match role {
+        Role::Dispatcher => write_dispatcher(&mut own, number, is_spliced)?,
+        _ => write_spray(&mut own, number)?,
+    }
+    Ok(own)
+}
+
+fn write_dispatcher(text: &mut String, number: u8, is_splicing: bool) -> std::fmt::Result {
+    write_node(text, Role::Dispatcher, number)?;
+    writeln!(text, "attach = \"tc\"")?;
+    if is_splicing {
+        writeln!(text, "splice_address = \"{}\"", splice_address(number))?;
+    }
+    Ok(())
+}
+
+fn write_spray(text: &mut String, number: u8) -> std::fmt::Result {
+    write_node(text, Role::Spray, number)?;
+    writeln!(text, "attach = \"tc\"")
+}
+
 fn write_sprays(text: &mut String, options: &Options) -> std::fmt::Result {
-    for number in 1..=options.sprays.unwrap_or(0) {
-        write_node(text, Role::Spray, number)?;
-        writeln!(text, "attach = \"tc\"")?;
+    let sprays = if options.etcd { None } else { options.sprays };
+    for number in 1..=sprays.unwrap_or(0) {
+        write_spray(text, number)?;
     }
     if options.spray_mode.is_some() || options.spray_heartbeat.is_some() {
         writeln!(text, "\n[spraying]")?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::ops::Deref;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -19,7 +19,7 @@ use crate::role::{Process, Role, SWITCH, VIP};
 use crate::servers::origin::{self, OriginSettings};
 use crate::state::{self, Host, RunDir, State};
 use crate::status::Status;
-use crate::{documents, link, power, program, servers, tls, topology};
+use crate::{documents, etcd, link, power, program, servers, tls, topology};
 
 /// A lab that is up. It stays when this is dropped; see [`LabGuard`].
 #[derive(Clone, Debug)]
@@ -290,6 +290,7 @@ fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
         (Role::Spray, cluster.sprays),
         (Role::Dispatcher, cluster.dispatchers),
         (Role::Backend, cluster.backends),
+        (Role::Etcd, options.etcd.into()),
     ];
     let host = |role: Role, number| Host {
         name: role.host(number),
@@ -325,9 +326,7 @@ fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
 fn build(state: &mut State, cluster: &Cluster) -> Result<()> {
     let dir = state.dir();
     let config = dir.config();
-    std::fs::write(&config, &cluster.text)
-        .and_then(|()| std::fs::set_permissions(&config, PermissionsExt::from_mode(0o600)))
-        .with_context(|| format!("cannot write {}", config.display()))?;
+    state::write_private(&config, &cluster.text)?;
     state.save()?;
     topology::make(state)?;
     let hosts: Vec<String> = state.hosts.iter().map(|host| host.name.clone()).collect();
@@ -345,6 +344,8 @@ fn reload_front(state: &State) -> Result<()> {
     let front = [Role::Spray, Role::Dispatcher];
     let hosts = (state.hosts.iter()).filter(|host| front.contains(&host.role));
     for host in hosts.filter(|host| host.powered) {
+        // Its own file follows the cluster's.
+        etcd::config(state, host)?;
         let output = netns::command_in(&state.namespace_path(&host.name), state.trapeze()?)?
             .args(["reload", "--node", &host.name])
             .output()
@@ -394,6 +395,9 @@ fn check_machine(options: &Options) -> Result<()> {
         options.server != ServerKind::Origin || options.root.is_none(),
         "the origin server has objects of its own: leave --root out"
     );
+    if options.etcd {
+        etcd::check()?;
+    }
     if options.tls {
         program::find("openssl")?;
     }

@@ -23,6 +23,7 @@ mod compare;
 mod cpu;
 mod demo;
 pub mod documents;
+mod etcd;
 mod figures;
 mod handoff;
 mod ip;

@@ -25,6 +25,8 @@ pub struct Options {
     pub spray_heartbeat: Option<Duration>,
     /// Hosts that read requests, 1..=9; as `config` says, or one.
     pub dispatchers: Option<u8>,
+    /// Sprays and dispatchers find each other by etcd, on a host e1. Not with `config`.
+    pub etcd: bool,
     /// Hosts that serve, 1..=60; as `config` says, or three.
     pub backends: Option<u8>,
     /// How connections get to backends; without it `rebuild`. Not with `config`.
@@ -59,6 +61,7 @@ impl Options {
             spray_mode: None,
             spray_heartbeat: None,
             dispatchers: None,
+            etcd: false,
             backends: None,
             transfer: None,
             server: ServerKind::Nginx,

@@ -5,8 +5,8 @@ use trapeze_datapath::netns;
 
 use crate::process::{self, Launch, ProcessRecord};
 use crate::role::Process;
-use crate::servers;
 use crate::state::{self, State};
+use crate::{etcd, servers};
 use crate::{link, topology};
 
 /// Powers a host off: its cable first, so that nothing it does when it dies is
@@ -141,20 +141,25 @@ pub fn start_processes(state: &mut State, hosts: &[String], wanted: Option<Proce
 }
 
 fn launch(state: &State, name: &str, process: Process) -> Result<Launch> {
+    let host = state.host(name)?;
     let Some(subcommand) = process.subcommand() else {
-        return servers::start(state, state.host(name)?);
+        return match process {
+            Process::Etcd => etcd::start(state, host),
+            _ => servers::start(state, host),
+        };
     };
     let mut command = netns::command_in(&state.namespace_path(name), state.trapeze()?)
         .with_context(|| format!("{name} has no namespace"))?;
     command
         .args([subcommand, "--node", name, "-c"])
-        .arg(state.dir().config());
+        .arg(etcd::config(state, host)?);
     Launch::start(command, &state.dir().log(name, process.word()))
 }
 
 fn wait(state: &State, name: &str, process: Process, launch: Launch) -> Result<ProcessRecord> {
     match process {
         Process::Server => servers::wait(state, name, launch),
+        Process::Etcd => etcd::wait(state, name, launch),
         Process::Agent | Process::Dispatch | Process::Spray => launch.wait_for_ready(),
     }
 }

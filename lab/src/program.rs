@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// Debian's packages of the programs that a lab may need.
-const PACKAGES: [(&str, &str); 9] = [
+const PACKAGES: [(&str, &str); 10] = [
     ("ip", "iproute2"),
     ("ethtool", "ethtool"),
     ("nginx", "nginx-light"),
@@ -16,6 +16,7 @@ const PACKAGES: [(&str, &str); 9] = [
     ("setpriv", "util-linux"),
     ("haproxy", "haproxy"),
     ("wrk", "wrk"),
+    ("etcd", "etcd-server"),
 ];
 
 /// The system's own directories, which a user's PATH may lack or hide.

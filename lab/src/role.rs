@@ -27,6 +27,8 @@ pub enum Role {
     Dispatcher,
     /// Serves: b1, b2, …
     Backend,
+    /// Knows who is in the cluster: e1.
+    Etcd,
 }
 
 /// What can run on a host.
@@ -41,11 +43,19 @@ pub enum Process {
     Dispatch,
     /// `trapeze spray`.
     Spray,
+    /// etcd.
+    Etcd,
 }
 
 impl Role {
     /// Every role, in the order in which hosts are listed.
-    pub const ALL: [Role; 4] = [Role::Client, Role::Spray, Role::Dispatcher, Role::Backend];
+    pub const ALL: [Role; 5] = [
+        Role::Client,
+        Role::Spray,
+        Role::Dispatcher,
+        Role::Backend,
+        Role::Etcd,
+    ];
 
     /// What the names of its hosts start with.
     pub fn letter(self) -> char {
@@ -54,6 +64,7 @@ impl Role {
             Role::Spray => 's',
             Role::Dispatcher => 'd',
             Role::Backend => 'b',
+            Role::Etcd => 'e',
         }
     }
 
@@ -62,6 +73,7 @@ impl Role {
         match self {
             Role::Client | Role::Spray | Role::Dispatcher => 9,
             Role::Backend => 60,
+            Role::Etcd => 1,
         }
     }
 
@@ -72,6 +84,7 @@ impl Role {
             Role::Spray => &[Process::Spray],
             Role::Dispatcher => &[Process::Dispatch],
             Role::Backend => &[Process::Server, Process::Agent],
+            Role::Etcd => &[Process::Etcd],
         }
     }
 
@@ -82,6 +95,7 @@ impl Role {
             Role::Spray => "spray",
             Role::Dispatcher => "dispatcher",
             Role::Backend => "backend",
+            Role::Etcd => "etcd",
         }
     }
 
@@ -97,6 +111,7 @@ impl Role {
             Role::Spray => 90,
             Role::Dispatcher => 10,
             Role::Backend => 20,
+            Role::Etcd => 120,
         };
         Ipv4Addr::new(10, 77, 0, before_first + number)
     }
@@ -114,7 +129,8 @@ impl Role {
 
 impl Process {
     /// Every kind, in the order of starting.
-    pub const ALL: [Process; 4] = [
+    pub const ALL: [Process; 5] = [
+        Process::Etcd,
         Process::Server,
         Process::Agent,
         Process::Dispatch,
@@ -128,13 +144,14 @@ impl Process {
             Process::Agent => "agent",
             Process::Dispatch => "dispatch",
             Process::Spray => "spray",
+            Process::Etcd => "etcd",
         }
     }
 
     /// The subcommand of `trapeze` that it is, unless it is not ours.
     pub fn subcommand(self) -> Option<&'static str> {
         match self {
-            Process::Server => None,
+            Process::Server | Process::Etcd => None,
             Process::Agent => Some("agent"),
             Process::Dispatch => Some("dispatch"),
             Process::Spray => Some("spray"),

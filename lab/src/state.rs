@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
 use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -25,6 +26,8 @@ const SPOOL: &str = "/var/tmp/trapeze/lab";
 /// Where the daemons of all clusters have what outlives them: pinned maps and
 /// programs, and files about themselves.
 const LEFT_BY_DAEMONS: [&str; 2] = ["/sys/fs/bpf/trapeze", "/run/trapeze"];
+/// Where they have what outlives the host's power.
+const ON_DISK: &str = "/var/lib/trapeze";
 
 /// A lab, as its directory describes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -183,6 +186,11 @@ impl State {
         self.program.clone().map_or_else(program::trapeze, Ok)
     }
 
+    /// Whether sprays and dispatchers find each other by etcd.
+    pub fn has_etcd(&self) -> bool {
+        self.hosts.iter().any(|host| host.role == Role::Etcd)
+    }
+
     /// Where origin servers can be asked about themselves.
     pub fn origin_port(&self) -> u16 {
         self.ports.plain.first().copied().unwrap_or(self.port)
@@ -264,6 +272,11 @@ impl RunDir {
         self.0.join("trapeze.toml")
     }
 
+    /// What a host's daemon reads if that is not the cluster's file.
+    pub fn config_of(&self, host: &str) -> PathBuf {
+        self.0.join(format!("{host}.toml"))
+    }
+
     /// The output of a process: `server`, `agent`, `dispatch` or `link`.
     pub fn log(&self, host: &str, process: &str) -> PathBuf {
         self.logs().join(format!("{host}.{process}.log"))
@@ -295,9 +308,21 @@ pub fn spool(name: &str) -> PathBuf {
     Path::new(SPOOL).join(name)
 }
 
-/// What daemons of the lab `name` leave behind, those of one host or of all.
+/// Writes what holds keys.
+///
+/// # Errors
+/// The directory is gone or full.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    std::fs::write(path, text)
+        .and_then(|()| std::fs::set_permissions(path, PermissionsExt::from_mode(0o600)))
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+/// What daemons of the lab `name` leave behind, those of one host or of all; of one host
+/// not what is on its disk.
 pub fn left_by_daemons(name: &str, host: Option<&str>) -> impl Iterator<Item = PathBuf> {
-    LEFT_BY_DAEMONS.iter().map(move |directory| {
+    let on_disk = host.is_none().then_some(&ON_DISK);
+    LEFT_BY_DAEMONS.iter().chain(on_disk).map(move |directory| {
         let mut path = Path::new(directory).join(cluster(name));
         path.extend(host);
         path

@@ -9,6 +9,7 @@ use trapeze_core::config::SprayMode;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::membership::lots;
 use trapeze_datapath::control;
+use trapeze_membership::MembershipStatus;
 
 use crate::Shared;
 use crate::plan::MemberRole;
@@ -62,6 +63,9 @@ pub struct Status {
     pub dispatchers: Vec<MemberStatus>,
     /// The others.
     pub sprays: Vec<MemberStatus>,
+    /// Members by etcd, if they are configured.
+    #[serde(default)]
+    pub membership: Option<MembershipStatus>,
 }
 
 /// Somebody whom the daemon asks.
@@ -94,7 +98,11 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
     Ok(match request {
         Request::Status => {
             let status = shared.status.lock().expect("no thread panics with it");
-            serde_json::to_value(&*status)?
+            let membership = shared.membership.as_ref().map(|m| m.status());
+            serde_json::to_value(Status {
+                membership,
+                ..status.clone()
+            })?
         }
         Request::Explain(question) => serde_json::to_value(explain(shared, question)?)?,
         Request::Reload => {

@@ -7,10 +7,12 @@
 //!  vigil    heartbeats ─► who is there ─► lots, and who has the service addresses
 //!  plan     the configuration, and which slot each dispatcher has
 //!  seat     the service addresses on the interface, and their announcement
+//!  members  those that are registered in etcd
 //!  control  the command line asks           lib      signals: reload, stop
 //! ```
 
 mod control;
+mod members;
 mod plan;
 mod seat;
 mod vigil;
@@ -25,7 +27,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::Spray;
+use trapeze_core::config::{Config, Registration, Spray};
 use trapeze_datapath::abi::{self, Front, Service, Spraying};
 use trapeze_datapath::attach;
 use trapeze_datapath::control as socket;
@@ -36,6 +38,7 @@ use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 use trapeze_datapath::spray::{SprayMaps, attach_spray, load_spray};
+use trapeze_membership::{self as membership, Begun, Membership};
 
 use plan::Plan;
 use seat::Seat;
@@ -49,6 +52,9 @@ pub(crate) struct Shared {
     config_path: PathBuf,
     node: Node,
     plan: RwLock<Arc<Plan>>,
+    /// As the file was when it was read last, without members that have registered themselves.
+    file: Mutex<Config>,
+    membership: Option<Arc<Membership>>,
     /// Raised by every reload.
     generation: AtomicU64,
     maps: SprayMaps,
@@ -73,12 +79,24 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let _lock = node.lock()?;
     node.register()
         .with_context(|| format!("cannot write {}", node.run_dir().display()))?;
+    let file = config;
+    let registration = Registration::of_spray(&own);
+    // A reload has nothing to change yet.
+    let wait = |time| Ok(matches!(signals.wait(time)?, None | Some(Signal::Reload)));
+    let (membership, follower) = match membership::begin(&file, registration, wait)? {
+        Begun::Alone => (None, None),
+        Begun::Registered(membership, follower) => (Some(membership), Some(follower)),
+        Begun::Stopped => return Ok(node.unregister()?),
+    };
+    let config = membership::complete(membership.as_deref(), &file);
     let (maps, loaded) = load_spray(&node.pins(), hook)?;
     let plan = Plan::new(config, own.clone(), &maps)?;
     let host = Host::open(&node.run_dir().join("host"))?;
     let shared = Arc::new(Shared {
         config_path,
         plan: RwLock::new(Arc::new(plan)),
+        file: Mutex::new(file),
+        membership,
         generation: AtomicU64::new(0),
         maps,
         status: Mutex::default(),
@@ -111,6 +129,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     attach_spray(&loaded, &own.interface, hook)
         .with_context(|| attach::advice(own.attach, &own.interface))?;
     wait_until(&shared.settled, FIRST_LOOK);
+    if let Some(follower) = follower {
+        let for_members = shared.clone();
+        std::thread::Builder::new()
+            .name("members".into())
+            .spawn(move || follower.run(&*for_members))?;
+    }
     println!(
         "ready: spray {} on {} ({})",
         own.name,
@@ -133,6 +157,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                 .context("cannot take back all changes of this host")?;
         }
         shared.node.unregister()?;
+        // Nothing of it answers any more, so nobody has to wait for the lease.
+        shared.membership.iter().for_each(|m| m.leave());
     }
     Ok(())
 }
@@ -165,12 +191,31 @@ impl Shared {
 
     /// Reads the configuration again. The vigil follows at its next step.
     pub(crate) fn reload(&self) -> anyhow::Result<()> {
-        let config = file::read(&self.config_path)?;
+        self.take(Some(file::read(&self.config_path)?))
+    }
+
+    /// Goes on with another file, or the same, and those that are members now.
+    fn take(&self, read: Option<Config>) -> anyhow::Result<()> {
+        // One at a time: signals, commands and etcd may ask for it.
+        let mut file = self.file.lock().expect("no thread panics with it");
+        let is_read = read.is_some();
+        let read = read.unwrap_or_else(|| file.clone());
+        let config = membership::complete(self.membership.as_deref(), &read);
+        if !is_read && config == self.plan().config {
+            return Ok(());
+        }
+        self.follow(config)?;
+        *file = read;
+        Ok(())
+    }
+
+    fn follow(&self, config: Config) -> anyhow::Result<()> {
         let own = config.own_spray(&self.node.name)?.clone();
         let old = self.plan();
-        if config.name != old.config.name || own != old.own {
+        let is_elsewhere = config.membership != old.config.membership;
+        if config.name != old.config.name || own != old.own || is_elsewhere {
             bail!(
-                "the cluster's name, and this spray's address, interface and attach are fixed \
+                "the cluster's name, [membership], and this spray's address, interface and attach are fixed \
                  while it runs: restart it (kill -USR2 leaves its data path in place)"
             );
         }

@@ -397,6 +397,7 @@ impl Vigil {
             reloads: self.generation,
             dispatchers: of(true),
             sprays: of(false),
+            membership: None,
         };
         Ok(())
     }

@@ -285,6 +285,7 @@ impl Cluster {
             Process::Dispatch => "dispatch",
             Process::Agent => "agent",
             Process::Server => "server",
+            Process::Etcd => "etcd",
         };
         let log = status.logs.join(format!("{host}.{word}.log"));
         let read = || std::fs::read_to_string(&log).unwrap_or_default();

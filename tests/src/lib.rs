@@ -4,6 +4,7 @@
 //!
 //! They need root, and the binary of the same profile: cargo build -p trapeze-cli.
 
+mod clients;
 mod cluster;
 mod connection;
 mod content;
@@ -15,6 +16,7 @@ pub mod scattered;
 pub mod site;
 mod tally;
 
+pub use clients::work_meanwhile;
 pub use cluster::{Cluster, PATIENCE, until};
 pub use connection::{Connection, Response, VIP, VIP_TLS};
 pub use content::{Content, Dice, same};

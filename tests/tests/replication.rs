@@ -2,14 +2,13 @@
 //! one after another dies (docs/protocol/replication.md).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_datapath::abi::{Dispatcher, FlowState};
 use trapeze_lab::Options;
 use trapeze_tests::scattered::{cut_power_in_turn, keeper, ready, scattered_over};
-use trapeze_tests::{Cluster, Connection, Raised, Tally, same, until};
+use trapeze_tests::{Cluster, Connection, same, until, work_meanwhile};
 
 const DISPATCHERS: [&str; 4] = ["d1", "d2", "d3", "d4"];
 
@@ -102,71 +101,9 @@ fn every_packet_through_another_dispatcher_changes_no_byte() {
 
 /// Power cuts, one dispatcher after another, while clients work in each way.
 fn survive(cluster: &Cluster, rounds: usize) {
-    let stop = AtomicBool::new(false);
-    let tallies: [Tally; 4] = Default::default();
-    let (small, large) = (cluster.document("1k"), cluster.document("1m"));
-    let body = vec![b'z'; 700_000];
-    let going = || !stop.load(Ordering::Relaxed);
-    std::thread::scope(|scope| {
-        let _raised = Raised(&stop);
-        let [kept, fresh, downloads, uploads] = &tallies;
-        let (small, large, body, going) = (&small, &large, &body, &going);
-        let mut clients = Vec::new();
-        for _ in 0..4 {
-            clients.push(scope.spawn(move || {
-                cluster.on("c1", || {
-                    let mut client = Connection::open();
-                    let pause = Duration::from_millis(3);
-                    kept.note_each(going, pause, || {
-                        same(&client.ask("/1k").body, small);
-                    });
-                });
-            }));
-            clients.push(scope.spawn(move || {
-                cluster.on("c1", || {
-                    let pause = Duration::from_millis(10);
-                    fresh.note_each(going, pause, || {
-                        same(&Connection::open().ask("/1k").body, small);
-                    });
-                });
-            }));
-        }
-        for number in 0..2 {
-            clients.push(scope.spawn(move || {
-                cluster.on("c1", || {
-                    let pause = Duration::from_millis(10);
-                    downloads.note_each(going, pause, || {
-                        same(&Connection::open().ask("/1m").body, large);
-                    });
-                });
-            }));
-            clients.push(scope.spawn(move || {
-                cluster.on("c1", || {
-                    let name = format!("u{number}");
-                    let pause = Duration::from_millis(20);
-                    uploads.note_each(going, pause, || {
-                        let mut client = Connection::open();
-                        let length = body.len();
-                        client.send(format!(
-                            "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
-                        ));
-                        let response = client.send(body).response();
-                        assert!(response.status < 300, "{}", response.head);
-                        let at = cluster.uploads(response.backend()).join(&name);
-                        same(&std::fs::read(at).expect("it is stored"), body);
-                    });
-                });
-            }));
-        }
-        cut_power_in_turn(cluster, &DISPATCHERS, rounds, &clients);
-        stop.store(true, Ordering::Relaxed);
-        for client in clients {
-            client.join().expect("all transfers are right");
-        }
+    work_meanwhile(cluster, |clients| {
+        cut_power_in_turn(cluster, &DISPATCHERS, rounds, clients);
     });
-    for (name, tally) in ["kept alive", "fresh", "down", "up"].iter().zip(&tallies) {
-        tally.expect_steady(name);
-    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::checks::{Checks, Found};
 use super::errors::ConfigErrors;
+use super::etcd::read_membership;
 use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
@@ -46,17 +47,22 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
             Default::default()
         }
     };
+    let membership = file
+        .table("membership", "[membership]")
+        .and_then(read_membership);
+    // Others may join.
+    let is_open = file.has("membership");
     let sprays = read_sprays(file.tables("spray", "[[spray]]"), &mut checks);
     let spraying = file
         .table("spraying", "[spraying]")
         .map_or_else(Spraying::default, |table| {
-            if sprays.is_empty() {
+            if sprays.is_empty() && !is_open {
                 table.error("there is no [[spray]] for it: add one, or remove [spraying]");
             }
             read_spraying(table)
         });
     let dispatchers = read_dispatchers(file.tables("dispatcher", "[[dispatcher]]"), &mut checks);
-    if dispatchers.is_empty() {
+    if dispatchers.is_empty() && !is_open {
         file.error("there is no [[dispatcher]]: add at least one host that reads requests");
     }
     for (what, count) in [("dispatcher", dispatchers.len()), ("spray", sprays.len())] {
@@ -86,6 +92,7 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
     Config {
         name,
         keys,
+        membership,
         sprays,
         spraying,
         dispatchers,
@@ -132,7 +139,7 @@ fn read_cluster(mut cluster: Section<'_>) -> (String, Vec<ClusterKey>) {
 }
 
 /// Dispatchers, and sprays, that a data path has room for.
-const MEMBERS_MAX: usize = 256;
+pub(super) const MEMBERS_MAX: usize = 256;
 
 fn read_sprays(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<Spray> {
     let mut addresses = Vec::new();
@@ -464,6 +471,6 @@ fn read_limits(mut section: Section<'_>) -> Limits {
 /// Stands where an address was wrong; never leaves [`parse`].
 const PLACEHOLDER: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-fn value_or<T>(found: Found<T>, default: T) -> T {
+pub(super) fn value_or<T>(found: Found<T>, default: T) -> T {
     found.map_or(default, Spanned::into_inner)
 }

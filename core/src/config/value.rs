@@ -61,6 +61,12 @@ pub(super) fn decimal(value: &DeValue<'_>, range: RangeInclusive<f64>) -> Result
 /// A name of a node, pool, service or cluster.
 pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
     let name = text(value)?;
+    node_name(name)?;
+    Ok(name.to_owned())
+}
+
+/// Whether that can be one.
+pub(super) fn node_name(name: &str) -> Result<(), String> {
     let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'.' || b == b'-';
     if name.is_empty() || name.len() > NAME_BYTES {
         return Err(format!(
@@ -75,7 +81,7 @@ pub(super) fn name(value: &DeValue<'_>) -> Result<String, String> {
     if name.bytes().all(|b| b == b'.') {
         return Err("a name needs a letter or digit".into());
     }
-    Ok(name.to_owned())
+    Ok(())
 }
 
 pub(super) fn interface(value: &DeValue<'_>) -> Result<String, String> {

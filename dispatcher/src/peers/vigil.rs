@@ -76,6 +76,8 @@ pub struct Vigil {
     pupil: Option<Pupil>,
     /// They did not answer an asking.
     useless: Vec<Ipv4Addr>,
+    /// All of them, and that has been said.
+    is_unknown: bool,
     tail_told: (u32, Duration),
     silent: Silent,
     outbox: Outbox,
@@ -106,6 +108,7 @@ impl Vigil {
             lessons: HashMap::new(),
             pupil: None,
             useless: Vec::new(),
+            is_unknown: false,
             tail_told: (0, Duration::ZERO),
             silent: Silent::default(),
             outbox: Outbox::default(),
@@ -140,6 +143,9 @@ impl Vigil {
             self.catch_up(now, &cluster.keys)?;
             self.settle(now)?;
             self.deal(reloaded)?;
+            if reloaded || !changes.is_empty() {
+                self.note_silent();
+            }
             for change in changes
                 .iter()
                 .filter(|change| change.state == State::Silent)
@@ -350,6 +356,14 @@ impl Vigil {
                     println!("catching up from {}", peer.name);
                     self.pupil = Some(Pupil::new(peer.address, asking_name()));
                 }
+                // They keep flows, and do not know this dispatcher yet: without their records
+                // it would keep flows that it knows nothing of.
+                None if members().any(|(_, watched)| is_keeper(watched)) => {
+                    if !std::mem::replace(&mut self.is_unknown, true) {
+                        println!("waiting for the other dispatchers to have this one configured");
+                    }
+                    self.useless.clear();
+                }
                 None if self.watch.has_judged() => self.end_catching_up(now)?,
                 None => {}
             }
@@ -414,7 +428,9 @@ impl Vigil {
             }
             Stage::Keeping => {
                 let disowning = keepers().find(|(peer, _)| self.views.disowns_us(peer.address));
-                if let Some((peer, _)) = disowning {
+                // Who leaves has asked for that.
+                let leaving = self.shared.leaving.load(Ordering::Relaxed);
+                if let Some((peer, _)) = disowning.filter(|_| !leaving) {
                     println!("{} took this dispatcher for dead: it joins anew", peer.name);
                     self.join(now)?;
                 }
@@ -457,13 +473,16 @@ impl Vigil {
         self.shared.peers.lots.set(self.lots.slots());
         self.holders = holders;
         let is_used = |slot| self.peers.iter().any(|peer| peer.slot == slot);
-        dispatchers::retire(&self.shared.maps.dispatchers, is_used)?;
+        Ok(dispatchers::retire(&self.shared.maps.dispatchers, is_used)?)
+    }
+
+    /// Whoever has no lots may be silent all the same: one that has left.
+    fn note_silent(&self) {
         let members = self.peers.iter().zip(self.watch.members());
         let silent = members
             .filter(|(_, watched)| watched.state == State::Silent)
             .map(|(peer, _)| peer.address);
         *(self.shared.peers.silent.write()).expect("no thread panics with it") = silent.collect();
-        Ok(())
     }
 
     /// Those that keep flows: docs/protocol/replication.md 1.1. Not us before the others know.

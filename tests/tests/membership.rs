@@ -1,0 +1,355 @@
+//! Dispatchers and sprays join and leave, by files that are read again and by etcd
+//! (docs/decisions/0020-membership-by-etcd.md).
+
+use std::collections::BTreeMap;
+use std::process::Command;
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_lab::{Options, Process};
+use trapeze_membership::MembershipStatus;
+use trapeze_tests::scattered::ready;
+use trapeze_tests::{Cluster, Connection, same, until, work_meanwhile};
+
+/// Two sprays that deal packets in turn, one each, to three dispatchers; all by etcd.
+fn registered(test: &str, change: impl FnOnce(&mut Options)) -> Cluster {
+    let cluster = Cluster::with(test, |options| {
+        options.etcd = true;
+        options.sprays = Some(2);
+        options.dispatchers = Some(3);
+        options.backends = Some(2);
+        change(options);
+    });
+    let config = cluster.config() + "\n[spraying]\nmode = \"batch\"\nbatch = 1\n";
+    cluster.reconfigure(&config).unwrap();
+    all_know(&cluster, &["d1", "d2", "d3"]);
+    cluster
+}
+
+fn all_know(cluster: &Cluster, dispatchers: &[&str]) {
+    for dispatcher in dispatchers {
+        ready(cluster, dispatchers, dispatcher);
+    }
+}
+
+/// As d1 has it.
+fn membership(cluster: &Cluster, dispatcher: &str) -> MembershipStatus {
+    let status = cluster.dispatch_status(dispatcher).expect("it answers");
+    status.membership.expect("it is configured")
+}
+
+/// Names of members, with a star if their registration has ended.
+fn members(status: &MembershipStatus) -> Vec<String> {
+    let star = |lapsed| if lapsed { "*" } else { "" };
+    let members = status.members.iter();
+    members
+        .map(|m| format!("{}{}", m.name, star(m.lapsed)))
+        .collect()
+}
+
+/// SIGTERM, as systemd stops a daemon.
+fn stop(cluster: &Cluster, host: &str, process: Process) {
+    let status = cluster.status().unwrap();
+    let state = status.host(host).unwrap().processes[&process];
+    let pid = state.pid.expect("it has been started").to_string();
+    let term = Command::new("kill").args(["-TERM", &pid]).status();
+    assert!(term.expect("kill is installed").success());
+    until("it has stopped", || {
+        let status = cluster.status().unwrap();
+        (!status.host(host).unwrap().processes[&process].running).then_some(())
+    });
+}
+
+/// Whose each of 65,536 lots is, as a spray has dealt them, by name.
+fn lots(cluster: &Cluster, spray: &str) -> Vec<String> {
+    let maps = cluster.spray_maps(spray);
+    let names: BTreeMap<u32, String> = (maps.dispatchers.all().unwrap().into_iter())
+        .map(|(slot, entry)| (slot, entry.name().to_owned()))
+        .collect();
+    let lots = maps.lots.get(&0).unwrap().expect("there is one table");
+    let name = |slot: &u16| names.get(&u32::from(*slot)).cloned().unwrap_or_default();
+    lots.slots.iter().map(name).collect()
+}
+
+#[test]
+fn members_come_and_go_by_etcd_and_no_transfer_fails() {
+    let cluster = registered("comego", |_| {});
+    work_meanwhile(&cluster, |clients| {
+        let going = || {
+            assert!(
+                !clients.iter().any(|c| c.is_finished()),
+                "a transfer failed"
+            )
+        };
+        std::thread::sleep(Duration::from_millis(500));
+        for victim in ["d2", "d3", "d1"] {
+            // In order, and it is forgotten at once.
+            stop(&cluster, victim, Process::Dispatch);
+            let left: Vec<&str> = ["d1", "d2", "d3"]
+                .into_iter()
+                .filter(|d| *d != victim)
+                .collect();
+            until("the others have forgotten it", || {
+                let known = left.iter().map(|d| members(&membership(&cluster, d)));
+                let spray = cluster.spray_status("s1").membership?;
+                let all = known.chain([members(&spray)]);
+                (!all.flatten().any(|name| name.starts_with(victim))).then_some(())
+            });
+            going();
+            cluster.start(victim, Some(Process::Dispatch)).unwrap();
+            all_know(&cluster, &["d1", "d2", "d3"]);
+            going();
+        }
+        // By a power cut, and after its lease.
+        cluster.kill("d2", None).unwrap();
+        until("the others have forgotten it", || {
+            let known = members(&membership(&cluster, "d1"));
+            (!known.iter().any(|name| name.starts_with("d2"))).then_some(())
+        });
+        cluster.start("d2", None).unwrap();
+        all_know(&cluster, &["d1", "d2", "d3"]);
+        // Sprays, too: the other has the addresses.
+        for spray in ["s1", "s2"] {
+            stop(&cluster, spray, Process::Spray);
+            std::thread::sleep(Duration::from_millis(500));
+            cluster.start(spray, Some(Process::Spray)).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+            going();
+        }
+    });
+    let passed: u64 = ["d1", "d2", "d3"]
+        .map(|d| cluster.dispatcher_named(d).of("passed"))
+        .iter()
+        .sum();
+    assert!(passed > 100, "{passed}");
+}
+
+/// What a member keeps it keeps, but for the share of one that comes.
+#[test]
+fn only_the_lots_of_who_comes_or_goes_change_hands() {
+    let cluster = Cluster::with("movers", |options| {
+        options.etcd = true;
+        options.sprays = Some(1);
+        options.dispatchers = Some(4);
+        options.backends = Some(1);
+    });
+    all_know(&cluster, &["d1", "d2", "d3", "d4"]);
+    let share = |lots: &[String], name: &str| lots.iter().filter(|lot| *lot == name).count();
+    let whole = until("all have lots", || {
+        let lots = lots(&cluster, "s1");
+        (share(&lots, "d4") > 10_000).then_some(lots)
+    });
+    stop(&cluster, "d4", Process::Dispatch);
+    let without = until("its lots are others'", || {
+        let lots = lots(&cluster, "s1");
+        (share(&lots, "d4") == 0).then_some(lots)
+    });
+    for (before, after) in whole.iter().zip(&without) {
+        assert!(before == after || before == "d4", "{before} {after}");
+    }
+    cluster.start("d4", Some(Process::Dispatch)).unwrap();
+    until("each has what it had", || {
+        (lots(&cluster, "s1") == whole).then_some(())
+    });
+}
+
+#[test]
+fn etcd_may_be_away_for_as_long_as_it_likes() {
+    let cluster = registered("away", |_| {});
+    work_meanwhile(&cluster, |clients| {
+        let before = members(&membership(&cluster, "d1"));
+        assert_eq!(before, ["d1", "d2", "d3", "s1", "s2"]);
+        cluster.kill("e1", None).unwrap();
+        for dispatcher in ["d1", "d2", "d3"] {
+            let status = until("it misses etcd", || {
+                let status = membership(&cluster, dispatcher);
+                (!status.connected).then_some(status)
+            });
+            assert_eq!(members(&status), before);
+            assert!(status.problem.unwrap().contains("does not answer"));
+        }
+        // Longer than the lease.
+        std::thread::sleep(Duration::from_secs(6));
+        // A daemon, and a whole host, that begin meanwhile know whom they knew.
+        stop(&cluster, "d2", Process::Dispatch);
+        cluster.start("d2", Some(Process::Dispatch)).unwrap();
+        cluster.kill("d3", None).unwrap();
+        cluster.start("d3", None).unwrap();
+        all_know(&cluster, &["d1", "d2", "d3"]);
+        assert_eq!(members(&membership(&cluster, "d3")), before);
+        assert!(
+            !clients.iter().any(|c| c.is_finished()),
+            "a transfer failed"
+        );
+        let doctor = cluster.trapeze("d1", &["doctor", "--node", "d1"]);
+        let said = String::from_utf8_lossy(&doctor.stdout).into_owned();
+        assert!(
+            said.contains("etcd") && said.contains("does not answer"),
+            "{said}"
+        );
+
+        cluster.start("e1", None).unwrap();
+        for dispatcher in ["d1", "d2", "d3"] {
+            until("all is as before", || {
+                let status = membership(&cluster, dispatcher);
+                let well = status.connected && status.registered && members(&status) == before;
+                well.then_some(())
+            });
+        }
+        // All that it knew is lost: nobody goes, and all are registered anew.
+        let wiped = cluster.run("e1", &["etcdctl", "del", "--prefix", "/trapeze"]);
+        assert_eq!(wiped.trim(), "5");
+        for dispatcher in ["d1", "d2", "d3"] {
+            until("all are registered anew", || {
+                let status = membership(&cluster, dispatcher);
+                (status.registered && members(&status) == before).then_some(())
+            });
+        }
+    });
+}
+
+/// It answers heartbeats: etcd says whom to ask, not who is there.
+#[test]
+fn a_lease_that_runs_out_is_no_death() {
+    let cluster = registered("lease", |_| {});
+    let kept = |name: &str| {
+        let peers = cluster.dispatch_status("d1").unwrap().peers;
+        peers
+            .iter()
+            .find(|peer| peer.name == name)
+            .map(|peer| peer.lots)
+    };
+    let lots = kept("d3").expect("d1 knows it");
+    work_meanwhile(&cluster, |clients| {
+        let etcd = "10.77.0.121";
+        cluster.run("d3", &["ip", "route", "add", "blackhole", etcd]);
+        until("its registration has ended", || {
+            let known = members(&membership(&cluster, "d1"));
+            known.contains(&"d3*".to_owned()).then_some(())
+        });
+        // Several rounds in which it could be forgotten.
+        std::thread::sleep(Duration::from_secs(6));
+        assert_eq!(kept("d3"), Some(lots));
+        assert!(!membership(&cluster, "d3").connected);
+        assert!(
+            !clients.iter().any(|c| c.is_finished()),
+            "a transfer failed"
+        );
+        cluster.run("d3", &["ip", "route", "del", "blackhole", etcd]);
+        until("it is registered again", || {
+            let known = members(&membership(&cluster, "d1"));
+            known.contains(&"d3".to_owned()).then_some(())
+        });
+        assert_eq!(kept("d3"), Some(lots));
+    });
+}
+
+/// What anybody can write there makes nobody a member that answers, and takes none out.
+#[test]
+fn what_is_wrong_in_etcd_is_refused_and_said() {
+    let cluster = registered("wrong", |_| {});
+    let put = |name: &str, value: &str| {
+        let key = format!("/trapeze/lab-{}/{name}", cluster.name());
+        cluster.run("e1", &["etcdctl", "put", &key, value]);
+    };
+    put("dispatcher/d7", "address = \"10.77.0.100\"");
+    put("dispatcher/d8", "addres = \"10.77.0.18\"");
+    put("cook/x", "");
+    put("dispatcher/d9", "address = \"10.77.0.19\"");
+    let status = until("d1 has heard", || {
+        let status = membership(&cluster, "d1");
+        (status.refused.len() == 3 && members(&status).contains(&"d9".to_owned())).then_some(status)
+    });
+    let why = |key: &str| {
+        let mut refused = status.refused.iter();
+        refused
+            .find(|r| r.key == key)
+            .expect("it is refused")
+            .why
+            .clone()
+    };
+    assert!(
+        why("dispatcher/d7").contains("is a service's"),
+        "{}",
+        why("dispatcher/d7")
+    );
+    assert!(
+        why("dispatcher/d8").contains("lacks `address`"),
+        "{}",
+        why("dispatcher/d8")
+    );
+    assert!(
+        why("cook/x").contains("no role \"cook\""),
+        "{}",
+        why("cook/x")
+    );
+    cluster.on("c1", || {
+        for _ in 0..20 {
+            assert_eq!(Connection::open().ask("/1k").status, 200);
+        }
+    });
+    // Nobody there: it has no lots.
+    let forged = until("it has been asked", || {
+        let peers = cluster.dispatch_status("d1").unwrap().peers;
+        let mut silent = peers.into_iter().filter(|peer| peer.state == "silent");
+        silent.next()
+    });
+    assert_eq!((&*forged.name, forged.lots), ("d9", 0));
+    let said = cluster.trapeze("d1", &["status", "--node", "d1"]);
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    assert!(said.contains("lacks `address`"), "{said}");
+}
+
+/// A file that names a dispatcher is read by that one first, by the others later.
+#[test]
+fn who_is_not_known_to_the_others_yet_keeps_nothing() {
+    let cluster = Cluster::with("unknown", |options| {
+        options.sprays = Some(2);
+        options.dispatchers = Some(3);
+        options.backends = Some(2);
+    });
+    let whole = cluster.config() + "\n[spraying]\nmode = \"batch\"\nbatch = 1\n";
+    let start = whole.find("\n[[dispatcher]]\nname = \"d3\"").unwrap();
+    let end = start + whole[start..].find("\n[[backend]]").unwrap();
+    let without = whole[..start].to_owned() + &whole[end..];
+    cluster.kill("d3", None).unwrap();
+    let reload = |config: &str| {
+        for dispatcher in ["d1", "d2"] {
+            let said = cluster.reload(dispatcher, Process::Dispatch, config);
+            assert!(said.contains("reloaded"), "{said}");
+        }
+        for spray in ["s1", "s2"] {
+            cluster.reload(spray, Process::Spray, config);
+        }
+    };
+    reload(&without);
+    all_know(&cluster, &["d1", "d2"]);
+    let wanted = cluster.document("1k");
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..60).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &wanted);
+        }
+        // More news than are kept to be said again.
+        for _ in 0..1200 {
+            same(&Connection::open().ask("/1k").body, &wanted);
+        }
+        std::fs::write(cluster.status().unwrap().config, &whole).unwrap();
+        cluster.start("d3", None).unwrap();
+        // As long as it asks each of them in vain, and longer.
+        std::thread::sleep(Duration::from_secs(3));
+        let status = cluster.dispatch_status("d3").unwrap();
+        assert_eq!((status.caught_up, status.keeps_flows), (false, false));
+        reload(&whole);
+        all_know(&cluster, &["d1", "d2", "d3"]);
+        let flows = cluster.dispatcher_maps_of("d3").flows.all().unwrap();
+        for client in &mut clients {
+            let port = client.port();
+            let mut ports = flows
+                .iter()
+                .map(|(key, _)| FlowKey::from(*key).client.port());
+            assert!(ports.any(|one| one == port), "d3 lacks a record");
+            same(&client.ask("/1k").body, &wanted);
+        }
+    });
+}
