@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use toml::Spanned;
-use trapeze_core::config::{Config, PolicyKind, Transfer};
+use trapeze_core::config::{Config, PolicyKind};
 
 use crate::options::Options;
 use crate::role::{INTERFACE, Role, VIP, splice_address};
@@ -109,7 +109,7 @@ fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
         dispatchers: config.dispatchers.len() as u8,
         backends: config.backends.len() as u8,
         agentless: (config.backends.iter())
-            .filter(|backend| backend.transfer == Transfer::Splice)
+            .filter(|backend| !backend.transfer.has_agent())
             .map(|backend| backend.name.clone())
             .collect(),
         service: config.services[0].address,
@@ -279,7 +279,7 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8, transfer: Option<&str>) -
     for number in 1..=dispatchers {
         write_node(&mut text, Role::Dispatcher, number)?;
         writeln!(text, "attach = \"tc\"")?;
-        if transfer == Some("splice") {
+        if transfer.is_some_and(|transfer| transfer.ends_with("splice")) {
             writeln!(text, "splice_address = \"{}\"", splice_address(number))?;
         }
     }

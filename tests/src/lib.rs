@@ -13,6 +13,7 @@ mod raised;
 pub mod raw;
 pub mod scattered;
 pub mod site;
+mod splice;
 mod tally;
 
 pub use cluster::{Cluster, PATIENCE, until};
@@ -21,4 +22,5 @@ pub use content::{Content, Dice, same};
 pub use counts::Counts;
 pub use raised::Raised;
 pub use site::ONE_BACKEND;
+pub use splice::Splice;
 pub use tally::Tally;

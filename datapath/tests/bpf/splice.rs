@@ -30,6 +30,7 @@ fn splices() -> Vec<Splice> {
         to_client_shift: 0,
         no_timestamps: false,
         no_ecn: false,
+        split: false,
     };
     let far = Splice {
         ahead: 0x9000_0001,
