@@ -85,6 +85,9 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                     if let Err(error) = maps.forsake_silent(now, PATIENCE) {
                         eprintln!("older owners are not looked after: {error}");
                     }
+                    if let Err(error) = maps.forget_unopened(now, PATIENCE) {
+                        eprintln!("connections of which nothing came stay noted: {error}");
+                    }
                 }
             }
             Some(Signal::Reload) => {

@@ -12,7 +12,7 @@
  *   full socket says       to the dispatcher, which rewrites it
  *
  * A server cannot answer a SYN of which this was not told; and with the socket goes what
- * is known of it. What is not known here, a dispatcher's record knows.
+ * is known of it. What is not known here, or not for sure, a dispatcher's record knows.
  */
 #pragma once
 
@@ -50,8 +50,37 @@ static __always_inline bool is_told_again(const struct split *known, const struc
 	       known->tcp_options == told->tcp_options;
 }
 
-/* A SYN of a dispatcher's: whose answers will come. False: there is no room to note it. */
-static __noinline bool note_split(const struct segment *segment, const struct meta *option)
+/*
+ * Is the connection there, of which this is the SYN again? One of another flow may be, whose
+ * port is used again: what it says to that is the dispatcher's to hear, who resets it.
+ */
+static __always_inline bool is_open_already(struct __sk_buff *skb, const struct flow_key *key,
+					    const struct split *told)
+{
+	struct bpf_sock_tuple tuple = {
+		.ipv4 = {
+			.saddr = mapped_ipv4(key->client_addr),
+			.daddr = mapped_ipv4(key->vip_addr),
+			.sport = key->client_port,
+			.dport = key->vip_port,
+		},
+	};
+	struct bpf_sock *found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	struct split *its;
+	bool is_open;
+
+	if (!found)
+		return false;
+	its = bpf_sk_storage_get(&split_sockets, found, NULL, 0);
+	is_open = its && is_told_again(its, told);
+	if (its && !is_open)
+		bpf_sk_storage_delete(&split_sockets, found);
+	bpf_sk_release(found);
+	return is_open;
+}
+
+/* A SYN of a dispatcher's: whose answers will come. */
+static __noinline int note_split(struct __sk_buff *skb, const struct segment *segment, const struct meta *option)
 {
 	struct node *self = this_node();
 	struct split told = {}, *known;
@@ -59,7 +88,7 @@ static __noinline bool note_split(const struct segment *segment, const struct me
 	struct meta meta;
 
 	if (!segment || !self || !option)
-		return false;
+		return 0;
 	meta = *option;
 	key = split_key(&meta, self->address);
 	told.client = segment->client;
@@ -73,7 +102,9 @@ static __noinline bool note_split(const struct segment *segment, const struct me
 	told.tcp_options = meta.tcp_options;
 	told.told_ns = bpf_ktime_get_coarse_ns();
 	known = bpf_map_lookup_elem(&splits, &key);
-	return (known && is_told_again(known, &told)) || !bpf_map_update_elem(&splits, &key, &told, BPF_ANY);
+	if ((known && is_told_again(known, &told)) || is_open_already(skb, &key, &told))
+		return 0;
+	return bpf_map_update_elem(&splits, &key, &told, BPF_ANY);
 }
 
 /* To the server, as from the splice address. */
@@ -138,7 +169,9 @@ static __always_inline int receive_split(struct __sk_buff *skb, const struct hea
 		return probe_split(skb, &segment);
 	if ((segment.flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) != TCP_SYN)
 		return drop(DROP_BAD_ENCAP);
-	return note_split(&segment, &meta) ? open_split(skb, &segment, &meta) : drop(DROP_REWRITE);
+	/* Not noted, its answers go by way of dispatchers. */
+	note_split(skb, &segment, &meta);
+	return open_split(skb, &segment, &meta);
 }
 
 /*
@@ -177,7 +210,9 @@ static __noinline int answer_split(struct __sk_buff *skb, const struct leaving *
 	told->server_isn = bpf_ntohl(h->tcp.seq);
 	told->clock = options.tsval;
 	told->ahead = told->known_isn - told->server_isn;
-	told->clock_ahead = options.timestamps ? told->echo - options.tsval : 0;
+	told->clock_ahead = 0;
+	if (told->tcp_options & TCP_OPTION_TIMESTAMPS && options.timestamps)
+		told->clock_ahead = told->echo - options.tsval;
 	told->to_client_shift = 0;
 	if (told->tcp_options & TCP_OPTION_WINDOW_SCALE)
 		told->to_client_shift = (options.shift == WSCALE_NONE ? 0 : options.shift) - (told->window_scales & 15);

@@ -150,6 +150,21 @@ impl AgentMaps {
         Ok(ended)
     }
 
+    /// Forgets connections of which the data path was told `patience` ago, as of `now` on the
+    /// monotonic clock, and whose sockets have not spoken (docs/protocol/splice.md 8.6).
+    ///
+    /// # Errors
+    /// Those of the map.
+    pub fn forget_unopened(&self, now: Duration, patience: Duration) -> io::Result<usize> {
+        let mut forgotten = 0;
+        for (key, split) in self.splits.all()? {
+            if now.saturating_sub(Duration::from_nanos(split.told_ns)) >= patience {
+                forgotten += usize::from(self.splits.delete(&key)?);
+            }
+        }
+        Ok(forgotten)
+    }
+
     /// Counts what the daemon has set again on its host.
     pub fn count_set_again(&self, more: u64) -> io::Result<()> {
         let index = EVENTS.iter().position(|(name, _)| *name == "set-again");
