@@ -5,7 +5,8 @@
  * that starts a request is rebuilt into a connection of the server, at most
  * once. At tc egress the server's first word confirms that, and its answers are
  * followed, so that between two of them the connection can go to another backend
- * (lib/owner.bpf.h).
+ * (lib/owner.bpf.h). Connections that dispatchers have opened to a server here, for flows that
+ * are split, are rewritten there (lib/split.bpf.h).
  *
  * A FORWARD at ingress, by what is known of its flow (`setup`):
  *
@@ -52,6 +53,7 @@
 
 #include "lib/address.bpf.h"
 #include "lib/counters.bpf.h"
+#include "lib/context_tc.bpf.h"
 #include "lib/agent_maps.bpf.h"
 #include "lib/packet.bpf.h"
 #include "lib/checksum.bpf.h"
@@ -72,6 +74,8 @@
 #include "lib/closing.bpf.h"
 #include "lib/unread.bpf.h"
 #include "lib/older.bpf.h"
+#include "lib/rewrite.bpf.h"
+#include "lib/split.bpf.h"
 
 #define SECOND_NS 1000000000ll
 #define LOST_AFTER_NS (60 * SECOND_NS)
@@ -354,6 +358,9 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_GC:
 	case META_RETIRED:
 		return h.ip->protocol == IPPROTO_TCP ? receive_segment(skb, &h) : drop(DROP_BAD_ENCAP);
+	case META_SPLIT:
+	case META_SPLIT_PROBE:
+		return h.ip->protocol == IPPROTO_TCP ? receive_split(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_ECHO:
 		return receive_echo(skb);
 	case META_ICMP:
@@ -427,10 +434,14 @@ int agent_egress(struct __sk_buff *skb)
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, LEAVING_HEADERS) || h.ip.protocol != IPPROTO_TCP ||
 	    h.ip.ihl != 5)
 		return TC_ACT_UNSPEC;
+	if (skb->mark == SPLIT_MARK) {
+		skb->mark = 0;
+		return TC_ACT_UNSPEC;
+	}
 	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.tcp.dest, h.tcp.source);
 	setup = bpf_map_lookup_elem(&setups, &key);
 	if (!setup)
-		return TC_ACT_UNSPEC;
+		return leave_split(skb, &h, &key);
 	h.own_seq = h.tcp.seq;
 	h.own_ack = h.tcp.ack;
 	if (setup->shifted) {

@@ -10,8 +10,8 @@
  *   a later request            the same; it may change hands     boundary
  *   encapsulated by a spray    unpacked, then as above           dispatch
  *   another's to decide about  passed to that dispatcher         keeper
- *   of or for a server without
- *   an agent                   rewritten for the other side      splice
+ *   of or for a server that is
+ *   spliced                    rewritten for the other side      splice
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::{Backend, Config, Transfer};
+use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
 use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{self, Server, ServerKey};
@@ -42,7 +42,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
     let mut config = file::read(&config_path)?;
     let mut own = config.own_backend(node_name)?.clone();
-    if own.transfer == Transfer::Splice {
+    if !own.transfer.has_agent() {
         bail!(
             "{node_name} is spliced and needs no agent: remove its `transfer`, or do not start one"
         );
@@ -84,6 +84,9 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                     next_look = now + LOOK_INTERVAL;
                     if let Err(error) = maps.forsake_silent(now, PATIENCE) {
                         eprintln!("older owners are not looked after: {error}");
+                    }
+                    if let Err(error) = maps.forget_unopened(now, PATIENCE) {
+                        eprintln!("connections of which nothing came stay noted: {error}");
                     }
                 }
             }

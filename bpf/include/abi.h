@@ -90,6 +90,8 @@ enum meta_kind {
 	META_RECORDS = 23, /* dispatcher's daemon -> another's: what has changed */
 	/* docs/protocol/splice.md */
 	META_SPLICE = 24, /* dispatcher's data path -> its daemon: a server's packet, as it came */
+	META_SPLIT = 25, /* dispatcher's daemon -> backend: a connection is opened to you; your answers are that flow's */
+	META_SPLIT_PROBE = 26, /* as PROBE, of such a connection */
 };
 
 /* Why an owner does not give a flow up. */
@@ -192,6 +194,7 @@ enum expected {
 /* How a flow's segments change between client and server, besides their numbers. */
 #define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */
 #define SPLICE_NO_ECN 2 /* the same */
+#define SPLICE_SPLIT 4 /* the server's host has an agent, which was told: it rewrites what the server says */
 
 /*
  * A flow's connection to a server without an agent (docs/protocol/splice.md). It begins at
@@ -283,6 +286,32 @@ struct spliced {
 	__u32 ifindex;
 	__u8 destination_mac[6];
 	__u8 source_mac[6];
+};
+
+/*
+ * Agent: a connection that a dispatcher opens to a server here for a client's flow, and what
+ * becomes of what the server says on it (docs/protocol/splice.md 8). It is found as its
+ * packets name it, the splice address being the client, until its socket has spoken; then
+ * the socket has it.
+ */
+struct split {
+	__be32 client; /* the flow's ends */
+	__be32 vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u32 client_isn; /* of its SYN */
+	__u32 known_isn; /* as which the client knows the server's */
+	__u32 echo; /* the client's latest; 0 without timestamps */
+	__u32 server_isn; /* this and the next three: of its SYN-ACK, once `answered` */
+	__u32 clock;
+	__u32 ahead; /* as in struct splice */
+	__u32 clock_ahead;
+	__s8 to_client_shift;
+	__u8 answered;
+	__u8 window_scales; /* as in the option */
+	__u8 tcp_options;
+	__u32 pad;
+	__u64 told_ns; /* CLOCK_MONOTONIC_COARSE */
 };
 
 /* What the daemon makes of a record that it has read (lib/change.bpf.h). */
@@ -700,8 +729,9 @@ enum drop_reason {
 	X(PASSED, "passed", "packets passed to the dispatcher that keeps their flow") \
 	X(ACCEPTED, "accepted", "packets that other dispatchers have passed here") \
 	X(BEAT, "beat-answered", "heartbeats answered") \
-	X(TO_SERVER, "spliced-to-server", "clients' packets rewritten for servers without an agent") \
-	X(TO_CLIENT, "spliced-to-client", "packets of servers without an agent rewritten for clients") \
+	X(TO_SERVER, "spliced-to-server", "clients' packets rewritten for spliced servers") \
+	X(TO_CLIENT, "spliced-to-client", "packets of spliced servers rewritten for clients") \
+	X(SPLIT, "split", "spliced connections whose server's host has them rewritten from here on") \
 	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
 
 enum event {

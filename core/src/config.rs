@@ -287,6 +287,29 @@ pub enum Transfer {
     Rebuild,
     /// Dispatchers connect to its server, and rewrite what both sides send [SPLICE06].
     Splice,
+    /// The same, but for what the server sends: its agent rewrites that [SPLICE06 §2].
+    SplitSplice,
+}
+
+impl Transfer {
+    /// Do dispatchers connect to its server?
+    pub fn connects(self) -> bool {
+        self != Self::Rebuild
+    }
+
+    /// Is an agent there?
+    pub fn has_agent(self) -> bool {
+        self != Self::Splice
+    }
+
+    /// As it is written in configurations.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rebuild => "rebuild",
+            Self::Splice => "splice",
+            Self::SplitSplice => "split-splice",
+        }
+    }
 }
 
 /// A set of backends with a policy.

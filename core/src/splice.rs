@@ -33,6 +33,9 @@ pub struct Splice {
     pub no_timestamps: bool,
     /// The same of explicit congestion notification (RFC 3168 §6.1.1).
     pub no_ecn: bool,
+    /// The server's host rewrites what it says, as far as it knows the connection; the rest
+    /// a dispatcher does.
+    pub split: bool,
 }
 
 impl Splice {

@@ -154,6 +154,27 @@ pod!(
     }
 );
 pod!(
+    struct Split {
+        client: [u8; 4],
+        vip: [u8; 4],
+        client_port: [u8; 2],
+        vip_port: [u8; 2],
+        client_isn: u32,
+        known_isn: u32,
+        echo: u32,
+        server_isn: u32,
+        clock: u32,
+        ahead: u32,
+        clock_ahead: u32,
+        to_client_shift: i8,
+        answered: u8,
+        window_scales: u8,
+        tcp_options: u8,
+        pad: u32,
+        told_ns: u64,
+    }
+);
+pod!(
     struct FlowChange {
         key: FlowKey,
         pad: u32,
@@ -501,6 +522,8 @@ pub const MARK_RELEASING: u32 = 64;
 pub const SPLICE_NO_TIMESTAMPS: u8 = 1;
 /// The same of explicit congestion notification.
 pub const SPLICE_NO_ECN: u8 = 2;
+/// The server's host has an agent, which rewrites what the server says.
+pub const SPLICE_SPLIT: u8 = 4;
 /// The kind of what a server says to a splice address: workers have it by our port, all
 /// else by the client's.
 pub const META_SPLICE: u8 = 24;
@@ -566,7 +589,8 @@ impl From<&SpliceTerms> for Splice {
             to_server_shift: terms.to_server_shift,
             to_client_shift: terms.to_client_shift,
             changes: change(terms.no_timestamps, SPLICE_NO_TIMESTAMPS)
-                | change(terms.no_ecn, SPLICE_NO_ECN),
+                | change(terms.no_ecn, SPLICE_NO_ECN)
+                | change(terms.split, SPLICE_SPLIT),
             pad: 0,
         }
     }
@@ -585,6 +609,7 @@ impl Splice {
             to_client_shift: self.to_client_shift,
             no_timestamps: self.changes & SPLICE_NO_TIMESTAMPS != 0,
             no_ecn: self.changes & SPLICE_NO_ECN != 0,
+            split: self.changes & SPLICE_SPLIT != 0,
         })
     }
 

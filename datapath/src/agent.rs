@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::abi::{
     Done, EVENTS, Feedback, FlowKey, Node, SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup,
-    SiphashKey,
+    SiphashKey, Split,
 };
 use crate::attach::{Hook, attach};
 use crate::diag;
@@ -36,6 +36,8 @@ pub struct AgentMaps {
     pub older: Map<FlowKey, u32>,
     /// Flows that another backend has, whose sockets wait here, and since when.
     pub parked: Map<FlowKey, u64>,
+    /// Connections that dispatchers open to servers here, until their sockets have spoken.
+    pub splits: Map<FlowKey, Split>,
     /// Drops by reason.
     pub drops: PerCpu,
     /// Events by name.
@@ -86,6 +88,7 @@ impl AgentMaps {
             setups: Map::from_pin(&pins.join("setups"))?,
             older: Map::from_pin(&pins.join("older"))?,
             parked: Map::from_pin(&pins.join("parked"))?,
+            splits: Map::from_pin(&pins.join("splits"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })
@@ -145,6 +148,21 @@ impl AgentMaps {
             }
         }
         Ok(ended)
+    }
+
+    /// Forgets connections of which the data path was told `patience` ago, as of `now` on the
+    /// monotonic clock, and whose sockets have not spoken (docs/protocol/splice.md 8.6).
+    ///
+    /// # Errors
+    /// Those of the map.
+    pub fn forget_unopened(&self, now: Duration, patience: Duration) -> io::Result<usize> {
+        let mut forgotten = 0;
+        for (key, split) in self.splits.all()? {
+            if now.saturating_sub(Duration::from_nanos(split.told_ns)) >= patience {
+                forgotten += usize::from(self.splits.delete(&key)?);
+            }
+        }
+        Ok(forgotten)
     }
 
     /// Counts what the daemon has set again on its host.

@@ -78,9 +78,10 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 28] = [
+    let mirrors: [Mirror; 29] = [
         abi::Splice::LAYOUT,
         abi::Spliced::LAYOUT,
+        abi::Split::LAYOUT,
         abi::FlowKey::LAYOUT,
         abi::ServiceKey::LAYOUT,
         abi::Service::LAYOUT,
@@ -284,6 +285,7 @@ fn constants_are_the_same() {
     for (name, number) in [
         ("SPLICE_NO_TIMESTAMPS", u32::from(abi::SPLICE_NO_TIMESTAMPS)),
         ("SPLICE_NO_ECN", abi::SPLICE_NO_ECN.into()),
+        ("SPLICE_SPLIT", abi::SPLICE_SPLIT.into()),
         ("META_SPLICE", abi::META_SPLICE.into()),
         ("SPLICED_CONNECTING", abi::SPLICED_CONNECTING),
         ("SPLICED_OPEN", abi::SPLICED_OPEN),

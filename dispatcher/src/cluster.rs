@@ -207,7 +207,7 @@ impl Cluster {
     pub fn stands(&self, pool: usize) -> Stands {
         let of_pool = &self.config.pools[pool];
         let mut backends = (of_pool.members.iter()).map(|m| &self.config.backends[m.backend]);
-        let connects = backends.any(|backend| backend.transfer == Transfer::Splice);
+        let connects = backends.any(|backend| backend.transfer.connects());
         match &of_pool.stickiness {
             None if !connects => self.pools[pool].stands(),
             _ => Stands::Not,

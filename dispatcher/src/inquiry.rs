@@ -58,10 +58,17 @@ impl Inquiry {
         let (Ok(meta), Some(binding)) = (Meta::decode(&flow.meta), binding) else {
             return Ok(());
         };
-        let option = Meta {
-            kind: Kind::Probe,
-            requests: flow.requests as u16,
-            ..meta
+        let option = match flow.splice.terms() {
+            Some(splice) => Meta {
+                kind: Kind::SplitProbe { own: splice.own },
+                server_port: splice.server_port,
+                ..meta
+            },
+            None => Meta {
+                kind: Kind::Probe,
+                requests: flow.requests as u16,
+                ..meta
+            },
         };
         let option = option.seal(keys, &binding);
         let question = Segment::of_client(
@@ -95,7 +102,7 @@ pub fn is_due(flow: &Flow, before: Duration, now: Duration) -> bool {
         (idle.as_millis() / FIRST.as_millis()).checked_ilog2()
     };
     // Without an agent nobody answers; what its server ends is seen here.
-    let has_agent = flow.splice.terms().is_none();
+    let has_agent = flow.splice.terms().is_none_or(|splice| splice.split);
     // Who has closed its side waits for an answer, or for nothing.
     let is_open = flow.state == FlowState::Established as u32
         || flow.state == FlowState::ClientFin as u32 && !flow.is_answered();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trapeze_core::config::{Dispatcher, Transfer};
+use trapeze_core::config::Dispatcher;
 use trapeze_core::wire::meta::Refusal;
 use trapeze_datapath::clock;
 use trapeze_datapath::knock::{Heard, Knock};
@@ -87,7 +87,7 @@ fn servers(cluster: &Cluster) -> Vec<(u32, SocketAddrV4)> {
             let IpAddr::V4(address) = backend.address else {
                 continue;
             };
-            if backend.transfer != Transfer::Splice {
+            if backend.transfer.has_agent() {
                 continue;
             }
             let ports = match member.server.or(backend.server) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trapeze_core::config::{Backend, Dispatcher, Transfer};
+use trapeze_core::config::{Backend, Dispatcher};
 use trapeze_core::wire::meta::{Keys, Kind};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{self, GENEVE_PORT};
@@ -57,7 +57,7 @@ impl Pulse {
             self.shared.health.set_interval(interval);
             let number = (first + started.elapsed()).as_millis() as u32;
             let mut beats = Outbox::default();
-            let has_agent = |backend: &&Backend| backend.transfer == Transfer::Rebuild;
+            let has_agent = |backend: &&Backend| backend.transfer.has_agent();
             for backend in cluster.config.backends.iter().filter(has_agent) {
                 if let IpAddr::V4(address) = backend.address {
                     let datagram = self.beat(number, address, &cluster.keys);

@@ -26,6 +26,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trapeze_core::config::Dispatcher;
+use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{Action, Arrived, Bounds, Intake};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
@@ -164,15 +165,16 @@ impl Worker {
     fn send(&mut self) {
         // The other dispatchers know first what follows from a record.
         (self.state.shared.peers.herald).send(&self.socket, &self.state.cluster.keys);
-        if !self.state.to_backends.is_empty() {
-            let lost = self.socket.send(&self.state.to_backends);
-            self.state.count_many("not-sent-to-backend", lost);
-            self.state.to_backends.clear();
-        }
+        // A port's older connection is ended before its SYN comes, which an agent may get.
         if !self.state.to_servers.is_empty() {
             let lost = self.state.raw.send(&self.state.to_servers);
             self.state.count_many("not-sent-to-server", lost);
             self.state.to_servers.clear();
+        }
+        if !self.state.to_backends.is_empty() {
+            let lost = self.socket.send(&self.state.to_backends);
+            self.state.count_many("not-sent-to-backend", lost);
+            self.state.to_backends.clear();
         }
         if !self.state.to_clients.is_empty() {
             let lost = self.state.raw.send(&self.state.to_clients);
@@ -210,6 +212,8 @@ impl State {
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
             Kind::ProbeAnswer { received, sender } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
+                    // A spliced server's numbers are not the flow's.
+                    let sender = sender.filter(|_| !self.is_spliced(&arrived.key));
                     if (self.intake).on_probe_answer(now, &arrived.key, received, sender) {
                         self.go_on(now, &arrived.key);
                         self.act();
@@ -237,6 +241,11 @@ impl State {
             }
             _ => self.count("rejected"),
         }
+    }
+
+    fn is_spliced(&self, key: &FlowKey) -> bool {
+        let record = self.shared.records.get(key);
+        record.is_ok_and(|record| record.is_some_and(|record| record.splice.is_some()))
     }
 
     /// Policies hear of requests of which the data path will not tell.

@@ -15,6 +15,9 @@ use crate::role::Process;
 use crate::servers::origin::OriginSettings;
 use crate::servers::origin::settings::parse_bytes;
 
+/// How connections get to backends.
+const TRANSFERS: [&str; 3] = ["rebuild", "splice", "split-splice"];
+
 /// The lab that commands are about unless told otherwise.
 pub const DEFAULT_NAME: &str = "lab";
 
@@ -109,8 +112,8 @@ pub struct Up {
     /// Hosts that serve: b1, b2, … [default: 3, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: Option<u8>,
-    /// How connections get to backends: splice needs no agent there [default: rebuild]
-    #[arg(long, conflicts_with = "config", value_parser = ["rebuild", "splice"])]
+    /// How connections get to backends; splice needs no agent there [default: rebuild]
+    #[arg(long, conflicts_with = "config", value_parser = TRANSFERS)]
     pub transfer: Option<String>,
     /// What runs on backends
     #[arg(long, value_enum, default_value = "nginx")]
@@ -209,7 +212,7 @@ pub struct Bench {
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u8).range(1..=60))]
     pub backends: u8,
     /// How Trapeze's connections get to them [default: rebuild]
-    #[arg(long, value_parser = ["rebuild", "splice"])]
+    #[arg(long, value_parser = TRANSFERS)]
     pub transfer: Option<String>,
 }
 

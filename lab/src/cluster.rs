@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 use toml::Spanned;
-use trapeze_core::config::{Config, PolicyKind, Transfer};
+use trapeze_core::config::{Config, PolicyKind};
 
 use crate::etcd;
 use crate::options::Options;
@@ -119,7 +119,7 @@ fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
         dispatchers: config.dispatchers.len() as u8,
         backends: config.backends.len() as u8,
         agentless: (config.backends.iter())
-            .filter(|backend| backend.transfer == Transfer::Splice)
+            .filter(|backend| !backend.transfer.has_agent())
             .map(|backend| backend.name.clone())
             .collect(),
         service: config.services[0].address,
@@ -295,7 +295,8 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8, transfer: Option<&str>) -
         random_key()?
     );
     for number in 1..=dispatchers {
-        write_dispatcher(&mut text, number, transfer == Some("splice"))?;
+        let splices = transfer.is_some_and(|transfer| transfer.ends_with("splice"));
+        write_dispatcher(&mut text, number, splices)?;
     }
     for number in 1..=backends {
         write_node(&mut text, Role::Backend, number)?;
@@ -312,7 +313,7 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8, transfer: Option<&str>) -
 /// The cluster's file is wrong.
 pub fn own_section(role: Role, host: &str, text: &str) -> Result<String> {
     let config = Config::parse(text, "trapeze.toml")?;
-    let is_spliced = (config.backends.iter()).any(|b| b.transfer == Transfer::Splice);
+    let is_spliced = (config.backends.iter()).any(|b| b.transfer.connects());
     let number = Role::of(host).map_or(1, |(_, number)| number);
     let mut own = String::new();
     match role {

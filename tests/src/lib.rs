@@ -14,6 +14,7 @@ mod raised;
 pub mod raw;
 pub mod scattered;
 pub mod site;
+mod splice;
 mod tally;
 
 pub use clients::work_meanwhile;
@@ -23,4 +24,5 @@ pub use content::{Content, Dice, same};
 pub use counts::Counts;
 pub use raised::Raised;
 pub use site::ONE_BACKEND;
+pub use splice::Splice;
 pub use tally::Tally;

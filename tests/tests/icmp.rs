@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_tests::raw::RawClient;
-use trapeze_tests::{Cluster, VIP, until};
+use trapeze_tests::{Cluster, Splice, VIP, until};
 
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const REQUEST: &[u8] = b"GET /1m HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -50,14 +50,12 @@ fn a_small_link_on_the_path_makes_the_answers_segments_smaller() {
     assert!(known.contains("mtu 800"), "{known}");
 }
 
-/// The same at a server without an agent: the news is about the splice address there. And
+trapeze_tests::by_each_splice!(errors_about_what_was_spliced_reach_who_has_sent_it);
+
+/// The same at a spliced server: the news is about the splice address there. And
 /// what a router says of a client's packets on their way to that server is the client's.
-#[test]
-fn errors_about_what_was_spliced_reach_who_has_sent_it() {
-    let cluster = Cluster::with("icmpspl", |options| {
-        options.transfer = Some("splice".into());
-        options.backends = Some(1);
-    });
+fn errors_about_what_was_spliced_reach_who_has_sent_it(splice: Splice) {
+    let cluster = splice.cluster("icmpspl", |options| options.backends = Some(1));
     cluster.lend_address("c1", &CLIENT.to_string());
     cluster.run("b1", &["ethtool", "-K", "eth0", "tso", "off", "gso", "off"]);
     cluster.on("c1", || {

@@ -1,27 +1,32 @@
-//! Servers without an agent: one dispatcher rewrites what both sides send
-//! (docs/protocol/splice.md). The same over several dispatchers: spliced_over_several.rs.
+//! Connections that a dispatcher opens to servers: it rewrites what both sides send, or, with
+//! an agent there, what clients send (docs/protocol/splice.md). The same over several
+//! dispatchers: spliced_over_several.rs. What only the latter do: split.rs.
 
 use std::io::Read;
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use trapeze_datapath::abi::FlowState;
-use trapeze_lab::{LinkSettings, Options, Process, ServerKind};
-use trapeze_tests::{Cluster, Connection, Content, same, until};
+use trapeze_lab::{LinkSettings, Process, ServerKind};
+use trapeze_tests::{Cluster, Connection, Content, Splice, same, until};
 
-fn spliced(test: &str, change: impl FnOnce(&mut Options)) -> Cluster {
-    let cluster = Cluster::with(test, |options| {
-        options.transfer = Some("splice".into());
-        change(options);
-    });
-    until("its servers have been asked", || {
-        let up = |name: &str| cluster.backend(name).state == "up";
-        let status = cluster.status().unwrap();
-        let mut backends = status.hosts.iter().filter(|h| h.name.starts_with('b'));
-        backends.all(|host| up(&host.name)).then_some(())
-    });
-    cluster
-}
+trapeze_tests::by_each_splice!(
+    all_goes_both_ways,
+    clients_with_other_options,
+    servers_with_other_options,
+    faults_on_both_links_change_no_byte,
+    what_opens_a_connection_is_lost_and_sent_again,
+    a_server_that_refuses_is_passed_over_and_if_none_is_left_the_client_hears,
+    a_host_that_is_gone_is_passed_over,
+    both_sides_close_and_reset_as_they_like,
+    a_clients_port_comes_back_again_and_again,
+    several_workers_connect,
+    the_same_by_generic_xdp,
+    a_download_outlives_the_daemon,
+    tls_goes_through_unread,
+    one_pool_has_both_kinds,
+    a_connection_goes_on_at_a_spliced_server,
+);
 
 fn set(cluster: &Cluster, hosts: &[&str], name: &str, value: &str) {
     for host in hosts {
@@ -73,26 +78,31 @@ fn exercise(cluster: &Cluster, rounds: u64) {
     });
 }
 
-#[test]
-fn all_goes_both_ways_and_no_agent_is_there() {
-    let cluster = spliced("splice", |_| {});
+fn all_goes_both_ways(splice: Splice) {
+    let cluster = splice.cluster("splice", |_| {});
     let status = cluster.status().unwrap();
+    let mut backends = (status.hosts.iter()).filter(|host| host.name.starts_with('b'));
+    let agent = |host: &trapeze_lab::HostStatus| host.processes.contains_key(&Process::Agent);
     assert!(
-        (status.hosts.iter()).all(|host| !host.processes.contains_key(&Process::Agent)),
+        backends.all(|host| agent(host) == splice.is_split()),
         "{status:?}"
     );
     exercise(&cluster, 2);
     let d1 = cluster.dispatcher();
-    assert!(
-        d1.of("spliced-to-server") > 500 && d1.of("spliced-to-client") > 500,
-        "{d1:?}"
-    );
+    assert!(d1.of("spliced-to-server") > 500, "{d1:?}");
     assert_eq!(d1.of("no-splice") + d1.of("rewrite"), 0, "{d1:?}");
+    if splice.is_split() {
+        let agents = cluster.agents();
+        assert!(agents.of("spliced-to-client") > 500, "{agents:?}");
+        assert_eq!(agents.of("rewrite") + agents.of("bad-tag"), 0, "{agents:?}");
+        assert_eq!(d1.of("spliced-to-client"), 0, "answers go directly: {d1:?}");
+    } else {
+        assert!(d1.of("spliced-to-client") > 500, "{d1:?}");
+    }
 }
 
-#[test]
-fn clients_with_other_options() {
-    let cluster = spliced("spliceopts", |options| options.backends = Some(1));
+fn clients_with_other_options(splice: Splice) {
+    let cluster = splice.cluster("spliceopts", |options| options.backends = Some(1));
     for number in 0..16 {
         let names = ["timestamps", "sack", "window_scaling", "ecn"];
         for (bit, name) in names.iter().enumerate() {
@@ -104,9 +114,8 @@ fn clients_with_other_options() {
 
 /// What the server does not know the client must not notice; and their windows are told
 /// in other units.
-#[test]
-fn servers_with_other_options() {
-    let cluster = spliced("splicesrv", |options| options.backends = Some(1));
+fn servers_with_other_options(splice: Splice) {
+    let cluster = splice.cluster("splicesrv", |options| options.backends = Some(1));
     set(&cluster, &["c1"], "ecn", "1");
     for (name, value, normal) in [
         ("timestamps", "0", "1"),
@@ -136,9 +145,8 @@ fn servers_with_other_options() {
     exercise(&cluster, 1);
 }
 
-#[test]
-fn faults_on_both_links_change_no_byte() {
-    let cluster = spliced("splicefault", |options| options.backends = Some(2));
+fn faults_on_both_links_change_no_byte(splice: Splice) {
+    let cluster = splice.cluster("splicefault", |options| options.backends = Some(2));
     let settings = LinkSettings {
         loss: 0.01,
         reorder: 0.02,
@@ -158,9 +166,8 @@ fn faults_on_both_links_change_no_byte() {
 }
 
 /// One in ten, each way.
-#[test]
-fn what_opens_a_connection_is_lost_and_sent_again() {
-    let cluster = spliced("splicesyn", |options| options.backends = Some(1));
+fn what_opens_a_connection_is_lost_and_sent_again(splice: Splice) {
+    let cluster = splice.cluster("splicesyn", |options| options.backends = Some(1));
     let settings = LinkSettings {
         loss: 0.1,
         ..LinkSettings::default()
@@ -177,9 +184,8 @@ fn what_opens_a_connection_is_lost_and_sent_again() {
     assert!(cluster.daemon().counters.contains_key("connects-again"));
 }
 
-#[test]
-fn a_server_that_refuses_is_passed_over_and_if_none_is_left_the_client_hears() {
-    let cluster = spliced("splicedead", |options| options.backends = Some(2));
+fn a_server_that_refuses_is_passed_over_and_if_none_is_left_the_client_hears(splice: Splice) {
+    let cluster = splice.cluster("splicedead", |options| options.backends = Some(2));
     let one = cluster.document("1k");
     let ask = || cluster.on("c1", || Connection::open().ask("/1k"));
     cluster.kill("b1", Some(Process::Server)).unwrap();
@@ -200,9 +206,8 @@ fn a_server_that_refuses_is_passed_over_and_if_none_is_left_the_client_hears() {
     assert!(cluster.daemon().counters.contains_key("connects-refused"));
 }
 
-#[test]
-fn a_host_that_is_gone_is_passed_over() {
-    let cluster = spliced("splicegone", |options| options.backends = Some(2));
+fn a_host_that_is_gone_is_passed_over(splice: Splice) {
+    let cluster = splice.cluster("splicegone", |options| options.backends = Some(2));
     let one = cluster.document("1k");
     cluster.kill("b1", None).unwrap();
     // Before anybody knows: the SYN is not answered.
@@ -231,9 +236,8 @@ fn states(cluster: &Cluster) -> Vec<u32> {
     cluster.flows().iter().map(|flow| flow.state).collect()
 }
 
-#[test]
-fn both_sides_close_and_reset_as_they_like() {
-    let cluster = spliced("spliceend", |options| {
+fn both_sides_close_and_reset_as_they_like(splice: Splice) {
+    let cluster = splice.cluster("spliceend", |options| {
         options.backends = Some(1);
         options.server = ServerKind::Python;
     });
@@ -287,9 +291,8 @@ fn both_sides_close_and_reset_as_they_like() {
 
 /// The 4-tuple of the client comes back, and the server's own leftovers are in TIME-WAIT:
 /// it has closed first.
-#[test]
-fn a_clients_port_comes_back_again_and_again() {
-    let cluster = spliced("spliceport", |options| options.backends = Some(1));
+fn a_clients_port_comes_back_again_and_again(splice: Splice) {
+    let cluster = splice.cluster("spliceport", |options| options.backends = Some(1));
     let one = cluster.document("1k");
     set(&cluster, &["c1"], "timestamps", "0");
     cluster.on("c1", || {
@@ -309,17 +312,16 @@ fn a_clients_port_comes_back_again_and_again() {
 }
 
 /// Three threads read requests; what a server says to a SYN comes to the one that has sent it.
-#[test]
-fn several_workers_connect() {
+fn several_workers_connect(splice: Splice) {
     let text = Cluster::nodes(2)
         .replace(
             "attach = \"tc\"",
             "attach = \"tc\"\nworkers = 3\nsplice_address = \"10.77.0.111\"",
         )
-        .replace("\n[[backend]]", "\n[[backend]]\ntransfer = \"splice\"")
+        .replace("\n[[backend]]", &splice.of("\n[[backend]]"))
         + "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n\
            [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
-    let cluster = Cluster::configured_whole("splicework", &text, |_| {});
+    let cluster = splice.configured("splicework", &text);
     let one = cluster.document("1k");
     cluster.on("c1", || {
         for _ in 0..60 {
@@ -333,16 +335,15 @@ fn several_workers_connect() {
     });
 }
 
-#[test]
-fn the_same_by_generic_xdp() {
+fn the_same_by_generic_xdp(splice: Splice) {
     let text = Cluster::nodes(1)
         .replace(
             "attach = \"tc\"",
             "attach = \"xdp-generic\"\nsplice_address = \"10.77.0.111\"",
         )
-        .replace("\n[[backend]]", "\n[[backend]]\ntransfer = \"splice\"")
+        .replace("\n[[backend]]", &splice.of("\n[[backend]]"))
         + trapeze_tests::ONE_BACKEND;
-    let cluster = Cluster::configured_whole("splicexdp", &text, |_| {});
+    let cluster = splice.configured("splicexdp", &text);
     // XDP cannot complete checksums, nor keep packets of many segments apart.
     for host in ["c1", "b1"] {
         let off = [
@@ -352,13 +353,17 @@ fn the_same_by_generic_xdp() {
     }
     exercise(&cluster, 2);
     let d1 = cluster.dispatcher();
-    assert!(d1.of("spliced-to-client") > 10_000, "{d1:?}");
+    // At the agent a packet has as many segments as its server likes.
+    let (there, least) = match splice {
+        Splice::Whole => (d1, 10_000),
+        Splice::Split => (cluster.agent("b1"), 1000),
+    };
+    assert!(there.of("spliced-to-client") > least, "{there:?}");
 }
 
 /// Its daemon is killed in the middle: the data path goes on.
-#[test]
-fn a_download_outlives_the_daemon() {
-    let cluster = spliced("splicelive", |options| options.backends = Some(1));
+fn a_download_outlives_the_daemon(splice: Splice) {
+    let cluster = splice.cluster("splicelive", |options| options.backends = Some(1));
     let slow = LinkSettings {
         rate: Some(400_000_000),
         ..LinkSettings::default()
@@ -383,9 +388,8 @@ fn a_download_outlives_the_daemon() {
     });
 }
 
-#[test]
-fn tls_goes_through_unread() {
-    let cluster = spliced("splicetls", |options| {
+fn tls_goes_through_unread(splice: Splice) {
+    let cluster = splice.cluster("splicetls", |options| {
         options.backends = Some(2);
         options.tls = true;
     });
@@ -395,21 +399,21 @@ fn tls_goes_through_unread() {
     }
 }
 
-/// A cluster whose b1 has an agent and b2 none; what each has is told by the path.
-fn mixed(test: &str, rest: &str) -> Cluster {
+/// A cluster whose b1 rebuilds and whose b2 is spliced; what each has is told by the path.
+fn mixed(test: &str, splice: Splice, rest: &str) -> Cluster {
     let text = Cluster::nodes(2)
         .replace(
             "attach = \"tc\"",
             "attach = \"tc\"\nsplice_address = \"10.77.0.111\"",
         )
-        .replace("name = \"b2\"", "name = \"b2\"\ntransfer = \"splice\"");
-    Cluster::configured_whole(test, &(text + rest), |_| {})
+        .replace("name = \"b2\"", &splice.of("name = \"b2\""));
+    splice.configured(test, &(text + rest))
 }
 
-#[test]
-fn one_pool_has_both_kinds() {
+fn one_pool_has_both_kinds(splice: Splice) {
     let cluster = mixed(
         "splicemix",
+        splice,
         "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n\
          [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
     );
@@ -428,11 +432,11 @@ fn one_pool_has_both_kinds() {
     exercise(&cluster, 2);
 }
 
-/// A connection leaves a backend with an agent for one without, and stays there.
-#[test]
-fn a_connection_goes_on_at_a_server_without_an_agent() {
+/// A connection leaves a backend that rebuilds for one that is spliced, and stays there.
+fn a_connection_goes_on_at_a_spliced_server(splice: Splice) {
     let cluster = mixed(
         "splicemove",
+        splice,
         "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
          [[pool]]\nname = \"large\"\nbackends = [\"b2\"]\n\
          [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\

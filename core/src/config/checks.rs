@@ -99,9 +99,12 @@ impl<'s> Checks<'s> {
         let Some(transfer) = transfer else {
             return Transfer::default();
         };
-        if *transfer.get_ref() == Transfer::Splice && !has_addresses {
-            let message = "`transfer = \"splice\"` needs an address from which dispatchers connect: \
-                           write `splice_address = \"...\"` in each [[dispatcher]], one that no node has";
+        if transfer.get_ref().connects() && !has_addresses {
+            let message = format!(
+                "`transfer = \"{}\"` needs an address from which dispatchers connect: write \
+                 `splice_address = \"...\"` in each [[dispatcher]], one that no node has",
+                transfer.get_ref().name()
+            );
             self.source.error(transfer.span(), message);
         }
         transfer.into_inner()

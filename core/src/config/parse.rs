@@ -16,7 +16,7 @@ use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
-    Rule, Service, Spray, SprayMode, Spraying, Transfer, value,
+    Rule, Service, Spray, SprayMode, Spraying, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -223,9 +223,9 @@ fn read_backends(
             let transfer = section.optional("transfer", value::transfer);
             let transfer = checks.transfer(transfer, has_splice_addresses);
             // What runs nothing of ours may have any.
-            let interface = match transfer {
-                Transfer::Rebuild => section.required("interface", "\"eth0\"", value::interface),
-                Transfer::Splice => section.optional("interface", value::interface),
+            let interface = match transfer.has_agent() {
+                true => section.required("interface", "\"eth0\"", value::interface),
+                false => section.optional("interface", value::interface),
             };
             let server = section.optional("server", value::server_address);
             checks.server(&server);

@@ -197,7 +197,7 @@ impl Config {
                 "its splice_address {splice} is another's: each dispatcher needs its own"
             ));
         }
-        let is_spliced = self.backends.iter().any(|b| b.transfer == Transfer::Splice);
+        let is_spliced = self.backends.iter().any(|b| b.transfer.connects());
         if *role == MemberRole::Dispatcher && is_spliced && splice_address.is_none() {
             return Some(
                 "there are backends with `transfer = \"splice\"`: give it a splice_address".into(),

@@ -205,8 +205,9 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("policy = \"hrw\"", "costs = { statc = 9 }", "`costs = { static = 9, dynamic = 90 }` has no key `statc`; did you mean `static`?"),
     ("path_prefix = \"/img\"", "path_prefix = \"/img\"\nclass = \"dynmic\"", "`class`: expected one of \"static\", \"dynamic\", \"cpu-bound\""),
     ("path_prefix = \"/img\"", "class = \"static\"", "this rule has no condition"),
-    ("name = \"b3\"", "name = \"b3\"\ntransfer = \"splic\"", "`transfer`: expected one of \"rebuild\", \"splice\""),
+    ("name = \"b3\"", "name = \"b3\"\ntransfer = \"splic\"", "`transfer`: expected one of \"rebuild\", \"splice\", \"split-splice\""),
     ("name = \"b3\"", "name = \"b3\"\ntransfer = \"splice\"", "`transfer = \"splice\"` needs an address"),
+    ("name = \"b3\"", "name = \"b3\"\ntransfer = \"split-splice\"", "`transfer = \"split-splice\"` needs an address"),
     ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.11\"", "10.77.0.11 is an address of `d1`"),
     ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.100\"", "10.77.0.100 is the own address of"),
     ("path_prefix = \"/img\"", "path_suffix = \".php?\"", "`path_suffix`: expected the end of a path"),
@@ -237,6 +238,15 @@ fn a_backend_without_an_agent_needs_no_interface() {
     let transfer = |name| config.backend(name).unwrap().transfer;
     assert_eq!(transfer("b9"), Transfer::Splice);
     assert_eq!(transfer("b3"), Transfer::Rebuild);
+    // Its agent has to know where packets leave.
+    let split = text.replace("\"splice\"", "\"split-splice\"");
+    assert!(parse(&split).is_err(), "an interface is missing");
+    let config = parse(&(split + "interface = \"eth0\"\n")).unwrap();
+    assert_eq!(
+        config.backend("b9").unwrap().transfer,
+        Transfer::SplitSplice
+    );
+    let config = parse(&text).unwrap();
     let splice_address = config.splice_addresses().map(|(_, address)| address);
     let mut front = config.vips();
     front.extend(splice_address);

@@ -265,10 +265,8 @@ pub(super) fn handoff(value: &DeValue<'_>) -> Result<Handoff, String> {
 }
 
 pub(super) fn transfer(value: &DeValue<'_>) -> Result<Transfer, String> {
-    one_of(
-        value,
-        &[("rebuild", Transfer::Rebuild), ("splice", Transfer::Splice)],
-    )
+    let all = [Transfer::Rebuild, Transfer::Splice, Transfer::SplitSplice];
+    one_of(value, &all.map(|transfer| (transfer.name(), transfer)))
 }
 
 pub(super) fn policy(value: &DeValue<'_>) -> Result<PolicyKind, String> {

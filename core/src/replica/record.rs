@@ -336,7 +336,8 @@ fn write_splice(splice: &Splice, out: &mut Vec<u8>) {
     out.extend(splice.server_port.to_be_bytes());
     out.extend(splice.ahead.to_be_bytes());
     out.extend(splice.clock_ahead.to_be_bytes());
-    let changes = u8::from(splice.no_timestamps) | u8::from(splice.no_ecn) << 1;
+    let changes =
+        u8::from(splice.no_timestamps) | u8::from(splice.no_ecn) << 1 | u8::from(splice.split) << 2;
     let [to_client] = splice.to_client_shift.to_be_bytes();
     out.extend([splice.to_server_shift, to_client, changes, 0]);
 }
@@ -440,6 +441,7 @@ impl Reader<'_> {
             to_client_shift: to_client.cast_signed(),
             no_timestamps: changes & 1 != 0,
             no_ecn: changes & 2 != 0,
+            split: changes & 4 != 0,
         };
         (own.port() != 0).then_some(splice)
     }
@@ -501,6 +503,7 @@ pub(super) mod tests {
                 to_client_shift: h as i8,
                 no_timestamps: b & 1 == 1,
                 no_ecn: b & 2 == 2,
+                split: b & 4 == 4,
             }),
         }
     }

@@ -6,8 +6,11 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use super::Splice;
+use crate::config::Transfer;
 use crate::flow::Handshake;
 use crate::intake::Isns;
+use crate::seq::ClientSeq;
+use crate::wire::meta::{Care, Kind, Meta};
 use crate::wire::segment::Segment;
 use crate::wire::tcp::{Flags, Header, Options, Timestamps};
 
@@ -26,6 +29,7 @@ const DEFAULT_MSS: u16 = 536;
 /// A connection to a server that is being opened.
 #[derive(Clone, Debug)]
 pub struct Connect {
+    transfer: Transfer,
     own: SocketAddrV4,
     server: SocketAddrV4,
     isns: Isns,
@@ -62,16 +66,17 @@ pub struct Open {
 }
 
 impl Connect {
-    /// Begins one for the client's connection with those beginnings and that handshake, of
-    /// which `clocks` are the latest timestamps; and the first SYN.
+    /// Begins one for the client's connection with those beginnings and that handshake, and
+    /// the latest timestamps, if there are; and the first SYN.
     pub fn begin(
         now: Duration,
+        transfer: Transfer,
         (own, server): (SocketAddrV4, SocketAddrV4),
         isns: Isns,
-        handshake: Handshake,
-        clocks: Option<Timestamps>,
+        (handshake, clocks): (Handshake, Option<Timestamps>),
     ) -> (Self, Segment) {
         let connect = Self {
+            transfer,
             own,
             server,
             isns,
@@ -134,6 +139,24 @@ impl Connect {
         }
     }
 
+    /// What the server's host is to know before the server answers, if that is to rewrite the
+    /// answers: the option around each SYN.
+    pub fn word(&self) -> Option<Meta> {
+        (self.transfer == Transfer::SplitSplice).then(|| Meta {
+            kind: Kind::Split {
+                own: self.own,
+                server_isn: self.isns.server,
+                echo: self.clocks.map_or(0, |clocks| clocks.echo),
+            },
+            epoch: 0,
+            start: ClientSeq::new(0),
+            handshake: self.handshake,
+            server_port: self.server.port(),
+            requests: 0,
+            care: Care::default(),
+        })
+    }
+
     /// What ends the connection for the server, whatever it has heard of it.
     pub fn abandon(&self) -> Segment {
         self.reset((self.isns.client + 1).raw())
@@ -159,6 +182,7 @@ impl Connect {
             to_client_shift: theirs.unwrap_or(0).min(14).cast_signed() - ours.cast_signed(),
             no_timestamps: agreed.timestamps && clocks.is_none(),
             no_ecn: agreed.ecn && !answer.flags.has(Flags::ECE),
+            split: self.transfer == Transfer::SplitSplice,
         };
         Open {
             splice,

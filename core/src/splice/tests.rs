@@ -3,9 +3,11 @@ use std::time::Duration;
 
 use super::connect::{Connect, Open, PATIENCE, Step};
 use super::*;
+use crate::config::Transfer;
 use crate::flow::{Handshake, WindowScales};
 use crate::intake::Isns;
 use crate::seq::{ClientSeq, ServerSeq};
+use crate::wire::meta::Kind;
 use crate::wire::tcp::{Options, Timestamps};
 
 const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 4001);
@@ -30,7 +32,12 @@ fn agreed() -> Handshake {
 }
 
 fn begin(handshake: Handshake) -> (Connect, Segment) {
-    Connect::begin(Duration::ZERO, (OWN, SERVER), ISNS, handshake, Some(CLOCKS))
+    begin_by(Transfer::Splice, handshake)
+}
+
+fn begin_by(transfer: Transfer, handshake: Handshake) -> (Connect, Segment) {
+    let handshake = (handshake, Some(CLOCKS));
+    Connect::begin(Duration::ZERO, transfer, (OWN, SERVER), ISNS, handshake)
 }
 
 fn answer(options: Options) -> Header {
@@ -85,6 +92,30 @@ fn a_syn_has_the_clients_number_and_offers_what_was_agreed() {
         ..Options::default()
     };
     assert_eq!(bare.header.options, options);
+}
+
+#[test]
+fn a_host_that_rewrites_is_told_with_each_syn() {
+    assert_eq!(begin(agreed()).0.word(), None);
+    let (mut connect, _) = begin_by(Transfer::SplitSplice, agreed());
+    let word = connect.word().unwrap();
+    let told = Kind::Split {
+        own: OWN,
+        server_isn: ISNS.server,
+        echo: CLOCKS.echo,
+    };
+    assert_eq!((word.kind, word.server_port), (told, SERVER.port()));
+    assert_eq!(word.handshake, agreed());
+    let Step::Send(again) = connect.on_timeout(Duration::from_millis(200)) else {
+        panic!("the SYN again");
+    };
+    assert!(again[0].header.flags.has(Flags::SYN));
+    assert_eq!(connect.word(), Some(word), "and the same word with it");
+    let Step::Open(open) = connect.on_segment(&answer(whole())) else {
+        panic!("it is open");
+    };
+    assert!(open.splice.split);
+    assert!(!self::open(agreed(), whole()).splice.split);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::policy::Feedback;
 use crate::seq::{ClientSeq, ServerSeq};
 use crate::siphash::siphash24;
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 /// Bytes of the option without its header.
 pub const LEN: usize = 32;
@@ -181,6 +181,22 @@ pub enum Kind {
     /// A dispatcher's data path to its daemon: what a server without an agent says to the
     /// splice address, as it came (docs/protocol/splice.md).
     Splice,
+    /// Dispatcher to backend: the SYN of a connection to the server there, of which the
+    /// backend is to rewrite what the server says (docs/protocol/splice.md §8). There is no
+    /// epoch, start or count of requests in it.
+    Split {
+        /// Our end of the connection.
+        own: SocketAddrV4,
+        /// As which the client knows the server's ISN.
+        server_isn: ServerSeq,
+        /// The client's latest echo; 0 without timestamps.
+        echo: u32,
+    },
+    /// As [`Self::Probe`], of such a connection; without start and count of requests.
+    SplitProbe {
+        /// Our end of it.
+        own: SocketAddrV4,
+    },
 }
 
 /// Why an owner does not give a flow up.
@@ -275,6 +291,11 @@ impl Meta {
                 raw[12..16].copy_from_slice(&sender.clock.to_be_bytes());
                 raw[16..20].copy_from_slice(&sender.next.raw().to_be_bytes());
             }
+            Kind::Split { own, echo, .. } => {
+                raw[4..8].copy_from_slice(&echo.to_be_bytes());
+                write_end(own, &mut raw);
+            }
+            Kind::SplitProbe { own } => write_end(own, &mut raw),
             _ => {}
         }
         raw[20..24].copy_from_slice(&value.to_be_bytes());
@@ -300,17 +321,24 @@ impl Meta {
                 kind,
                 Kind::Released { .. } | Kind::Gc { .. } | Kind::Retired { .. }
             );
+        let is_split = matches!(kind, Kind::Split { .. });
+        let has_end = is_split || matches!(kind, Kind::SplitProbe { .. });
+        let word = |at, is_another: bool| if is_another { 0 } else { u32_at(raw, at) };
         Ok(Self {
             kind,
-            epoch: u32_at(raw, 4),
-            start: ClientSeq::new(u32_at(raw, 8)),
+            epoch: word(4, is_split),
+            start: ClientSeq::new(word(8, has_end)),
             handshake: if has_handshake {
                 handshake(raw)?
             } else {
                 Handshake::default()
             },
             server_port: if says_where { 0 } else { u16_at(raw, 16) },
-            requests: if says_where { 0 } else { u16_at(raw, 18) },
+            requests: if says_where || has_end {
+                0
+            } else {
+                u16_at(raw, 18)
+            },
             care: if has_handshake {
                 Care::of(raw[15])
             } else {
@@ -361,6 +389,8 @@ impl Kind {
             Self::Passed { by_joining, before } => (22, by_joining.into(), before),
             Self::Records => (23, 0, 0),
             Self::Splice => (24, 0, 0),
+            Self::Split { server_isn, .. } => (25, 0, server_isn.raw()),
+            Self::SplitProbe { .. } => (26, 0, 0),
         }
     }
 
@@ -450,9 +480,25 @@ impl Kind {
             },
             23 => Self::Records,
             24 => Self::Splice,
+            25 => Self::Split {
+                own: end(raw),
+                server_isn: ServerSeq::new(value),
+                echo: u32_at(raw, 4),
+            },
+            26 => Self::SplitProbe { own: end(raw) },
             other => return Err(MetaError::Kind(other)),
         })
     }
+}
+
+/// Our end of a connection to a server: where others have start and requests.
+fn write_end(own: SocketAddrV4, raw: &mut Raw) {
+    raw[8..12].copy_from_slice(&own.ip().octets());
+    raw[18..20].copy_from_slice(&own.port().to_be_bytes());
+}
+
+fn end(raw: &Raw) -> SocketAddrV4 {
+    SocketAddrV4::new(Ipv4Addr::from_bits(u32_at(raw, 8)), u16_at(raw, 18))
 }
 
 fn presence(role: u8, word: u32) -> Result<Presence, MetaError> {

@@ -22,6 +22,7 @@
 //! | sprayed | what sprays send, at a dispatcher |
 //! | seats | several connections of one flow on one backend
 //! | splice | flows whose server has no agent, both ways |
+//! | split | the same, where an agent does the way back |
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
 //! | budget | what the verifier has to walk |
@@ -53,6 +54,7 @@ mod parked;
 mod rebuild;
 mod seats;
 mod splice;
+mod split;
 mod spray;
 mod sprayed;
 mod standing;

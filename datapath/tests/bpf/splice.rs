@@ -30,6 +30,7 @@ fn splices() -> Vec<Splice> {
         to_client_shift: 0,
         no_timestamps: false,
         no_ecn: false,
+        split: false,
     };
     let far = Splice {
         ahead: 0x9000_0001,
@@ -48,7 +49,7 @@ fn splices() -> Vec<Splice> {
 }
 
 /// Options in all places, and those that nobody knows.
-fn option_lists() -> Vec<Vec<u8>> {
+pub fn option_lists() -> Vec<Vec<u8>> {
     let sack = |blocks: usize| {
         let edges = (0..2 * blocks as u32).flat_map(|n| (n * 0x1000_0001).to_be_bytes());
         let mut option = vec![1, 1, 5, 2 + 8 * blocks as u8];
@@ -71,7 +72,7 @@ fn option_lists() -> Vec<Vec<u8>> {
     ]
 }
 
-fn headers(packet: &[u8]) -> (tcp::Header, Vec<u8>) {
+pub fn headers(packet: &[u8]) -> (tcp::Header, Vec<u8>) {
     let packet = ipv4::Packet::parse(&packet[ETHERNET..]).expect("an IP packet");
     let (source, destination) = (packet.source().into(), packet.destination().into());
     let whole = verify_tcp(source, destination, packet.payload());
@@ -81,7 +82,7 @@ fn headers(packet: &[u8]) -> (tcp::Header, Vec<u8>) {
 }
 
 /// Between which addresses, and the link's; the IP header's sum holds.
-fn ends(packet: &[u8]) -> (Ipv4Addr, Ipv4Addr, [u8; 6], [u8; 6]) {
+pub fn ends(packet: &[u8]) -> (Ipv4Addr, Ipv4Addr, [u8; 6], [u8; 6]) {
     assert_eq!(
         sum(&packet[ETHERNET..TCP_AT], 0),
         0xffff,

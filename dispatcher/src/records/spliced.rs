@@ -31,10 +31,10 @@ impl Records {
         self.splices.give_port_back(own, server)
     }
 
-    /// What a flow's server has acknowledged; None if it is not spliced.
+    /// What a flow's server has acknowledged; None if it is not spliced, or says so past us.
     pub fn acknowledged(&self, key: &FlowKey) -> io::Result<Option<ClientSeq>> {
         let flow = self.maps.flows.get(&(*key).into())?;
-        match flow.filter(|flow| flow.splice.terms().is_some()) {
+        match flow.filter(|flow| flow.splice.terms().is_some_and(|splice| !splice.split)) {
             Some(flow) => self.splices.acknowledged(&flow),
             None => Ok(None),
         }

@@ -513,7 +513,7 @@ impl State {
         self.intake.released(&key, &released);
         self.count(if drained { "drained" } else { "half-piped" });
         let choice = match waiting.target {
-            Target::To(choice) if choice.transfer == Transfer::Splice => {
+            Target::To(choice) if choice.transfer.connects() => {
                 arrived.isns = isns;
                 arrived.cookie = record.cookie;
                 arrived.handshake = agreed.handshake;

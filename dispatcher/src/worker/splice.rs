@@ -6,16 +6,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use trapeze_core::config::Transfer;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{Answer, Arrived, Body};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::connect::{Connect, Open, Step};
 use trapeze_core::wire::checksum::TcpChecksum;
-use trapeze_core::wire::meta::Refusal;
+use trapeze_core::wire::meta::{Binding, Refusal};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_core::wire::{ipv4, tcp};
+use trapeze_core::wire::{geneve, ipv4, tcp};
+use trapeze_datapath::abi::GENEVE_PORT;
 use trapeze_datapath::clock;
 
 use super::State;
@@ -116,7 +116,7 @@ impl State {
         before: Before,
         extent: Extent,
     ) -> bool {
-        if choice.transfer != Transfer::Splice {
+        if !choice.transfer.connects() {
             return false;
         }
         self.connect(now, vec![Packet::of(arrived)], choice, (before, extent), 1);
@@ -203,10 +203,11 @@ impl State {
             Err(_) => return self.count("record-failures"),
         };
         let clocks = arrived.header.options.timestamps;
-        let (connect, syn) =
-            Connect::begin(now, (own, server), arrived.isns, arrived.handshake, clocks);
+        let ends = (own, server);
+        let handshake = (arrived.handshake, clocks);
+        let (connect, syn) = Connect::begin(now, choice.transfer, ends, arrived.isns, handshake);
         self.count("connects");
-        self.send_to_server(syn);
+        self.send_opening(&arrived.key, &connect, syn);
         let connecting = Connecting {
             connect,
             choice: *choice,
@@ -261,7 +262,9 @@ impl State {
             Step::Wait => self.connections.put(key, connecting),
             Step::Send(segments) => {
                 self.count_many("connects-again", 1);
-                segments.into_iter().for_each(|s| self.send_to_server(s));
+                for segment in segments {
+                    self.send_opening(&key, &connecting.connect, segment);
+                }
                 self.connections.put(key, connecting);
             }
             Step::Open(open) => self.on_open(now, &connecting, &open),
@@ -326,7 +329,7 @@ impl State {
                 let refusal = (Answer::ServiceUnavailable, Body::Full);
                 self.intake.answer(now, &arrived, refusal.0, refusal.1);
             }
-            Decision::To(other) if other.transfer == Transfer::Splice => {
+            Decision::To(other) if other.transfer.connects() => {
                 let asked = connecting.asked + 1;
                 self.connect(now, connecting.packets, &other, (before, extent), asked);
             }
@@ -425,6 +428,22 @@ impl State {
         } else {
             self.count("no-backend");
         }
+    }
+
+    /// Of a SYN to a server on whose host an agent is that one is told what to make of the
+    /// answers (docs/protocol/splice.md §8).
+    fn send_opening(&mut self, key: &FlowKey, connect: &Connect, segment: Segment) {
+        let is_syn = segment.header.flags.has(Flags::SYN);
+        let Some(meta) = connect.word().filter(|_| is_syn) else {
+            return self.send_to_server(segment);
+        };
+        let to = SocketAddrV4::new(*connect.server().ip(), GENEVE_PORT);
+        let inner = Segment::of_client(key, segment.header).to_packet();
+        let Some(binding) = Binding::of_flow((*to.ip()).into(), key.client, key.vip) else {
+            return;
+        };
+        let option = meta.seal(&self.cluster.keys, &binding);
+        (self.to_backends).push(to, |out| geneve::write(&option, &inner, out));
     }
 
     fn send_to_server(&mut self, segment: Segment) {

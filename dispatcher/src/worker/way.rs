@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddrV4};
 use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
 use trapeze_core::intake::Arrived;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::splice::Splice;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{self, Binding, Kind, Meta};
@@ -77,6 +78,11 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
+        if let Some(splice) = record.splice
+            && kind == Some(Kind::Probe)
+        {
+            return self.probe_split(key, &record, &splice, segment);
+        }
         if record.splice.is_some() {
             self.note_end(key, segment.header.flags);
             let Segment {
@@ -97,6 +103,21 @@ impl State {
         let packet = as_heard(segment, &record).to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
+    }
+
+    /// Asks the server's host, past which the server's acknowledgements do not come here.
+    fn probe_split(&mut self, key: &FlowKey, record: &Record, splice: &Splice, segment: Segment) {
+        let (own, server_port) = (splice.own, splice.server_port);
+        let probe = |meta| Meta {
+            kind: Kind::SplitProbe { own },
+            server_port,
+            ..meta
+        };
+        let Some((to, option)) = self.sealed(key, record, probe) else {
+            return self.count("no-backend");
+        };
+        let packet = segment.to_packet();
+        (self.to_backends).push(to, |out| geneve::write(&option, &packet, out));
     }
 
     /// Tells the owner what the client has acknowledged.

@@ -135,6 +135,30 @@ fn every_kind_is_read_as_written() {
 }
 
 #[test]
+fn an_end_of_ours_stands_where_others_have_a_start() {
+    let own = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 0x1389);
+    let (server_isn, echo) = (ServerSeq::new(0xc0de_0001), 0x8070_6050);
+    let word = Kind::Split {
+        own,
+        server_isn,
+        echo,
+    };
+    for kind in [word, Kind::SplitProbe { own }] {
+        let said = Meta {
+            epoch: if kind == word { 0 } else { 7 },
+            start: ClientSeq::new(0),
+            requests: 0,
+            ..meta(kind)
+        };
+        let raw = said.encode(0);
+        assert_eq!(raw[8..12], [10, 0, 0, 99]);
+        assert_eq!(raw[18..20], [0x13, 0x89]);
+        assert_eq!(Meta::decode(&raw), Ok(said));
+    }
+    assert_eq!(meta(word).encode(0)[4..8], [0x80, 0x70, 0x60, 0x50]);
+}
+
+#[test]
 fn owners_tell_how_far_the_client_has_come_in_place_of_the_handshake() {
     let (end, reach) = (ServerSeq::new(10), ClientSeq::new(0x8070_0001));
     for kind in [Kind::Gc { end, reach }, Kind::Retired { end, reach }] {
@@ -211,7 +235,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 25, MetaError::Kind(25)),
+        (1, 27, MetaError::Kind(27)),
         (3, 5, MetaError::Reason(5)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),

@@ -1,0 +1,203 @@
+//! What only split splice does: answers go from the server's host to the client, and what
+//! its agent does not know of, by way of a dispatcher (docs/protocol/splice.md §8). What it
+//! shares with splice is in splice.rs.
+
+use std::io::{ErrorKind, Read};
+use std::time::Duration;
+
+use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::object;
+use trapeze_lab::{LinkSettings, Process};
+use trapeze_tests::{Cluster, Connection, Content, Splice, same, until};
+
+fn slow() -> LinkSettings {
+    LinkSettings {
+        rate: Some(400_000_000),
+        ..LinkSettings::default()
+    }
+}
+
+/// What came by way of d1 to clients.
+fn by_way_of_d1(cluster: &Cluster) -> u64 {
+    cluster.dispatcher().of("spliced-to-client")
+}
+
+/// The rest of a body of which some has been read.
+fn rest(client: &mut Connection, document: &[u8]) {
+    let mut got = vec![0; document.len()];
+    client
+        .unread()
+        .chain(client.stream())
+        .read_exact(&mut got)
+        .unwrap();
+    same(&got, document);
+}
+
+/// Its daemon is killed: the data path goes on. Its data path is gone: dispatchers go on.
+#[test]
+fn a_download_outlives_the_agent_and_its_data_path() {
+    let cluster = Splice::Split.cluster("splitlive", |options| options.backends = Some(1));
+    cluster.link("c1", &slow()).unwrap();
+    let (ten, one) = (cluster.document("10m"), cluster.document("1k"));
+    let pins = object::pin_dir(&format!("lab-{}", cluster.name()), "b1");
+    cluster.on("c1", || {
+        let mut kept = Connection::open();
+        same(&kept.ask("/1k").body, &one);
+        let download = || {
+            let mut client = Connection::open();
+            client.send("GET /10m HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.try_response(false).unwrap();
+            client
+        };
+        let mut client = download();
+        cluster.kill("b1", Some(Process::Agent)).unwrap();
+        same(&kept.ask("/1k").body, &one);
+        rest(&mut client, &ten);
+        same(&Connection::open().ask("/1k").body, &one);
+        assert_eq!(by_way_of_d1(&cluster), 0, "all went directly");
+
+        let mut client = download();
+        std::fs::remove_file(pins.join("link_egress")).unwrap();
+        rest(&mut client, &ten);
+        same(&kept.ask("/1k").body, &one);
+        same(&Connection::open().ask("/1k").body, &one);
+        let by_way = by_way_of_d1(&cluster);
+        assert!(by_way > 20, "{by_way}");
+
+        let mut client = download();
+        cluster.start("b1", Some(Process::Agent)).unwrap();
+        rest(&mut client, &ten);
+        same(&kept.ask("/1k").body, &one);
+        let by_way = by_way_of_d1(&cluster);
+        for _ in 0..10 {
+            same(&Connection::open().ask("/1k").body, &one);
+        }
+        assert_eq!(by_way_of_d1(&cluster), by_way, "and again");
+    });
+}
+
+#[test]
+fn nothing_is_left_of_connections_that_end() {
+    let cluster = Splice::Split.cluster("splitend", |options| options.backends = Some(1));
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        for round in 0..60 {
+            let mut client = Connection::open();
+            same(&client.ask("/1k").body, &one);
+            match round % 3 {
+                0 => client.abort(),
+                1 => client.finish().expect_end(),
+                _ => {
+                    client.send("GET /10m HTTP/1.1\r\nHost: a\r\n\r\n");
+                    client.try_response(false).unwrap();
+                }
+            }
+        }
+    });
+    until("no flow is open", || {
+        let closed = [FlowState::ClientFin, FlowState::Reset].map(|state| state as u32);
+        let flows = cluster.flows();
+        (flows.iter().all(|flow| closed.contains(&flow.state))).then_some(())
+    });
+    until("no socket stands", || {
+        let words = ["ss", "-Htn", "exclude", "time-wait", "exclude", "listening"];
+        cluster.run("b1", &words).is_empty().then_some(())
+    });
+    assert_eq!(cluster.agent_maps("b1").splits.all().unwrap(), []);
+    let agent = cluster.agent("b1");
+    assert_eq!(agent.of("split"), 60, "{agent:?}");
+}
+
+/// The server's reset is lost, and its client says nothing: d1 asks the server's host.
+#[test]
+fn a_silent_connection_whose_server_is_gone_ends() {
+    let cluster = Splice::Split.cluster("splitlost", |options| options.backends = Some(1));
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        same(&client.ask("/1k").body, &one);
+        let cut = LinkSettings {
+            loss: 1.0,
+            ..LinkSettings::default()
+        };
+        cluster.link("b1", &cut).unwrap();
+        cluster.kill("b1", Some(Process::Server)).unwrap();
+        cluster.run("b1", &["ss", "-K", "sport", "=", ":80"]);
+        cluster.link("b1", &LinkSettings::default()).unwrap();
+        let error = client.rest().expect_err("no orderly end");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    });
+    until("its record has ended", || {
+        let reset = FlowState::Reset as u32;
+        let flows = cluster.flows();
+        flows.iter().all(|flow| flow.state == reset).then_some(())
+    });
+    assert!(cluster.daemon().counters.contains_key("lost-by-backend"));
+}
+
+/// What the dispatcher has acknowledged it sends again until the server's host says that it
+/// is there: the server's own acknowledgements go past it.
+#[test]
+fn what_was_acknowledged_comes_to_the_server() {
+    let cluster = Splice::Split.cluster("splithold", |options| options.backends = Some(1));
+    let lossy = LinkSettings {
+        loss: 0.2,
+        ..LinkSettings::default()
+    };
+    cluster.link("b1", &lossy).unwrap();
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for round in 0..10 {
+                let cluster = &cluster;
+                scope.spawn(move || {
+                    let body = Content::new(round, 3000).bytes();
+                    let head = format!(
+                        "PUT /upload/{round} HTTP/1.1\r\nHost: a\r\nX-Long: {}\r\n\
+                         Content-Length: 3000\r\n\r\n",
+                        "x".repeat(6000)
+                    );
+                    let mut client = Connection::open();
+                    client.send_pieces(head, 700, Duration::from_millis(15));
+                    let response = client.send(&body).response();
+                    assert_eq!(response.status, 201, "{}", response.head);
+                    let stored = cluster.uploads("b1").join(round.to_string());
+                    same(&std::fs::read(stored).unwrap(), &body);
+                });
+            }
+        });
+    });
+    until("the server's host has said so", || {
+        let confirmed = cluster.daemon().counters.get("confirmed").copied();
+        (confirmed >= Some(10)).then_some(())
+    });
+}
+
+#[test]
+fn one_pool_has_all_three() {
+    let text = Cluster::nodes(3)
+        .replace(
+            "attach = \"tc\"",
+            "attach = \"tc\"\nsplice_address = \"10.77.0.111\"",
+        )
+        .replace("name = \"b2\"", &Splice::Whole.of("name = \"b2\""))
+        .replace("name = \"b3\"", &Splice::Split.of("name = \"b3\""))
+        + "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
+           [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let cluster = Splice::Split.configured("splitmix", &text);
+    let documents = ["1k", "100k", "1m"].map(|name| (name, cluster.document(name)));
+    cluster.on("c1", || {
+        let mut took = [0; 3];
+        for round in 0..60 {
+            let (name, document) = &documents[round / 3 % 3];
+            let response = Connection::open().ask(&format!("/{name}"));
+            same(&response.body, document);
+            let number: usize = response.backend()[1..].parse().unwrap();
+            took[number - 1] += 1;
+        }
+        assert_eq!(took, [20; 3], "they take turns");
+    });
+    assert_eq!(cluster.agent("b1").of("split"), 0);
+    assert!(cluster.agent("b1").of("rebuilt") >= 20);
+    assert!(by_way_of_d1(&cluster) > 20, "b2's");
+    assert!(cluster.agent("b3").of("split") >= 20);
+}
