@@ -13,7 +13,7 @@ use toml::de::DeTable;
 
 use super::parse::MEMBERS_MAX;
 use super::section::{Section, Source};
-use super::{Attach, Config, Dispatcher, Spray, Transfer, value};
+use super::{Attach, Config, Dispatcher, Spray, value};
 
 /// A node, as it has registered itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
