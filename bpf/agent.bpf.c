@@ -129,50 +129,71 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 	return known ? deliver_in_range(skb, segment, known) : deliver(skb, segment);
 }
 
+/* The answer to a PROBE: as answer_probe() wants it. */
+struct probed {
+	__u32 reached;
+	__u32 next;
+	__u32 clock;
+	__u32 how;
+};
+
+/* A verdict of look_probed(): there is an answer. */
+#define TO_ANSWER (-5)
+
 /* Calls, not inlined: each has the stack to itself. */
-static __noinline int receive_probe(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+static __noinline int look_probed(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
+				  struct probed *probed)
 {
 	struct own_socket own;
 	struct occupant occupant;
-	struct headers h;
-	__u32 clock, reached;
-	__u8 how;
+	struct meta meta;
 
-	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+	if (!segment || !probed || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
 		return drop(DROP_MALFORMED);
+	*probed = (struct probed){ .reached = segment->seq, .how = PROBE_GONE };
 	/* Of a connection that this host has lost there is neither setup nor socket. */
-	if (!known && is_lost(&h.outer->meta) && !find_occupant(skb, segment).state)
-		return answer_probe(skb, h.outer, segment, segment->seq, PROBE_GONE, 0, 0);
-	if (!known || known->epoch != bpf_ntohl(h.outer->meta.epoch) || is_given_up(known))
+	if (!known && is_lost(&meta) && !find_occupant(skb, segment).state)
+		return TO_ANSWER;
+	if (!known || known->epoch != bpf_ntohl(meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
 	own = find_own_socket(skb, segment, known);
 	if (own.state) {
-		clock = own_clock(known, own.clock_offset);
-		how = owes_nothing(known, &own, bpf_ntohs(h.outer->meta.requests)) ? PROBE_IDLE : PROBE_STANDS;
-		return answer_probe(skb, h.outer, segment, own.rcv_nxt, how, own.snd_nxt, clock);
+		probed->clock = own_clock(known, own.clock_offset);
+		probed->how = owes_nothing(known, &own, bpf_ntohs(meta.requests)) ? PROBE_IDLE : PROBE_STANDS;
+		probed->reached = own.rcv_nxt;
+		probed->next = own.snd_nxt;
+		return TO_ANSWER;
 	}
 	occupant = find_occupant(skb, segment);
 	if (!occupant.state && has_given_back(known, segment))
 		return ASKED_BACK;
 	if (occupant.state)
-		reached = occupant.rcv_nxt + (known->shifted ? known->client_shift : 0);
-	else if (known->state == SETUP_CONFIRMED)
-		reached = segment->seq;
+		probed->reached = occupant.rcv_nxt + (known->shifted ? known->client_shift : 0);
 	else if (known->state == SETUP_VACANT)
-		reached = known->start;
-	else
+		probed->reached = known->start;
+	else if (known->state != SETUP_CONFIRMED)
 		return drop(DROP_EARLY);
-	return answer_probe(skb, h.outer, segment, reached, PROBE_GONE, 0, 0);
+	return TO_ANSWER;
 }
 
-/* Its client has been told that it has arrived, and will not send it again. */
-static __noinline int refuse_behind(struct __sk_buff *skb, const struct segment *segment)
+static __noinline int tell_probed(struct __sk_buff *skb, const struct segment *segment, const struct probed *probed)
 {
 	struct headers h;
 
-	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+	if (!segment || !probed || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
-	return refuse(skb, h.outer, segment, REFUSAL_BEHIND);
+	return answer_probe(skb, h.outer, segment, probed->reached, probed->how, probed->next, probed->clock);
+}
+
+/* Two calls, one behind the other: neither has the other's stack above it. */
+static __always_inline int receive_probe(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+{
+	struct probed probed;
+	int verdict = look_probed(skb, segment, known, &probed);
+
+	if (verdict == TO_ANSWER)
+		return tell_probed(skb, segment, &probed);
+	return verdict == ASKED_BACK ? return_again(skb, segment, known) : verdict;
 }
 
 /* A client whose own port is another flow's seat, or whose seat has become one. */
@@ -235,10 +256,8 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		return receive_gc(skb, &segment, known);
 	if (meta.kind == META_RETIRED)
 		return receive_retired(known, &meta, h->outer->ip.saddr);
-	if (meta.kind == META_PROBE) {
-		verdict = receive_probe(skb, &segment, known);
-		return verdict == ASKED_BACK ? return_again(skb, &segment, known) : verdict;
-	}
+	if (meta.kind == META_PROBE)
+		return receive_probe(skb, &segment, known);
 	if (skb->mark == RESET_MARK && (meta.kind == META_RELEASE || meta.kind == META_HANDOFF))
 		return receive_last(skb, &segment, known);
 	if (meta.kind == META_RELEASE)
@@ -256,6 +275,8 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	}
 	if (meta.kind == META_HANDOFF) {
 		verdict = receive_handoff(skb, &segment, known);
+		if (verdict == TO_HAND_ON)
+			return hand_on(skb, &segment);
 		if (verdict != HANDED_TO_US)
 			return verdict;
 		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)) ||
@@ -287,11 +308,16 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		    resume(skb, &segment, known, &meta, h->outer->ip.saddr))
 			return deliver_in_range(skb, &segment, known);
 		verdict = start_request(skb, &segment, known, &meta);
+		if (verdict <= TO_REFUSE)
+			return refuse_here(skb, &segment, TO_REFUSE - verdict);
 		return verdict == IT_STANDS && known ? deliver_in_range(skb, &segment, known) : verdict;
 	}
-	/* What its first packet has found here, in vain, these look for elsewhere. */
+	/*
+	 * What its first packet has found here, in vain, these look for elsewhere. Their client has been
+	 * told that they have arrived, and will not send them again.
+	 */
 	if (is_behind && known && (known->state == SETUP_VACANT || known->state == SETUP_REFUSED))
-		return refuse_behind(skb, &segment);
+		return refuse_here(skb, &segment, REFUSAL_BEHIND);
 	if (known && known->state == SETUP_VACANT)
 		return drop(DROP_VACANT);
 	if (known && meta.tcp_options & CARE_FOLLOW) {
@@ -319,8 +345,6 @@ static __noinline int receive_echo(struct __sk_buff *skb)
 	segment.client = h.ip->saddr;
 	segment.vip = h.ip->daddr;
 	segment.ip_length = bpf_ntohs(h.ip->tot_len);
-	if (h.ip->protocol == IPPROTO_TCP || !is_proved(h.encapsulated, 0, 0))
-		return drop(DROP_BAD_TAG);
 	return answer_echo(skb, h.outer, &segment);
 }
 
@@ -362,6 +386,8 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_SPLIT_PROBE:
 		return h.ip->protocol == IPPROTO_TCP ? receive_split(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_ECHO:
+		if (h.ip->protocol == IPPROTO_TCP || !is_proved(h.encapsulated, 0, 0))
+			return drop(DROP_BAD_TAG);
 		return receive_echo(skb);
 	case META_ICMP:
 		return h.ip->protocol == IPPROTO_ICMP ? receive_icmp(skb, &h) : drop(DROP_BAD_ENCAP);

@@ -258,7 +258,7 @@ static __noinline int receive(context_t *ctx, struct passage *how)
 		return drop(DROP_BAD_ENCAP);
 	if (h.ip.protocol == IPPROTO_TCP && context_load(ctx, at + sizeof(h), ports, sizeof(ports)))
 		return drop(DROP_BAD_ENCAP);
-	if (!is_authentic(&h, ports[0], ports[1]))
+	if (!is_proved(&h, ports[0], ports[1]))
 		return drop(DROP_BAD_TAG);
 	switch (h.outer.meta.kind) {
 	case META_SPRAYED:

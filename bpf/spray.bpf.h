@@ -106,7 +106,7 @@ static __noinline int receive(context_t *ctx)
 	if (context_load(ctx, at, &h, sizeof(h)) || !is_well_formed(&h, context_length(ctx)) ||
 	    h.ip.protocol == IPPROTO_TCP)
 		return drop(DROP_BAD_ENCAP);
-	if (!is_authentic(&h, 0, 0))
+	if (!is_proved(&h, 0, 0))
 		return drop(DROP_BAD_TAG);
 	switch (h.outer.meta.kind) {
 	case META_BEAT:

@@ -10,14 +10,15 @@ typedef struct __sk_buff context_t;
 #define VERDICT_DROP TC_ACT_SHOT
 #define HOOK_SECTION "tcx/ingress"
 
+/* Volatile: a compiler that puts two loads together makes of what both give a number, no pointer. */
 static __always_inline void *context_data(const context_t *ctx)
 {
-	return (void *)(long)ctx->data;
+	return (void *)(long)*(volatile const __u32 *)&ctx->data;
 }
 
 static __always_inline void *context_end(const context_t *ctx)
 {
-	return (void *)(long)ctx->data_end;
+	return (void *)(long)*(volatile const __u32 *)&ctx->data_end;
 }
 
 static __always_inline __u32 context_length(const context_t *ctx)

@@ -11,7 +11,7 @@ typedef struct xdp_md context_t;
 
 static __always_inline void *context_data(const context_t *ctx)
 {
-	return (void *)(long)ctx->data;
+	return (void *)(long)*(volatile const __u32 *)&ctx->data;
 }
 
 /* Read each time: a copy that the compiler keeps in 32 bits is no packet's end to the verifier. */

@@ -39,9 +39,10 @@ struct cookie_terms {
 };
 
 /* The client's MSS is rounded down to one of these; 536 is the least that backends take. */
-static const __u16 mss_classes[16] = { 536,  640,  800,	 960,  1100, 1220, 1280, 1320,
+/* The section by name: clang 14 puts what is 32 bytes long where libbpf does not look. */
+static const __u16 mss_classes[16] SEC(".rodata") = { 536,  640,  800,	 960,  1100, 1220, 1280, 1320,
 				       1360, 1388, 1400, 1420, 1440, 1452, 1460, 8960 };
-static const __u16 mss_classes_coarse[4] = { 536, 1220, 1400, 1460 };
+static const __u16 mss_classes_coarse[4] SEC(".rodata") = { 536, 1220, 1400, 1460 };
 
 static __always_inline __u32 mss_class(const __u16 *classes, __u32 count, __u16 mss)
 {

@@ -105,11 +105,16 @@ static __always_inline bool is_well_formed(const struct encapsulated *h, __u32 l
 	       inner + sizeof(struct ethhdr) + sizeof(struct encapsulation) <= length;
 }
 
-static __always_inline bool is_authentic(const struct encapsulated *h, __be16 source_port, __be16 dest_port)
+/* A call: its stack is not its caller's. */
+static __noinline bool is_proved(const struct encapsulated *h, __be16 source_port, __be16 dest_port)
 {
-	struct meta meta = h->outer.meta;
-	struct siphash_key *key = tag_key(meta.key_id);
+	struct siphash_key *key;
+	struct meta meta;
 
+	if (!h)
+		return false;
+	meta = h->outer.meta;
+	key = tag_key(meta.key_id);
 	return key && tag_equals(&meta, meta_tag(key, &meta, h->outer.ip.daddr, h->ip.saddr, h->ip.daddr,
 						 source_port, dest_port));
 }

@@ -204,8 +204,10 @@ static __always_inline bool lies_before(const struct segment *segment, __u32 sta
 	return (__s32)(end - start) <= 0;
 }
 
-/* A verdict of receive_handoff(): the next owner is this host, once more, and the packet a FORWARD to it. */
+/* Verdicts of receive_handoff(): the next owner is this host, once more, and the packet a FORWARD to it; */
 #define HANDED_TO_US (-2)
+/* it is another, to which the packet goes on. By the caller, whose stack is less deep. */
+#define TO_HAND_ON (-3)
 
 /* 4: this request goes to another backend, by way of us. */
 static __noinline int receive_handoff(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
@@ -253,7 +255,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 			send_own_last(skb);
 	}
 	if (next != self->address)
-		return hand_on(skb, segment);
+		return TO_HAND_ON;
 	return starts_request(segment, start) ? HANDED_TO_US : drop(DROP_EARLY);
 }
 

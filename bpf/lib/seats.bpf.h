@@ -19,6 +19,14 @@
 /* A connection that was set up so long ago has its socket by now, or none any more. */
 #define SEAT_SETTLES_NS 1000000000ull
 
+/* None yet: nobody writes it. It is too long for the stack. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct seats);
+} new_seats SEC(".maps");
+
 static __always_inline bool is_on_seat(const struct segment *segment)
 {
 	return segment->key.client_port != segment->client_port;
@@ -149,12 +157,12 @@ __noinline __u32 find_port(struct __sk_buff *skb, struct segment *segment, __u32
  */
 __noinline int take_seat(struct __sk_buff *skb, struct segment *segment, __u32 epoch, bool alone)
 {
-	struct seats fresh = {}, *all;
+	struct seats *fresh, *all;
 	struct flow_key flow;
 	struct setup *first;
 	__be16 was, port = 0;
 	bool own_is_free;
-	__u32 place;
+	__u32 place, zero = 0;
 
 	if (!segment)
 		return 0;
@@ -171,7 +179,9 @@ __noinline int take_seat(struct __sk_buff *skb, struct segment *segment, __u32 e
 		return 0;
 	}
 	if (!all) {
-		bpf_map_update_elem(&seats, &flow, &fresh, BPF_ANY);
+		fresh = bpf_map_lookup_elem(&new_seats, &zero);
+		if (fresh)
+			bpf_map_update_elem(&seats, &flow, fresh, BPF_ANY);
 		all = bpf_map_lookup_elem(&seats, &flow);
 		if (!all)
 			goto none;

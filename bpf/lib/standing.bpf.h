@@ -367,6 +367,7 @@ static __noinline struct decision *decision_for(context_t *ctx, const struct seg
 		return NULL;
 	rules = bpf_map_lookup_elem(&standing, &zero);
 	length = segment->payload;
+	barrier_var(length);
 	if (!rules || rules->valid_until_ns < bpf_ktime_get_coarse_ns() || length < 16 || length > HEAD_MAX)
 		return NULL;
 	if (context_load(ctx, sizeof(struct ethhdr) + sizeof(struct iphdr) + segment->header_length, bench->head,

@@ -23,6 +23,17 @@ static __always_inline int remove_occupant(struct __sk_buff *skb, const struct s
 
 /* A verdict of start_request(): its connection is here; the packet is to be delivered. */
 #define IT_STANDS (-3)
+/* And those below: it is to be refused, for this reason. By the caller, whose stack is less deep. */
+#define TO_REFUSE (-16)
+
+static __noinline int refuse_here(struct __sk_buff *skb, const struct segment *segment, enum refusal refusal)
+{
+	struct headers h;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	return refuse(skb, h.outer, segment, refusal);
+}
 
 /* `meta` is the option of the FORWARD that the packet is, or stands for. */
 /* Not static, as send_reply(). */
@@ -35,20 +46,20 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 	struct tcp_options options;
 	struct bpf_sock *listener;
 	enum refusal refusal;
-	struct headers h;
 	__be32 dispatcher;
 	bool rebuilt;
 
-	if (!segment || !meta || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+	if (!segment || !meta ||
+	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr) + offsetof(struct iphdr, saddr), &dispatcher,
+			       sizeof(dispatcher)))
 		return drop(DROP_MALFORMED);
-	dispatcher = h.outer->ip.saddr;
 	start = start_of(known, meta);
 	same = known && known->epoch == bpf_ntohl(meta->epoch) && known->start == start &&
 	       known->state <= SETUP_REFUSED;
 	/* Its socket is needed still, and no seat is left. */
 	if (known && is_older(known)) {
 		count_drop(DROP_OLDER);
-		return refuse(skb, h.outer, segment, REFUSAL_NO_SEAT);
+		return TO_REFUSE - REFUSAL_NO_SEAT;
 	}
 	occupant = find_occupant(skb, segment);
 	if (same && known->state == SETUP_CONFIRMED) {
@@ -74,12 +85,12 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 		return drop(DROP_MALFORMED);
 	/* A late copy of what was given back must not run here as well. */
 	if (same && known->state == SETUP_REFUSED)
-		return refuse(skb, h.outer, segment, REFUSAL_NO_LISTENER);
+		return TO_REFUSE - REFUSAL_NO_LISTENER;
 	listener = find_listener(skb, segment, meta, &refusal);
 	if (!listener) {
 		if (refusal == REFUSAL_NO_LISTENER)
 			remember(segment, known, meta, SETUP_REFUSED, dispatcher);
-		return refuse(skb, h.outer, segment, refusal);
+		return TO_REFUSE - refusal;
 	}
 	rebuilt = unpack(skb, segment) && rebuild(skb, listener, meta, &options);
 	bpf_sk_release(listener);

@@ -78,12 +78,6 @@ static __always_inline bool find_headers(struct __sk_buff *skb, struct headers *
 	return (void *)(long)skb->data + needed <= (void *)(long)skb->data_end;
 }
 
-/* As is_authentic(), but a call: its stack is not the entry's. */
-static __noinline bool is_proved(const struct encapsulated *h, __be16 source_port, __be16 dest_port)
-{
-	return h && is_authentic(h, source_port, dest_port);
-}
-
 static __always_inline bool read_inner(const struct headers *h, struct segment *segment)
 {
 	__u32 length = bpf_ntohs(h->ip->tot_len);

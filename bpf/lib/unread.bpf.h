@@ -297,25 +297,34 @@ static __always_inline bool enclose(struct __sk_buff *skb, const struct encapsul
 	       !bpf_skb_store_bytes(skb, sizeof(struct ethhdr), outer, sizeof(*outer), 0);
 }
 
+/* Too long for a stack as deep as here. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct encapsulation);
+} new_outer SEC(".maps");
+
 /* What follows the first packet, whose frame this is, comes in behind it. */
 static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
 				  struct again *again)
 {
-	struct encapsulation outer = {};
+	__u32 zero = 0;
+	struct encapsulation *outer = bpf_map_lookup_elem(&new_outer, &zero);
 	struct node *self = this_node();
 	int length;
 
-	if (!h || !setup || !again || !self)
+	if (!h || !setup || !again || !self || !outer)
 		return drop(DROP_REWRITE);
-	outer.meta = setup->meta;
+	outer->meta = setup->meta;
 	for (int i = 1; i < UNREAD_PACKETS && again->behind < again->reach; i++) {
 		if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 			return drop(DROP_REWRITE);
 		length = lay_out(skb, h, again, INNER_IP);
 		if (length <= 0)
 			return drop(DROP_REWRITE);
-		fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
-		if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), &outer, sizeof(outer), 0))
+		fill_encapsulation(outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
+		if (bpf_skb_store_bytes(skb, sizeof(struct ethhdr), outer, sizeof(*outer), 0))
 			return drop(DROP_REWRITE);
 		skb->mark = BEHIND_MARK;
 	}

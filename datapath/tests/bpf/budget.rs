@@ -15,7 +15,7 @@ fn the_verifier_has_head_room() {
         ("spray at tc", Spray::new(Hook::Tc).program, 20_000),
         ("spray at XDP", Spray::new(Hook::Xdp).program, 20_000),
         ("agent at ingress", agent.ingress, 200_000),
-        ("agent at egress", agent.egress, 80_000),
+        ("agent at egress", agent.egress, 100_000),
     ];
     for (what, program, budget) in table {
         let walked = verified_instructions(&program);
