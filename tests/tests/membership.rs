@@ -256,9 +256,15 @@ fn what_is_wrong_in_etcd_is_refused_and_said() {
     put("dispatcher/d8", "addres = \"10.77.0.18\"");
     put("cook/x", "");
     put("dispatcher/d9", "address = \"10.77.0.19\"");
+    // In the place of one that is there.
+    put(
+        "dispatcher/d2",
+        "address = \"10.77.0.12\"\nsplice_address = \"10.77.0.99\"",
+    );
+    put("dispatcher/d3", "address = \"10.77.0.33\"");
     let status = until("d1 has heard", || {
         let status = membership(&cluster, "d1");
-        (status.refused.len() == 3 && members(&status).contains(&"d9".to_owned())).then_some(status)
+        (status.refused.len() == 5 && members(&status).contains(&"d9".to_owned())).then_some(status)
     });
     let why = |key: &str| {
         let mut refused = status.refused.iter();
@@ -293,6 +299,24 @@ fn what_is_wrong_in_etcd_is_refused_and_said() {
         let peers = cluster.dispatch_status("d1").unwrap().peers;
         let mut silent = peers.into_iter().filter(|peer| peer.state == "silent");
         silent.next()
+    });
+    all_know(&cluster, &["d1", "d2", "d3"]);
+    assert!(
+        why("dispatcher/d3").contains("10.77.0.13 answers"),
+        "{}",
+        why("dispatcher/d3")
+    );
+    let own = membership(&cluster, "d3");
+    assert!(own.problem.unwrap().contains("another host is registered"));
+    // Once it is gone, the name is the other's.
+    stop(&cluster, "d3", Process::Dispatch);
+    until("who has the name is known", || {
+        let status = membership(&cluster, "d1");
+        let mut named = status.members.iter().filter(|m| m.name == "d3");
+        named
+            .next()
+            .filter(|m| m.address == "10.77.0.33")
+            .map(|_| ())
     });
     assert_eq!((&*forged.name, forged.lots), ("d9", 0));
     let said = cluster.trapeze("d1", &["status", "--node", "d1"]);
