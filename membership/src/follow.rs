@@ -157,7 +157,12 @@ impl Follower {
         match problem {
             Some(problem) if is_new => {
                 state.is_registered &= is_away;
-                eprintln!("etcd: {problem}; the members stay as they are");
+                let meanwhile = if is_away {
+                    "; the members stay as they are"
+                } else {
+                    ""
+                };
+                eprintln!("etcd: {problem}{meanwhile}");
             }
             None if is_new && !was_up => println!("etcd: connected to {}", state.link.endpoint),
             _ => {}
