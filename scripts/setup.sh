@@ -35,6 +35,7 @@ LAB=(
 # What the tests use beyond the lab.
 TEST=(
     iputils-ping    # is that host there?
+    iperf3          # how much a link lets through
     tcpdump         # what is on the wire
     chromium        # a real browser
     wget            # clients of several makes

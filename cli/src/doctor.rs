@@ -118,7 +118,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for patient in &patients {
         sections.push(Section {
             about: format!("{} {}", patient.role.name(), patient.name),
-            checks: [network::checks(patient), etcd::checks(&patient.config)].concat(),
+            checks: [network::checks(patient), etcd::checks(patient)].concat(),
         });
     }
     let report = Report::new(sections);

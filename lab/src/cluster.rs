@@ -42,6 +42,10 @@ pub struct Cluster {
 pub fn configure(options: &Options) -> Result<Cluster> {
     match &options.config {
         None => {
+            ensure!(
+                !options.etcd || options.sprays.unwrap_or(0) > 0,
+                "with --etcd dispatchers leave the service address to sprays: --spray 1"
+            );
             let text = generate(options)?;
             let cluster = read(&text, "trapeze.toml", &options.name)?;
             // Who they are is said by themselves.

@@ -25,6 +25,33 @@ fn the_generated_file_fits() {
 }
 
 #[test]
+fn with_etcd_sprays_and_dispatchers_are_in_files_of_their_own() {
+    let mut options = Options {
+        etcd: true,
+        dispatchers: Some(2),
+        transfer: Some("splice".into()),
+        ..Options::named("x")
+    };
+    let error = configure(&options).unwrap_err().to_string();
+    assert!(error.contains("--spray 1"), "{error}");
+    options.sprays = Some(1);
+    let cluster = configure(&options).unwrap();
+    assert_eq!((cluster.sprays, cluster.dispatchers), (1, 2));
+    let named = |text: &str| {
+        let config = Config::parse(text, "own.toml").unwrap();
+        (config.sprays.len(), config.dispatchers.len())
+    };
+    assert_eq!(named(&cluster.text), (0, 0));
+    for (role, host, wanted) in [
+        (Role::Spray, "s1", (1, 0)),
+        (Role::Dispatcher, "d2", (0, 1)),
+    ] {
+        let own = own_section(role, host, &cluster.text).unwrap();
+        assert_eq!(named(&(cluster.text.clone() + &own)), wanted, "{own}");
+    }
+}
+
+#[test]
 fn the_policy_of_the_only_pool_can_be_changed() {
     let text = configure(&Options::named("x")).unwrap().text;
     let changed = with_policy(&text, PolicyKind::Hrw).unwrap();

@@ -66,7 +66,8 @@ impl Follower {
                 revision
             }
             _ => {
-                *changed |= self.register_and_look()?;
+                self.register_and_look()?;
+                *changed = true;
                 self.revision.expect("it has looked")
             }
         };
@@ -85,7 +86,8 @@ impl Follower {
                     Event::Deleted(key) => *key == own,
                 };
                 is_displaced |= events.iter().any(is_own);
-                *changed |= membership.hear(events);
+                membership.hear(events);
+                *changed = true;
                 tell(daemon, changed);
                 match is_displaced || membership.state().is_leaving {
                     true => ControlFlow::Break(()),
@@ -96,8 +98,8 @@ impl Follower {
         Ok(())
     }
 
-    /// Has this node registered, and hears of all others. True: the members have changed.
-    pub(crate) fn register_and_look(&mut self) -> Result<bool, GatewayError> {
+    /// Has this node registered, and hears of all others.
+    pub(crate) fn register_and_look(&mut self) -> Result<(), GatewayError> {
         let membership = self.membership.clone();
         let kept = membership.state().lease;
         let lease = match kept.map(|lease| (lease, self.gateway.keep_alive(lease))) {
@@ -109,7 +111,7 @@ impl Follower {
         let own = &membership.own;
         let key = format!("{}{}", membership.directory, own.key());
         if membership.state().is_leaving {
-            return Ok(false);
+            return Ok(());
         }
         self.gateway.claim(&key, &own.value(), lease)?;
         let (revision, found) = self.gateway.list(&membership.directory)?;
@@ -122,14 +124,14 @@ impl Follower {
         }
         let mut state = membership.state();
         state.is_registered = true;
-        let changed = state.known.replace(&all);
+        state.known.replace(&all);
         membership.remember(&state);
         drop(state);
         self.note(Ok(()));
-        Ok(changed)
+        Ok(())
     }
 
-    /// Those whose registration has ended, and who do not answer.
+    /// Those whose registration has ended, or is another's, and who do not answer.
     fn forget(&self, daemon: &dyn Daemon, changed: &mut bool) {
         let membership = &self.membership;
         let (members, _) = membership.state().known.members();
@@ -138,7 +140,7 @@ impl Follower {
         let gone: Vec<Registration> = members.iter().filter(is_gone).cloned().collect();
         let mut state = membership.state();
         if state.known.forget(|member| gone.contains(member)) {
-            println!("etcd: forgets who is neither registered nor there");
+            println!("etcd: forgets who is not there, and not registered so");
             membership.remember(&state);
             *changed = true;
         }
@@ -155,7 +157,12 @@ impl Follower {
         match problem {
             Some(problem) if is_new => {
                 state.is_registered &= is_away;
-                eprintln!("etcd: {problem}; the members stay as they are");
+                let meanwhile = if is_away {
+                    "; the members stay as they are"
+                } else {
+                    ""
+                };
+                eprintln!("etcd: {problem}{meanwhile}");
             }
             None if is_new && !was_up => println!("etcd: connected to {}", state.link.endpoint),
             _ => {}
@@ -164,13 +171,11 @@ impl Follower {
 }
 
 impl Membership {
-    /// True: the members are others than before.
-    fn hear(&self, events: Vec<Event>) -> bool {
+    fn hear(&self, events: Vec<Event>) {
         let mut state = self.state();
         if state.is_leaving {
-            return false;
+            return;
         }
-        let mut changed = false;
         for event in events {
             let (Event::Put(key, _) | Event::Deleted(key)) = &event;
             let Some(key) = key.strip_prefix(&self.directory) else {
@@ -178,10 +183,8 @@ impl Membership {
             };
             match &event {
                 Event::Put(_, value) => {
-                    if state.known.register(key, value) {
-                        println!("etcd: {key} is registered");
-                        changed = true;
-                    }
+                    state.known.register(key, value);
+                    println!("etcd: {key} is registered");
                 }
                 Event::Deleted(_) => {
                     state.known.end(key);
@@ -189,10 +192,7 @@ impl Membership {
                 }
             }
         }
-        if changed {
-            self.remember(&state);
-        }
-        changed
+        self.remember(&state);
     }
 
     fn remember(&self, state: &State) {

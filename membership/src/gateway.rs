@@ -103,6 +103,7 @@ impl Gateway {
         let tls = TlsConfig::builder().root_certs(roots).client_cert(identity);
         let agent = Agent::config_builder()
             .http_status_as_error(false)
+            .timeout_resolve(Some(CONNECT))
             .timeout_connect(Some(CONNECT))
             .proxy(None)
             .tls_config(tls.build())

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::{Cluster, Connection, Raised, Tally, same};
+use crate::{Cluster, Connection, PATIENCE, Raised, Tally, same};
 
 /// Clients work in each way while `change` goes on. It is given them to look at: one that has
 /// ended has failed.
@@ -69,6 +69,12 @@ pub fn work_meanwhile(cluster: &Cluster, change: impl FnOnce(&[ScopedJoinHandle<
             }));
         }
         change(&clients);
+        // On a busy machine there were few until now.
+        let start = Instant::now();
+        let is_going = || !clients.iter().any(ScopedJoinHandle::is_finished);
+        while !tallies.iter().all(Tally::is_plenty) && is_going() && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(20));
+        }
         stop.store(true, Ordering::Relaxed);
         for client in clients {
             client.join().expect("all transfers are right");

@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 /// Nobody waits for a client's patience to end; how long a stall takes is not for tests.
 const STUCK: Duration = Duration::from_secs(10);
 
+/// Fewer say little of whether work went on.
+const PLENTY: u32 = 50;
+
 /// Of one kind of transfer: how many there were, and how long the longest took.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -31,11 +34,19 @@ impl Tally {
         }
     }
 
+    /// Whether there were as many as [`Self::expect_steady`] wants.
+    pub fn is_plenty(&self) -> bool {
+        self.done.load(Ordering::Relaxed) > PLENTY
+    }
+
     /// Shows it, and holds it against what every test expects: work went on, and nothing hung.
     pub fn expect_steady(&self, what: &str) {
         let done = self.done.load(Ordering::Relaxed);
         let longest = Duration::from_micros(self.longest_us.load(Ordering::Relaxed).into());
         println!("{what}: {done} done, the longest took {longest:?}");
-        assert!(done > 50 && longest < STUCK, "{what}: {done}, {longest:?}");
+        assert!(
+            done > PLENTY && longest < STUCK,
+            "{what}: {done}, {longest:?}"
+        );
     }
 }

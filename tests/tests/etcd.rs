@@ -18,6 +18,7 @@ const KEY: &str = "/trapeze/c/dispatcher/d1";
 fn hosts(test: &str) -> Cluster {
     Cluster::with(test, |options| {
         options.etcd = true;
+        options.sprays = Some(1);
         options.daemons = false;
         options.backends = Some(1);
     })

@@ -11,6 +11,9 @@ use trapeze_membership::MembershipStatus;
 use trapeze_tests::scattered::ready;
 use trapeze_tests::{Cluster, Connection, same, until, work_meanwhile};
 
+const DISPATCH: Process = Process::Dispatch;
+const SPRAY: Process = Process::Spray;
+
 /// Two sprays that deal packets in turn, one each, to three dispatchers; all by etcd.
 fn registered(test: &str, change: impl FnOnce(&mut Options)) -> Cluster {
     let cluster = Cluster::with(test, |options| {
@@ -256,9 +259,15 @@ fn what_is_wrong_in_etcd_is_refused_and_said() {
     put("dispatcher/d8", "addres = \"10.77.0.18\"");
     put("cook/x", "");
     put("dispatcher/d9", "address = \"10.77.0.19\"");
+    // In the place of one that is there.
+    put(
+        "dispatcher/d2",
+        "address = \"10.77.0.12\"\nsplice_address = \"10.77.0.99\"",
+    );
+    put("dispatcher/d3", "address = \"10.77.0.33\"");
     let status = until("d1 has heard", || {
         let status = membership(&cluster, "d1");
-        (status.refused.len() == 3 && members(&status).contains(&"d9".to_owned())).then_some(status)
+        (status.refused.len() == 5 && members(&status).contains(&"d9".to_owned())).then_some(status)
     });
     let why = |key: &str| {
         let mut refused = status.refused.iter();
@@ -294,10 +303,86 @@ fn what_is_wrong_in_etcd_is_refused_and_said() {
         let mut silent = peers.into_iter().filter(|peer| peer.state == "silent");
         silent.next()
     });
+    all_know(&cluster, &["d1", "d2", "d3"]);
+    assert!(
+        why("dispatcher/d3").contains("10.77.0.13 answers"),
+        "{}",
+        why("dispatcher/d3")
+    );
+    let own = membership(&cluster, "d3");
+    assert!(own.problem.unwrap().contains("another host is registered"));
+    // Once it is gone, the name is the other's.
+    stop(&cluster, "d3", Process::Dispatch);
+    until("who has the name is known", || {
+        let status = membership(&cluster, "d1");
+        let mut named = status.members.iter().filter(|m| m.name == "d3");
+        named
+            .next()
+            .filter(|m| m.address == "10.77.0.33")
+            .map(|_| ())
+    });
     assert_eq!((&*forged.name, forged.lots), ("d9", 0));
     let said = cluster.trapeze("d1", &["status", "--node", "d1"]);
     let said = String::from_utf8_lossy(&said.stdout).into_owned();
     assert!(said.contains("lacks `address`"), "{said}");
+}
+
+/// The same file without one node.
+fn without(text: &str, kind: &str, name: &str) -> String {
+    let start = text.find(&format!("\n[[{kind}]]\nname = {name:?}"));
+    let start = start.expect("it is configured");
+    let end = text[start + 1..].find("\n[").expect("others follow");
+    text[..start].to_owned() + &text[start + 1 + end..]
+}
+
+fn reload(cluster: &Cluster, daemons: &[(&str, Process)], config: &str) {
+    for (host, process) in daemons {
+        let said = cluster.reload(host, *process, config);
+        assert!(said.contains("reloaded"), "{host}: {said}");
+    }
+}
+
+#[test]
+fn a_spray_joins_and_leaves_by_files_and_no_transfer_fails() {
+    let cluster = Cluster::with("sprayfile", |options| {
+        options.sprays = Some(2);
+        options.dispatchers = Some(2);
+        options.backends = Some(2);
+    });
+    let whole = cluster.config();
+    let others = |name: &str| {
+        let sprays = cluster.spray_status(name).sprays.into_iter();
+        let sprays: Vec<String> = sprays
+            .map(|spray| spray.name + " " + &spray.state)
+            .collect();
+        sprays.join(", ")
+    };
+    stop(&cluster, "s2", SPRAY);
+    let known = [("d1", DISPATCH), ("d2", DISPATCH), ("s1", SPRAY)];
+    reload(&cluster, &known, &without(&whole, "spray", "s2"));
+    until("s1 is alone", || others("s1").is_empty().then_some(()));
+    work_meanwhile(&cluster, |clients| {
+        std::thread::sleep(Duration::from_millis(500));
+        reload(&cluster, &known, &whole);
+        cluster.start("s2", Some(SPRAY)).unwrap();
+        until("they know each other", || {
+            (others("s1") == "s2 alive" && others("s2") == "s1 alive").then_some(())
+        });
+        assert!(
+            cluster.spray_status("s1").has_addresses,
+            "nothing moves for who comes"
+        );
+        stop(&cluster, "s1", SPRAY);
+        assert!(cluster.spray_status("s2").has_addresses);
+        let known = [("d1", DISPATCH), ("d2", DISPATCH), ("s2", SPRAY)];
+        reload(&cluster, &known, &without(&whole, "spray", "s1"));
+        until("s2 is alone", || others("s2").is_empty().then_some(()));
+        std::thread::sleep(Duration::from_millis(500));
+        assert!(
+            !clients.iter().any(|c| c.is_finished()),
+            "a transfer failed"
+        );
+    });
 }
 
 /// A file that names a dispatcher is read by that one first, by the others later.
@@ -309,20 +394,15 @@ fn who_is_not_known_to_the_others_yet_keeps_nothing() {
         options.backends = Some(2);
     });
     let whole = cluster.config() + "\n[spraying]\nmode = \"batch\"\nbatch = 1\n";
-    let start = whole.find("\n[[dispatcher]]\nname = \"d3\"").unwrap();
-    let end = start + whole[start..].find("\n[[backend]]").unwrap();
-    let without = whole[..start].to_owned() + &whole[end..];
+    let without = without(&whole, "dispatcher", "d3");
     cluster.kill("d3", None).unwrap();
-    let reload = |config: &str| {
-        for dispatcher in ["d1", "d2"] {
-            let said = cluster.reload(dispatcher, Process::Dispatch, config);
-            assert!(said.contains("reloaded"), "{said}");
-        }
-        for spray in ["s1", "s2"] {
-            cluster.reload(spray, Process::Spray, config);
-        }
-    };
-    reload(&without);
+    let known = [
+        ("d1", DISPATCH),
+        ("d2", DISPATCH),
+        ("s1", SPRAY),
+        ("s2", SPRAY),
+    ];
+    reload(&cluster, &known, &without);
     all_know(&cluster, &["d1", "d2"]);
     let wanted = cluster.document("1k");
     cluster.on("c1", || {
@@ -340,7 +420,7 @@ fn who_is_not_known_to_the_others_yet_keeps_nothing() {
         std::thread::sleep(Duration::from_secs(3));
         let status = cluster.dispatch_status("d3").unwrap();
         assert_eq!((status.caught_up, status.keeps_flows), (false, false));
-        reload(&whole);
+        reload(&cluster, &known, &whole);
         all_know(&cluster, &["d1", "d2", "d3"]);
         let flows = cluster.dispatcher_maps_of("d3").flows.all().unwrap();
         for client in &mut clients {

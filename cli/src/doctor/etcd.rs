@@ -2,15 +2,19 @@
 //! the daemon needs only one of them today, and another one tomorrow.
 
 use trapeze_core::config::{Config, Etcd};
+use trapeze_datapath::node::Role;
 use trapeze_membership::{Gateway, GatewayError};
 
-use super::Check;
+use super::{Check, Patient};
 
 const NAME: &str = "etcd";
 
 /// Looks from here; writes nothing.
-pub fn checks(config: &Config) -> Vec<Check> {
-    let Some(etcd) = &config.membership else {
+pub fn checks(patient: &Patient) -> Vec<Check> {
+    let config = &patient.config;
+    // Agents are told by dispatchers who these are.
+    let is_registered = patient.role != Role::Agent;
+    let Some(etcd) = config.membership.as_ref().filter(|_| is_registered) else {
         return Vec::new();
     };
     (etcd.endpoints.iter())

@@ -314,6 +314,19 @@ pool = "web"
         }
     }
 
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config {
+            failure_persistence: None,
+            ..Default::default()
+        })]
+        #[test]
+        fn nothing_that_stands_there_panics(key in ".{0,40}", text in ".{0,80}") {
+            let _ = Registration::read(&key, &text);
+            let _ = Registration::read("dispatcher/d1", &format!("address = {text}"));
+            let _ = Registration::read("spray/s1", &text);
+        }
+    }
+
     #[test]
     fn all_come_to_the_same_members_in_the_same_order() {
         let members = [

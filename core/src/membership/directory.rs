@@ -1,11 +1,15 @@
 //! Who is registered, and who was. A registration that ends (its lease has run out, or
 //! somebody has deleted it) is no death: its node stays a member as *lapsed* until it does
 //! not answer heartbeats either (docs/decisions/0020-membership-by-etcd.md). So the directory
-//! says whom to ask; who has flows follows from answers alone.
+//! says whom to ask; who has flows follows from answers alone. Nor does a second one of the same
+//! name, with another address, put out the one that answers: it waits until that is silent.
 //!
 //! ```text
 //!   (absent) --registered--> registered --ended--> lapsed --silent--> (absent)
-//!                                 ^----registered-----'
+//!                             |       ^-----registered-----'
+//!                  registered otherwise
+//!                             v
+//!                         contested --silent--> registered, otherwise
 //! ```
 
 use std::collections::BTreeMap;
@@ -22,6 +26,8 @@ pub struct Directory {
 struct Entry {
     value: String,
     is_lapsed: bool,
+    /// What is registered now, if that is another node.
+    rival: Option<String>,
 }
 
 impl Directory {
@@ -34,42 +40,64 @@ impl Directory {
         directory
     }
 
-    /// It is registered, so. True: the members are others than before.
-    pub fn register(&mut self, key: &str, value: &str) -> bool {
+    /// It is registered, so.
+    pub fn register(&mut self, key: &str, value: &str) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.is_lapsed = false;
+            entry.rival = (entry.value != value).then(|| value.to_owned());
+            return;
+        }
         let entry = Entry {
             value: value.to_owned(),
             is_lapsed: false,
+            rival: None,
         };
-        let old = self.entries.insert(key.to_owned(), entry);
-        old.is_none_or(|old| old.value != value)
+        self.entries.insert(key.to_owned(), entry);
     }
 
     /// It is not registered any more.
     pub fn end(&mut self, key: &str) {
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.is_lapsed = true;
+            (entry.is_lapsed, entry.rival) = (true, None);
         }
     }
 
-    /// These are registered, and no others. True: the members are others than before.
-    pub fn replace(&mut self, all: &[(String, String)]) -> bool {
-        for (key, entry) in &mut self.entries {
-            entry.is_lapsed = !all.iter().any(|(registered, _)| registered == key);
+    /// These are registered, and no others.
+    pub fn replace(&mut self, all: &[(String, String)]) {
+        let is_registered = |key: &String| all.iter().any(|(registered, _)| registered == key);
+        let ended: Vec<String> = (self.entries.keys())
+            .filter(|key| !is_registered(key))
+            .cloned()
+            .collect();
+        ended.iter().for_each(|key| self.end(key));
+        for (key, value) in all {
+            self.register(key, value);
         }
-        let register =
-            |changed, (key, value): &(String, String)| self.register(key, value) | changed;
-        all.iter().fold(false, register)
     }
 
-    /// Forgets the lapsed that are gone. True: there were some.
+    /// Forgets the lapsed that are gone, and the contested for who has their name now. True:
+    /// there were some.
     pub fn forget(&mut self, mut is_gone: impl FnMut(&Registration) -> bool) -> bool {
-        let before = self.entries.len();
+        let mut changed = false;
         self.entries.retain(|key, entry| {
+            if !entry.is_lapsed && entry.rival.is_none() {
+                return true;
+            }
             // What cannot be read was nobody's.
             let is_there = |node| !is_gone(&node);
-            !entry.is_lapsed || Registration::read(key, &entry.value).is_ok_and(is_there)
+            if Registration::read(key, &entry.value).is_ok_and(is_there) {
+                return true;
+            }
+            changed = true;
+            match entry.rival.take() {
+                Some(value) => {
+                    entry.value = value;
+                    true
+                }
+                None => false,
+            }
         });
-        self.entries.len() != before
+        changed
     }
 
     /// Keys and values, whether lapsed or not, to be written down.
@@ -85,14 +113,24 @@ impl Directory {
     /// The members, and what cannot be one.
     pub fn members(&self) -> (Vec<Registration>, Vec<Refused>) {
         let (mut members, mut refused) = (Vec::new(), Vec::new());
-        for (key, value) in self.entries() {
-            match Registration::read(key, value) {
-                Ok(member) => members.push(member),
-                Err(why) => refused.push(Refused {
-                    key: key.to_owned(),
-                    why,
-                }),
-            }
+        for (key, entry) in &self.entries {
+            let why = match Registration::read(key, &entry.value) {
+                Ok(member) => {
+                    let why = entry.rival.as_ref().map(|rival| {
+                        format!(
+                            "{rival:?} is there, and {} answers: stop that one, or rename one",
+                            member.address
+                        )
+                    });
+                    members.push(member);
+                    why
+                }
+                Err(why) => Some(why),
+            };
+            refused.extend(why.map(|why| Refused {
+                key: key.clone(),
+                why,
+            }));
         }
         (members, refused)
     }
@@ -115,9 +153,9 @@ mod tests {
     #[test]
     fn who_is_not_registered_stays_until_it_is_silent() {
         let mut directory = Directory::default();
-        assert!(directory.replace(&[pair("d1", 1), pair("d2", 2)]));
+        directory.replace(&[pair("d1", 1), pair("d2", 2)]);
         // All registrations have run out at once: nobody goes.
-        assert!(!directory.replace(&[]));
+        directory.replace(&[]);
         assert_eq!(names(&directory), ["d1", "d2"]);
         assert!(!directory.forget(|_| false));
         assert!(directory.forget(|node| node.name == "d2"));
@@ -132,17 +170,29 @@ mod tests {
         assert!(directory.is_lapsed("dispatcher/d1"));
         let (key, value) = pair("d1", 1);
         // It is back before anybody missed it.
-        assert!(!directory.register(&key, &value));
+        directory.register(&key, &value);
         assert!(!directory.forget(|_| true));
         assert_eq!(names(&directory), ["d1"]);
     }
 
     #[test]
-    fn another_address_is_another_member() {
+    fn another_address_is_another_node_which_waits_until_the_first_is_silent() {
         let mut directory = Directory::remembered([pair("d1", 1)]);
+        let address = |directory: &Directory| directory.members().0[0].address.to_string();
         let (key, value) = pair("d1", 9);
-        assert!(directory.register(&key, &value));
-        assert!(!directory.register(&key, &value));
+        directory.register(&key, &value);
+        assert!(!directory.forget(|_| false));
+        assert_eq!(address(&directory), "10.0.0.1");
+        assert!(directory.members().1[0].why.contains("10.0.0.1 answers"));
+        assert!(directory.forget(|_| true));
+        assert_eq!(address(&directory), "10.0.0.9");
+        assert!(!directory.forget(|_| true));
+        // The rival goes first: nothing has happened.
+        let (_, first) = pair("d1", 1);
+        directory.register(&key, &first);
+        directory.register(&key, &value);
+        assert_eq!(directory.members().1, []);
+        assert!(!directory.forget(|_| true));
     }
 
     #[test]
