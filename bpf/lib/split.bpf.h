@@ -32,6 +32,8 @@ struct {
 	__type(value, struct split);
 } split_sockets SEC(".maps");
 
+#define SOCKET_RAW 3
+
 /* It has been rewritten, and comes by again on its way to the client. */
 #define SPLIT_MARK 0x545a0006
 
@@ -247,7 +249,8 @@ static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h
 	if (h->tcp.flags & TCP_SYN)
 		return answer_split(skb, h, key);
 	sender = sender ? bpf_sk_fullsock(sender) : NULL;
-	if (!sender)
+	/* For a connection in SYN-RECEIVED the listener speaks, or (before 6.13 or so) a raw socket of the kernel's. */
+	if (!sender || sender->state == TCP_STATE_LISTEN || sender->type == SOCKET_RAW)
 		return TC_ACT_UNSPEC;
 	split = bpf_sk_storage_get(&split_sockets, sender, NULL, 0);
 	if (!split)

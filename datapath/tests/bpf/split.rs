@@ -319,6 +319,10 @@ fn a_servers_socket_has_its_flow_until_it_goes_or_its_port_is_used_again() {
         None,
         "what ends its handshake is on its way"
     );
+    // The listener speaks for it, and is none of the connection's.
+    let elsewhere = plain(ACK, first.wrapping_add(1 << 30), theirs, b"x");
+    agent.receive("what lies elsewhere", &elsewhere, &[]);
+    assert!(noted(&agent).is_some());
     let request = plain(ACK | PSH, first, theirs, REQUEST);
     agent.receive("a request", &request, &["spliced-to-client", "split"]);
     assert_eq!(noted(&agent), None);
