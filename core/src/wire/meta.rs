@@ -197,6 +197,11 @@ pub enum Kind {
         /// Our end of it.
         own: SocketAddrV4,
     },
+    /// As [`Self::Release`], of such a connection, drained only; without handshake.
+    SplitRelease {
+        /// Our end of it.
+        own: SocketAddrV4,
+    },
 }
 
 /// Why an owner does not give a flow up.
@@ -272,6 +277,10 @@ impl Meta {
     pub fn encode(&self, key_id: u8) -> Raw {
         let mut raw = [0; LEN];
         let (kind, reason, value) = self.kind.encode();
+        let value = match self.kind {
+            Kind::SplitRelease { .. } => self.start.raw(),
+            _ => value,
+        };
         raw[..4].copy_from_slice(&[VERSION, kind, key_id, reason]);
         raw[4..8].copy_from_slice(&self.epoch.to_be_bytes());
         raw[8..12].copy_from_slice(&self.start.raw().to_be_bytes());
@@ -296,6 +305,11 @@ impl Meta {
                 write_end(own, &mut raw);
             }
             Kind::SplitProbe { own } => write_end(own, &mut raw),
+            Kind::SplitRelease { own } => {
+                write_end(own, &mut raw);
+                raw[12..14].copy_from_slice(&self.requests.to_be_bytes());
+                raw[14..16].fill(0);
+            }
             _ => {}
         }
         raw[20..24].copy_from_slice(&value.to_be_bytes());
@@ -319,26 +333,29 @@ impl Meta {
         let has_handshake = !says_where
             && !matches!(
                 kind,
-                Kind::Released { .. } | Kind::Gc { .. } | Kind::Retired { .. }
+                Kind::Released { .. }
+                    | Kind::Gc { .. }
+                    | Kind::Retired { .. }
+                    | Kind::SplitRelease { .. }
             );
-        let is_split = matches!(kind, Kind::Split { .. });
-        let has_end = is_split || matches!(kind, Kind::SplitProbe { .. });
-        let word = |at, is_another: bool| if is_another { 0 } else { u32_at(raw, at) };
+        let (epoch, start, requests) = match kind {
+            Kind::Split { .. } => (0, 0, 0),
+            Kind::SplitProbe { .. } => (u32_at(raw, 4), 0, 0),
+            Kind::SplitRelease { .. } => (u32_at(raw, 4), u32_at(raw, 20), u16_at(raw, 12)),
+            _ if says_where => (u32_at(raw, 4), u32_at(raw, 8), 0),
+            _ => (u32_at(raw, 4), u32_at(raw, 8), u16_at(raw, 18)),
+        };
         Ok(Self {
             kind,
-            epoch: word(4, is_split),
-            start: ClientSeq::new(word(8, has_end)),
+            epoch,
+            start: ClientSeq::new(start),
             handshake: if has_handshake {
                 handshake(raw)?
             } else {
                 Handshake::default()
             },
             server_port: if says_where { 0 } else { u16_at(raw, 16) },
-            requests: if says_where || has_end {
-                0
-            } else {
-                u16_at(raw, 18)
-            },
+            requests,
             care: if has_handshake {
                 Care::of(raw[15])
             } else {
@@ -391,6 +408,7 @@ impl Kind {
             Self::Splice => (24, 0, 0),
             Self::Split { server_isn, .. } => (25, 0, server_isn.raw()),
             Self::SplitProbe { .. } => (26, 0, 0),
+            Self::SplitRelease { .. } => (27, 0, 0),
         }
     }
 
@@ -486,6 +504,7 @@ impl Kind {
                 echo: u32_at(raw, 4),
             },
             26 => Self::SplitProbe { own: end(raw) },
+            27 => Self::SplitRelease { own: end(raw) },
             other => return Err(MetaError::Kind(other)),
         })
     }
