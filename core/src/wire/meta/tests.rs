@@ -1,9 +1,11 @@
 //! The option byte for byte, and what a tag does and does not accept.
 
 use super::*;
+use crate::config::ClusterKey;
 use crate::membership::{SprayState, Workload};
+use crate::siphash::siphash24;
 use proptest::prelude::*;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 fn keys(ids: &[u8]) -> Keys {
     let keys: Vec<_> = ids
