@@ -384,6 +384,7 @@ int agent_ingress(struct __sk_buff *skb)
 		return h.ip->protocol == IPPROTO_TCP ? receive_segment(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_SPLIT:
 	case META_SPLIT_PROBE:
+	case META_SPLIT_RELEASE:
 		return h.ip->protocol == IPPROTO_TCP ? receive_split(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_ECHO:
 		if (h.ip->protocol == IPPROTO_TCP || !is_proved(h.encapsulated, 0, 0))

@@ -92,6 +92,7 @@ enum meta_kind {
 	META_SPLICE = 24, /* dispatcher's data path -> its daemon: a server's packet, as it came */
 	META_SPLIT = 25, /* dispatcher's daemon -> backend: a connection is opened to you; your answers are that flow's */
 	META_SPLIT_PROBE = 26, /* as PROBE, of such a connection */
+	META_SPLIT_RELEASE = 27, /* as RELEASE, of such a connection */
 };
 
 /* Why an owner does not give a flow up. */

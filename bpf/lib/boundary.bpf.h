@@ -180,6 +180,9 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 		return BOUNDARY_ASK;
 	if (segment->seq != flow->next || !may_begin(flow) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
+	/* Connections are opened, and ended, by the daemon. */
+	if (flow->splice.port)
+		return BOUNDARY_ASK;
 	/* It would give nothing up, and answer nothing. */
 	if (is_silent(flow->backend))
 		return BOUNDARY_ASK;

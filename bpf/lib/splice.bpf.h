@@ -67,6 +67,11 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 
 	if (!flow || !segment)
 		return VERDICT_DROP;
+	/* Of what another owner has said: to a server that is being connected to it is no connection's. */
+	if (segment->flags & TCP_ACK && (__s32)(segment->ack - (flow->server_isn + 1)) < 0) {
+		count_drop(DROP_REPEATED);
+		return VERDICT_DROP;
+	}
 	backend = backend_at(flow->backend);
 	if (!backend || !knows_way(ctx, backend))
 		return VERDICT_DROP;

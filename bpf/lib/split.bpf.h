@@ -10,6 +10,7 @@
  *   that, and the rest     rewritten, to the client                           leave_split()
  *   resets, and what no
  *   full socket says       to the dispatcher, which rewrites it
+ *   SPLIT_RELEASE          between two requests: its socket is reset        release_split()
  *
  * A server cannot answer a SYN of which this was not told; and with the socket goes what
  * is known of it. What is not known here, or not for sure, a dispatcher's record knows.
@@ -24,13 +25,36 @@ struct {
 	__type(value, struct split);
 } splits SEC(".maps");
 
-/* Those that are open. */
+/* One that is open. */
+struct split_socket {
+	struct split is;
+	struct answers answers; /* with CARE_FOLLOW */
+	__u32 given_up;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
 	__type(key, int);
-	__type(value, struct split);
+	__type(value, struct split_socket);
 } split_sockets SEC(".maps");
+
+/* What was given up, until the port is used again. */
+struct split_end {
+	__u32 epoch;
+	__u32 start;
+	__u32 end; /* these two as the client knows them */
+	__u32 clock_offset;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 65536);
+	__type(key, struct flow_key);
+	__type(value, struct split_end);
+} split_ends SEC(".maps");
+
+#define SOCKET_RAW 3
 
 /* It has been rewritten, and comes by again on its way to the client. */
 #define SPLIT_MARK 0x545a0006
@@ -66,13 +90,13 @@ static __always_inline bool is_open_already(struct __sk_buff *skb, const struct 
 		},
 	};
 	struct bpf_sock *found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
-	struct split *its;
+	struct split_socket *its;
 	bool is_open;
 
 	if (!found)
 		return false;
 	its = bpf_sk_storage_get(&split_sockets, found, NULL, 0);
-	is_open = its && is_told_again(its, told);
+	is_open = its && is_told_again(&its->is, told);
 	if (its && !is_open)
 		bpf_sk_storage_delete(&split_sockets, found);
 	bpf_sk_release(found);
@@ -104,11 +128,12 @@ static __noinline int note_split(struct __sk_buff *skb, const struct segment *se
 	known = bpf_map_lookup_elem(&splits, &key);
 	if ((known && is_told_again(known, &told)) || is_open_already(skb, &key, &told))
 		return 0;
+	bpf_map_delete_elem(&split_ends, &key);
 	return bpf_map_update_elem(&splits, &key, &told, BPF_ANY);
 }
 
-/* To the server, as from the splice address. */
-static __noinline int open_split(struct __sk_buff *skb, const struct segment *segment, const struct meta *option)
+/* To the server, as from the splice address: what has no encapsulation any more. */
+static __noinline int to_server(struct __sk_buff *skb, const struct segment *segment, const struct meta *option)
 {
 	struct node *self = this_node();
 
@@ -120,10 +145,18 @@ static __noinline int open_split(struct __sk_buff *skb, const struct segment *se
 		.source_port = option->requests,
 		.dest_port = option->server_port,
 	};
-	if (!decapsulate(skb) || rewrite(skb, segment->header_length, &how))
-		return drop(DROP_REWRITE);
-	count_event(EVENT_RECEIVED);
-	return TC_ACT_OK;
+	return rewrite(skb, segment->header_length, &how) ? drop(DROP_REWRITE) : TC_ACT_OK;
+}
+
+/* As the server's host has its numbers. */
+static __always_inline struct segment as_there(const struct segment *segment, const struct meta *meta, __be32 here)
+{
+	struct segment named = *segment;
+
+	named.client = meta->start;
+	named.vip = here;
+	named.key = split_key(meta, here);
+	return named;
 }
 
 /* How far has it come? As receive_probe(); nobody asks what such a socket owes. */
@@ -131,21 +164,24 @@ static __noinline int probe_split(struct __sk_buff *skb, const struct segment *s
 {
 	struct node *self = this_node();
 	struct segment named;
+	struct own_socket own;
 	struct occupant occupant;
 	struct bpf_sock *found;
 	struct headers h;
 	bool is_opening;
+	__u32 clock;
 
 	if (!segment || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
-	named = *segment;
-	named.client = h.outer->meta.start;
-	named.vip = self->address;
-	named.key = split_key(&h.outer->meta, self->address);
+	named = as_there(segment, &h.outer->meta, self->address);
+	own = find_own_socket(skb, &named, NULL);
+	if (own.state) {
+		clock = (__u32)(bpf_ktime_get_ns() / 1000000) + own.clock_offset;
+		return answer_probe(skb, h.outer, segment, own.rcv_nxt, PROBE_STANDS, own.snd_nxt, clock);
+	}
 	occupant = find_occupant(skb, &named);
 	if (occupant.state)
-		return answer_probe(skb, h.outer, segment, occupant.rcv_nxt,
-				    occupant.state == TCP_STATE_TIME_WAIT ? PROBE_GONE : PROBE_STANDS, 0, 0);
+		return answer_probe(skb, h.outer, segment, occupant.rcv_nxt, PROBE_GONE, 0, 0);
 	found = find_connection(skb, &named);
 	is_opening = found && found->state == TCP_STATE_NEW_SYN_RECV;
 	if (found)
@@ -154,6 +190,133 @@ static __noinline int probe_split(struct __sk_buff *skb, const struct segment *s
 	if (is_opening)
 		return drop(DROP_EARLY);
 	return answer_probe(skb, h.outer, segment, segment->seq, PROBE_GONE, 0, 0);
+}
+
+/* Why it cannot leave before the request at `start`; 0: it can, drained. As why_held(). */
+static __always_inline enum held why_split_held(const struct split_socket *its, const struct own_socket *own,
+						const struct segment *segment, const struct meta *meta)
+{
+	const struct answers *answers = &its->answers;
+
+	if (!(its->is.tcp_options & CARE_FOLLOW) || answers->flags & ANSWER_CLOSING ||
+	    answers->phase == ANSWER_LOST || own->state != TCP_STATE_ESTABLISHED)
+		return HELD_CLOSING;
+	if (!is_between_answers(answers) || answers->finished != bpf_ntohs(meta->mss) ||
+	    own->rcv_nxt != bpf_ntohl(meta->value) || own->write_seq != answers->next ||
+	    own->snd_nxt != answers->next)
+		return HELD_ANSWERING;
+	if (own->snd_una != answers->next && segment->ack - its->is.ahead != answers->next)
+		return HELD_UNACKED;
+	return 0;
+}
+
+/* Between two requests its socket is given up; else why not. `end` is what is told of it. */
+static __noinline int give_up_split(struct __sk_buff *skb, const struct segment *named, const struct meta *meta)
+{
+	struct own_socket own;
+	struct split_socket *its;
+	struct split_end end;
+	struct bpf_sock *found;
+	enum held reason = HELD_STRANGER;
+
+	if (!named || !meta)
+		return reason;
+	own = find_own_socket(skb, named, NULL);
+	found = find_connection(skb, named);
+	if (!found)
+		return reason;
+	its = bpf_sk_storage_get(&split_sockets, found, NULL, 0);
+	if (its && own.state)
+		reason = why_split_held(its, &own, named, meta);
+	else if (own.state)
+		reason = HELD_CLOSING; /* nobody here knows its answers */
+	if (its && !reason) {
+		end.epoch = meta->epoch;
+		end.start = meta->value;
+		end.end = own.snd_nxt + its->is.ahead;
+		end.clock_offset = own.clock_offset + its->is.clock_ahead;
+		if (bpf_map_update_elem(&split_ends, &named->key, &end, BPF_ANY))
+			reason = HELD_ANSWERING;
+		else
+			its->given_up = 1;
+	}
+	bpf_sk_release(found);
+	return reason;
+}
+
+/* A copy of the RELEASE by which it was given up becomes the last that its socket hears. */
+static __noinline int reset_split(struct __sk_buff *skb, const struct segment *segment, const struct meta *meta)
+{
+	struct node *self = this_node();
+	struct occupant occupant;
+	struct segment named;
+
+	if (!segment || !meta || !self)
+		return drop(DROP_MALFORMED);
+	skb->mark = 0;
+	named = as_there(segment, meta, self->address);
+	occupant = find_occupant(skb, &named);
+	if (!occupant.state)
+		return drop(DROP_MOVED);
+	return !decapsulate(skb) || !become_reset(skb, segment, occupant.rcv_nxt) ? drop(DROP_REWRITE) : TC_ACT_OK;
+}
+
+/* Its end, and its clock in place of the handshake; or why not. */
+static __noinline int answer_split_release(struct __sk_buff *skb, const struct segment *segment,
+					   const struct split_end *end, int reason)
+{
+	struct encapsulation *outer;
+	struct headers h;
+	__be32 clock = 0;
+
+	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	outer = begin_reply(h.outer);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	outer->meta.kind = end ? META_RELEASED : META_HELD;
+	outer->meta.reason = end ? RELEASED_DRAINED : reason;
+	outer->meta.requests = 0;
+	outer->meta.start = outer->meta.value;
+	outer->meta.value = end ? bpf_htonl(end->end) : 0;
+	if (end)
+		clock = bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000000) + end->clock_offset);
+	__builtin_memcpy(&outer->meta.mss, &clock, sizeof(clock));
+	count_event(end ? EVENT_GIVEN_UP : EVENT_HELD);
+	return send_reply(skb, segment);
+}
+
+/* handoff.md 5, drained only: the next request is another's. */
+static __noinline int release_split(struct __sk_buff *skb, const struct segment *segment, const struct meta *option)
+{
+	struct node *self = this_node();
+	struct split_end *end;
+	struct segment named;
+	struct meta meta;
+	int reason;
+
+	if (!segment || !option || !self)
+		return drop(DROP_MALFORMED);
+	meta = *option;
+	named = as_there(segment, &meta, self->address);
+	end = bpf_map_lookup_elem(&split_ends, &named.key);
+	if (end && end->epoch == meta.epoch && end->start == meta.value)
+		return answer_split_release(skb, segment, end, 0);
+	reason = end ? HELD_STRANGER : give_up_split(skb, &named, &meta);
+	if (reason)
+		return answer_split_release(skb, segment, NULL, reason);
+	end = bpf_map_lookup_elem(&split_ends, &named.key);
+	if (!end)
+		return drop(DROP_EARLY);
+	send_own_last(skb);
+	return answer_split_release(skb, segment, end, 0);
+}
+
+static __always_inline int end_split(struct __sk_buff *skb, const struct segment *segment, const struct meta *meta)
+{
+	int verdict = reset_split(skb, segment, meta);
+
+	return verdict == TC_ACT_OK ? to_server(skb, segment, meta) : verdict;
 }
 
 static __always_inline int receive_split(struct __sk_buff *skb, const struct headers *h)
@@ -167,11 +330,16 @@ static __always_inline int receive_split(struct __sk_buff *skb, const struct hea
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_SPLIT_PROBE)
 		return probe_split(skb, &segment);
+	if (meta.kind == META_SPLIT_RELEASE)
+		return skb->mark == RESET_MARK ? end_split(skb, &segment, &meta) : release_split(skb, &segment, &meta);
 	if ((segment.flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) != TCP_SYN)
 		return drop(DROP_BAD_ENCAP);
 	/* Not noted, its answers go by way of dispatchers. */
 	note_split(skb, &segment, &meta);
-	return open_split(skb, &segment, &meta);
+	if (!decapsulate(skb))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_RECEIVED);
+	return to_server(skb, &segment, &meta);
 }
 
 /*
@@ -221,16 +389,20 @@ static __noinline int answer_split(struct __sk_buff *skb, const struct leaving *
 }
 
 /* Its socket speaks for the first time: where it begins shows that it is the one that was told of. */
-static __always_inline struct split *begin_split(struct bpf_sock *sender, const struct leaving *h,
-						 const struct flow_key *key)
+static __always_inline struct split_socket *begin_split(struct bpf_sock *sender, const struct leaving *h,
+							const struct flow_key *key)
 {
-	struct split *told = bpf_map_lookup_elem(&splits, key), *begun;
+	struct split *told = bpf_map_lookup_elem(&splits, key);
+	struct split_socket *begun;
 
 	if (!told || !told->answered || bpf_ntohl(h->tcp.seq) != told->server_isn + 1)
 		return NULL;
-	begun = bpf_sk_storage_get(&split_sockets, sender, told, BPF_SK_STORAGE_GET_F_CREATE);
+	begun = bpf_sk_storage_get(&split_sockets, sender, NULL, BPF_SK_STORAGE_GET_F_CREATE);
 	if (!begun)
 		return NULL;
+	begun->is = *told;
+	begun->answers.next = told->server_isn + 1;
+	begun->answers.flags = told->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
 	bpf_map_delete_elem(&splits, key);
 	count_event(EVENT_SPLIT);
 	return begun;
@@ -240,21 +412,33 @@ static __always_inline struct split *begin_split(struct bpf_sock *sender, const 
 static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h, const struct flow_key *key)
 {
 	struct bpf_sock *sender = skb->sk;
+	struct split_socket *its;
 	struct split *split;
+	__u32 payload_at;
 
 	if (!h || !key)
 		return TC_ACT_UNSPEC;
 	if (h->tcp.flags & TCP_SYN)
 		return answer_split(skb, h, key);
+	/* To what comes late: another has the flow. */
+	if (h->tcp.flags & TCP_RST && bpf_map_lookup_elem(&split_ends, key))
+		return drop(DROP_MOVED);
 	sender = sender ? bpf_sk_fullsock(sender) : NULL;
-	if (!sender)
+	/* For a connection in SYN-RECEIVED the listener speaks, or (before 6.13 or so) a raw socket of the kernel's. */
+	if (!sender || sender->state == TCP_STATE_LISTEN || sender->type == SOCKET_RAW)
 		return TC_ACT_UNSPEC;
-	split = bpf_sk_storage_get(&split_sockets, sender, NULL, 0);
-	if (!split)
-		split = begin_split(sender, h, key);
+	its = bpf_sk_storage_get(&split_sockets, sender, NULL, 0);
+	if (!its)
+		its = begin_split(sender, h, key);
 	/* Of a reset the dispatchers are to hear. */
-	if (!split || h->tcp.flags & TCP_RST)
+	if (!its || h->tcp.flags & TCP_RST)
 		return TC_ACT_UNSPEC;
+	if (its->given_up)
+		return drop(DROP_MOVED);
+	split = &its->is;
+	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
+	if (split->tcp_options & CARE_FOLLOW && skb->len > payload_at)
+		follow(skb, &its->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
 
 	struct rewriting how = {
 		.source = split->vip,

@@ -11,6 +11,7 @@ mod tests;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::flow::FlowKey;
+use crate::wire::meta::Sender;
 use crate::wire::segment::Segment;
 use crate::wire::tcp::{Flags, Header, SackBlocks};
 
@@ -79,6 +80,18 @@ impl Splice {
             clocks.value = clocks.value.wrapping_add(self.clock_ahead);
         }
         header
+    }
+
+    /// Where the server's socket stands, as the client knows it.
+    pub fn as_known(&self, sender: Sender) -> Sender {
+        Sender {
+            next: sender.next + self.ahead,
+            clock: match self.no_timestamps || self.clock_ahead == 0 {
+                true => 0,
+                false => sender.clock.wrapping_add(self.clock_ahead),
+            },
+            ..sender
+        }
     }
 
     /// A client's segment, as the server at that address is to have it.

@@ -30,7 +30,7 @@ use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{Action, Arrived, Bounds, Intake};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
-use trapeze_core::wire::meta::Kind;
+use trapeze_core::wire::meta::{Kind, Sender};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
@@ -212,8 +212,7 @@ impl State {
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
             Kind::ProbeAnswer { received, sender } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
-                    // A spliced server's numbers are not the flow's.
-                    let sender = sender.filter(|_| !self.is_spliced(&arrived.key));
+                    let sender = sender.map(|sender| self.as_known(&arrived.key, sender));
                     if (self.intake).on_probe_answer(now, &arrived.key, received, sender) {
                         self.go_on(now, &arrived.key);
                         self.act();
@@ -243,9 +242,13 @@ impl State {
         }
     }
 
-    fn is_spliced(&self, key: &FlowKey) -> bool {
-        let record = self.shared.records.get(key);
-        record.is_ok_and(|record| record.is_some_and(|record| record.splice.is_some()))
+    /// Where an owner's socket stands, as the client knows it.
+    fn as_known(&self, key: &FlowKey, sender: Sender) -> Sender {
+        let record = self.shared.records.get(key).ok().flatten();
+        match record.and_then(|record| record.splice) {
+            Some(splice) => splice.as_known(sender),
+            None => sender,
+        }
     }
 
     /// Policies hear of requests of which the data path will not tell.

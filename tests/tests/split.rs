@@ -132,7 +132,10 @@ fn a_silent_connection_whose_server_is_gone_ends() {
         let flows = cluster.flows();
         flows.iter().all(|flow| flow.state == reset).then_some(())
     });
-    assert!(cluster.daemon().counters.contains_key("lost-by-backend"));
+    until("because the host has said so", || {
+        let counters = cluster.daemon().counters;
+        counters.contains_key("lost-by-backend").then_some(())
+    });
 }
 
 /// What the dispatcher has acknowledged it sends again until the server's host says that it
@@ -140,8 +143,9 @@ fn a_silent_connection_whose_server_is_gone_ends() {
 #[test]
 fn what_was_acknowledged_comes_to_the_server() {
     let cluster = Splice::Split.cluster("splithold", |options| options.backends = Some(1));
+    // With more, heartbeats would be missed.
     let lossy = LinkSettings {
-        loss: 0.2,
+        loss: 0.05,
         ..LinkSettings::default()
     };
     cluster.link("b1", &lossy).unwrap();
@@ -200,4 +204,122 @@ fn one_pool_has_all_three() {
     assert!(cluster.agent("b1").of("rebuilt") >= 20);
     assert!(by_way_of_d1(&cluster) > 20, "b2's");
     assert!(cluster.agent("b3").of("split") >= 20);
+}
+
+/// b1 and b2 are split, b3 is spliced, b4 rebuilds; the path says whose a request is.
+fn by_path(test: &str, rest: &str) -> Cluster {
+    let pool =
+        |name: &str, host: &str| format!("[[pool]]\nname = \"{name}\"\nbackends = [\"{host}\"]\n");
+    let rule = |path: &str, pool: &str| {
+        format!("[[service.rule]]\npath = \"{path}\"\npool = \"{pool}\"\n")
+    };
+    let text = Cluster::nodes(4)
+        .replace(
+            "attach = \"tc\"",
+            "attach = \"tc\"\nsplice_address = \"10.77.0.111\"",
+        )
+        .replace("name = \"b1\"", &Splice::Split.of("name = \"b1\""))
+        .replace("name = \"b2\"", &Splice::Split.of("name = \"b2\""))
+        .replace("name = \"b3\"", &Splice::Whole.of("name = \"b3\""))
+        + &pool("web", "b1")
+        + &pool("large", "b2")
+        + &pool("whole", "b3")
+        + &pool("made", "b4")
+        + "[[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n"
+        + &rule("/100k", "large")
+        + &rule("/1m", "whole")
+        + &rule("/10k", "made")
+        + rest;
+    Splice::Split.configured(test, &text)
+}
+
+/// A connection's requests go where they belong, as long as an agent knows where answers end.
+#[test]
+fn each_request_goes_where_it_belongs() {
+    let cluster = by_path("splitmove", "");
+    let documents = ["1k", "100k", "10k", "1m"].map(|name| (name, cluster.document(name)));
+    let [small, large, made, whole] = &documents;
+    let faults = LinkSettings {
+        loss: 0.01,
+        reorder: 0.01,
+        duplicate: 0.01,
+        ..LinkSettings::default()
+    };
+    for link in [LinkSettings::default(), faults] {
+        cluster.link("c1", &link).unwrap();
+        cluster.on("c1", || {
+            let ask = |client: &mut Connection, (name, document): &(&str, Vec<u8>), host: &str| {
+                let response = client.ask(&format!("/{name}"));
+                assert_eq!(response.backend(), host, "{name}");
+                same(&response.body, document);
+            };
+            for _ in 0..20 {
+                let mut client = Connection::open();
+                ask(&mut client, small, "b1");
+                ask(&mut client, small, "b1");
+                ask(&mut client, large, "b2");
+                ask(&mut client, small, "b1");
+                ask(&mut client, made, "b4");
+                ask(&mut client, large, "b2");
+                ask(&mut client, made, "b4");
+                ask(&mut client, whole, "b3");
+                // Nobody knows where b3's answers end.
+                ask(&mut client, small, "b3");
+            }
+            // What has come ahead waits for the answer before.
+            let mut client = Connection::open();
+            for (name, _) in [small, large, small, small, made, large] {
+                client.send(format!("GET /{name} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            }
+            for (_, document) in [small, large, small, small, made, large] {
+                same(&client.response().body, document);
+            }
+            // Bodies, and answers without.
+            let mut client = Connection::open();
+            for round in 0..5 {
+                let body = Content::new(round, 50_000).bytes();
+                client.send(format!(
+                    "PUT /upload/{round} HTTP/1.1\r\nHost: a\r\nContent-Length: 50000\r\n\r\n"
+                ));
+                let response = client.send(&body).response();
+                let stored = cluster.uploads(response.backend()).join(round.to_string());
+                same(&std::fs::read(stored).unwrap(), &body);
+                ask(&mut client, large, "b2");
+                client.send("HEAD /100k HTTP/1.1\r\nHost: a\r\n\r\n");
+                let response = client.try_response(false).unwrap();
+                assert_eq!(response.backend(), "b2");
+                ask(&mut client, large, "b2");
+                ask(&mut client, small, "b1");
+            }
+        });
+    }
+    let agents = ["b1", "b2"].map(|name| cluster.agent(name));
+    assert!(
+        agents.iter().all(|agent| agent.of("given-up") >= 40),
+        "{agents:?}"
+    );
+    let counters = cluster.daemon().counters;
+    assert!(counters.get("drained") >= Some(&200), "{counters:?}");
+}
+
+#[test]
+fn a_drained_backend_has_no_connection_left() {
+    let cluster = Splice::Split.cluster("splitdrain", |options| options.backends = Some(2));
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..10).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &one);
+        }
+        let drained = cluster.trapeze("d1", &["drain", "b1", "--deadline", "20s"]);
+        assert!(drained.status.success(), "{drained:?}");
+        assert_eq!(cluster.backend("b1").active, 0);
+        let words = ["ss", "-Htn", "state", "established", "sport", "=", ":80"];
+        assert_eq!(cluster.run("b1", &words), "");
+        for client in &mut clients {
+            let response = client.ask("/1k");
+            assert_eq!(response.backend(), "b2");
+            same(&response.body, &one);
+        }
+    });
 }

@@ -140,8 +140,8 @@ impl Connect {
     }
 
     /// What the server's host is to know before the server answers, if that is to rewrite the
-    /// answers: the option around each SYN.
-    pub fn word(&self) -> Option<Meta> {
+    /// answers: the option around each SYN. With `care` it knows where they end.
+    pub fn word(&self, care: Care) -> Option<Meta> {
         (self.transfer == Transfer::SplitSplice).then(|| Meta {
             kind: Kind::Split {
                 own: self.own,
@@ -153,7 +153,7 @@ impl Connect {
             handshake: self.handshake,
             server_port: self.server.port(),
             requests: 0,
-            care: Care::default(),
+            care,
         })
     }
 

@@ -7,7 +7,7 @@ use crate::config::Transfer;
 use crate::flow::{Handshake, WindowScales};
 use crate::intake::Isns;
 use crate::seq::{ClientSeq, ServerSeq};
-use crate::wire::meta::Kind;
+use crate::wire::meta::{Care, Kind};
 use crate::wire::tcp::{Options, Timestamps};
 
 const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 4001);
@@ -96,9 +96,9 @@ fn a_syn_has_the_clients_number_and_offers_what_was_agreed() {
 
 #[test]
 fn a_host_that_rewrites_is_told_with_each_syn() {
-    assert_eq!(begin(agreed()).0.word(), None);
+    assert_eq!(begin(agreed()).0.word(Care::default()), None);
     let (mut connect, _) = begin_by(Transfer::SplitSplice, agreed());
-    let word = connect.word().unwrap();
+    let word = connect.word(Care::default()).unwrap();
     let told = Kind::Split {
         own: OWN,
         server_isn: ISNS.server,
@@ -110,7 +110,11 @@ fn a_host_that_rewrites_is_told_with_each_syn() {
         panic!("the SYN again");
     };
     assert!(again[0].header.flags.has(Flags::SYN));
-    assert_eq!(connect.word(), Some(word), "and the same word with it");
+    assert_eq!(
+        connect.word(Care::default()),
+        Some(word),
+        "and the same word with it"
+    );
     let Step::Open(open) = connect.on_segment(&answer(whole())) else {
         panic!("it is open");
     };

@@ -6,15 +6,15 @@
 //! packet: one option serves every packet of a flow until the next handoff, and
 //! segmentation offload may cut packets as it likes.
 
-use super::ipv4;
-use crate::config::ClusterKey;
 use crate::flow::{Handshake, WindowScales};
 use crate::membership::Presence;
 use crate::policy::Feedback;
 use crate::seq::{ClientSeq, ServerSeq};
-use crate::siphash::siphash24;
-use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+mod keys;
+
+pub use keys::{Binding, Keys, TagError, key_id, tag};
 
 /// Bytes of the option without its header.
 pub const LEN: usize = 32;
@@ -197,6 +197,11 @@ pub enum Kind {
         /// Our end of it.
         own: SocketAddrV4,
     },
+    /// As [`Self::Release`], of such a connection, drained only; without handshake.
+    SplitRelease {
+        /// Our end of it.
+        own: SocketAddrV4,
+    },
 }
 
 /// Why an owner does not give a flow up.
@@ -247,31 +252,20 @@ pub enum MetaError {
     WindowScale,
 }
 
-/// A tag that proves nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TagError {
-    /// No such key here.
-    #[error("signed with key {0}, which is not configured here")]
-    UnknownKey(u8),
-    /// Forged, damaged, or for somebody else.
-    #[error("the tag does not fit")]
-    Mismatch,
-}
-
 impl Meta {
     /// The option's bytes, tagged for `binding` with the signing key.
     pub fn seal(&self, keys: &Keys, binding: &Binding) -> Raw {
-        let (key_id, key) = &keys.signing;
-        let mut raw = self.encode(*key_id);
-        let tag = tag(&raw, key, binding);
-        raw[TAG_AT..].copy_from_slice(&tag);
-        raw
+        keys.seal_again(&self.encode(keys.signing_id()), binding)
     }
 
     /// The option's bytes with a tag of zeros.
     pub fn encode(&self, key_id: u8) -> Raw {
         let mut raw = [0; LEN];
         let (kind, reason, value) = self.kind.encode();
+        let value = match self.kind {
+            Kind::SplitRelease { .. } => self.start.raw(),
+            _ => value,
+        };
         raw[..4].copy_from_slice(&[VERSION, kind, key_id, reason]);
         raw[4..8].copy_from_slice(&self.epoch.to_be_bytes());
         raw[8..12].copy_from_slice(&self.start.raw().to_be_bytes());
@@ -296,6 +290,11 @@ impl Meta {
                 write_end(own, &mut raw);
             }
             Kind::SplitProbe { own } => write_end(own, &mut raw),
+            Kind::SplitRelease { own } => {
+                write_end(own, &mut raw);
+                raw[12..14].copy_from_slice(&self.requests.to_be_bytes());
+                raw[14..16].fill(0);
+            }
             _ => {}
         }
         raw[20..24].copy_from_slice(&value.to_be_bytes());
@@ -319,26 +318,29 @@ impl Meta {
         let has_handshake = !says_where
             && !matches!(
                 kind,
-                Kind::Released { .. } | Kind::Gc { .. } | Kind::Retired { .. }
+                Kind::Released { .. }
+                    | Kind::Gc { .. }
+                    | Kind::Retired { .. }
+                    | Kind::SplitRelease { .. }
             );
-        let is_split = matches!(kind, Kind::Split { .. });
-        let has_end = is_split || matches!(kind, Kind::SplitProbe { .. });
-        let word = |at, is_another: bool| if is_another { 0 } else { u32_at(raw, at) };
+        let (epoch, start, requests) = match kind {
+            Kind::Split { .. } => (0, 0, 0),
+            Kind::SplitProbe { .. } => (u32_at(raw, 4), 0, 0),
+            Kind::SplitRelease { .. } => (u32_at(raw, 4), u32_at(raw, 20), u16_at(raw, 12)),
+            _ if says_where => (u32_at(raw, 4), u32_at(raw, 8), 0),
+            _ => (u32_at(raw, 4), u32_at(raw, 8), u16_at(raw, 18)),
+        };
         Ok(Self {
             kind,
-            epoch: word(4, is_split),
-            start: ClientSeq::new(word(8, has_end)),
+            epoch,
+            start: ClientSeq::new(start),
             handshake: if has_handshake {
                 handshake(raw)?
             } else {
                 Handshake::default()
             },
             server_port: if says_where { 0 } else { u16_at(raw, 16) },
-            requests: if says_where || has_end {
-                0
-            } else {
-                u16_at(raw, 18)
-            },
+            requests,
             care: if has_handshake {
                 Care::of(raw[15])
             } else {
@@ -391,6 +393,7 @@ impl Kind {
             Self::Splice => (24, 0, 0),
             Self::Split { server_isn, .. } => (25, 0, server_isn.raw()),
             Self::SplitProbe { .. } => (26, 0, 0),
+            Self::SplitRelease { .. } => (27, 0, 0),
         }
     }
 
@@ -486,6 +489,7 @@ impl Kind {
                 echo: u32_at(raw, 4),
             },
             26 => Self::SplitProbe { own: end(raw) },
+            27 => Self::SplitRelease { own: end(raw) },
             other => return Err(MetaError::Kind(other)),
         })
     }
@@ -589,151 +593,6 @@ fn handshake(raw: &Raw) -> Result<Handshake, MetaError> {
         timestamps: options & TIMESTAMPS != 0,
         ecn: options & ECN != 0,
     })
-}
-
-/// What a tag binds its option to: the node that it is for, and the flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Binding([u8; 16]);
-
-impl Binding {
-    /// For a packet of one TCP flow: the outer destination, and the inner
-    /// packet's addresses and ports. `None` unless all addresses are IPv4.
-    pub fn of_flow(
-        outer_destination: IpAddr,
-        source: std::net::SocketAddr,
-        destination: std::net::SocketAddr,
-    ) -> Option<Self> {
-        let ports = [
-            source.port().to_be_bytes(),
-            destination.port().to_be_bytes(),
-        ]
-        .concat();
-        match (outer_destination, source.ip(), destination.ip()) {
-            (IpAddr::V4(outer), IpAddr::V4(source), IpAddr::V4(destination)) => Some(Self::new([
-                outer.octets(),
-                [ports[0], ports[1], ports[2], ports[3]],
-                source.octets(),
-                destination.octets(),
-            ])),
-            _ => None,
-        }
-    }
-
-    /// For this very inner packet. The ports count as zero unless it is TCP;
-    /// a packet with nothing enclosed has addresses of zero. `None` when it is
-    /// neither empty nor IPv4, or the outer destination is not IPv4.
-    pub fn of_packet(outer_destination: IpAddr, inner: &[u8]) -> Option<Self> {
-        let IpAddr::V4(outer) = outer_destination else {
-            return None;
-        };
-        if inner.is_empty() {
-            return Some(Self::new([outer.octets(), [0; 4], [0; 4], [0; 4]]));
-        }
-        let packet = ipv4::Packet::parse(inner).ok()?;
-        let ports = match packet.protocol() {
-            ipv4::PROTOCOL_TCP => *packet.payload().first_chunk()?,
-            _ => [0; 4],
-        };
-        let (source, destination) = (packet.source().octets(), packet.destination().octets());
-        Some(Self::new([outer.octets(), ports, source, destination]))
-    }
-
-    fn new(parts: [[u8; 4]; 4]) -> Self {
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(parts.as_flattened());
-        Self(bytes)
-    }
-}
-
-/// The tag of an option: SipHash-2-4 over its first 24 bytes and the binding's
-/// 16, as five little-endian words.
-///
-/// The hash is that of a message of exactly these 40 bytes, so it is followed
-/// by SipHash's own last word, which carries the length.
-pub fn tag(raw: &Raw, key: &[u8; 16], binding: &Binding) -> [u8; 8] {
-    let mut message = [0; TAG_AT + 16];
-    message[..TAG_AT].copy_from_slice(&raw[..TAG_AT]);
-    message[TAG_AT..].copy_from_slice(&binding.0);
-    siphash24(key, &message).to_le_bytes()
-}
-
-/// The cluster's keys: one signs, all of them are accepted, so that keys can
-/// change without a pause.
-#[derive(Clone)]
-pub struct Keys {
-    signing: (u8, [u8; 16]),
-    accepted: Box<[Option<[u8; 16]>; 256]>,
-}
-
-/// The key that an option's tag was made with.
-pub fn key_id(raw: &Raw) -> u8 {
-    raw[2]
-}
-
-impl Keys {
-    /// The id of the key that signs.
-    pub fn signing_id(&self) -> u8 {
-        self.signing.0
-    }
-
-    /// The same option with the tag that the signing key gives it.
-    pub fn seal_again(&self, raw: &Raw, binding: &Binding) -> Raw {
-        let (key_id, key) = &self.signing;
-        let mut raw = *raw;
-        raw[2] = *key_id;
-        let tag = tag(&raw, key, binding);
-        raw[TAG_AT..].copy_from_slice(&tag);
-        raw
-    }
-
-    /// The keys as configured: the first one signs. `None` without any.
-    pub fn new(keys: &[ClusterKey]) -> Option<Self> {
-        let first = keys.first()?;
-        let mut accepted = Box::new([None; 256]);
-        // Backwards: of two keys with one number the first counts.
-        for key in keys.iter().rev() {
-            accepted[usize::from(key.id)] = Some(key.secret);
-        }
-        Some(Self {
-            signing: (first.id, first.secret),
-            accepted,
-        })
-    }
-
-    /// The key that signs, and its number.
-    pub fn signing(&self) -> (u8, &[u8; 16]) {
-        (self.signing.0, &self.signing.1)
-    }
-
-    /// The key of that number, if there is one.
-    pub fn accepted(&self, id: u8) -> Option<&[u8; 16]> {
-        self.accepted[usize::from(id)].as_ref()
-    }
-
-    /// Does the tag prove the option, for this binding? Takes the same time
-    /// wherever the tags differ.
-    pub fn verify(&self, raw: &Raw, binding: &Binding) -> Result<(), TagError> {
-        let key_id = raw[2];
-        let key = self.accepted[usize::from(key_id)].as_ref();
-        let expected = tag(raw, key.ok_or(TagError::UnknownKey(key_id))?, binding);
-        let difference = expected
-            .iter()
-            .zip(&raw[TAG_AT..])
-            .fold(0, |d, (a, b)| d | (a ^ b));
-        if difference == 0 {
-            Ok(())
-        } else {
-            Err(TagError::Mismatch)
-        }
-    }
-}
-
-impl fmt::Debug for Keys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids = (0..=255u8).filter(|id| self.accepted[usize::from(*id)].is_some());
-        write!(f, "Keys {{ signing: {}, ", self.signing.0)?;
-        write!(f, "accepted: {:?} }}", ids.collect::<Vec<_>>())
-    }
 }
 
 fn u16_at(raw: &Raw, at: usize) -> u16 {

@@ -250,3 +250,22 @@ fn what_is_not_open_is_the_daemons_or_nobodys() {
         assert!(bench.run(&hosts.frame()).counted.is_empty());
     }
 }
+
+/// It is of what another owner has said: a server whose handshake is not over would reset
+/// its connection.
+#[test]
+fn what_acknowledges_less_than_the_connections_beginning_goes_to_nobody() {
+    for bench in Bench::both() {
+        spliced(&bench, &splices()[1], SPLICED_OPEN);
+        let at = |ack: u32, flags: u8| {
+            bench.run(&segment(flags, CLIENT_ISN.wrapping_add(1), ack, b"").frame())
+        };
+        let old = at(SERVER_ISN, ACK);
+        assert_eq!(
+            (old.verdict, old.counted),
+            (Verdict::Drop, vec!["repeated"])
+        );
+        assert_eq!(at(SERVER_ISN + 1, ACK).verdict, Verdict::Redirect);
+        assert_eq!(at(0, RST).verdict, Verdict::Redirect, "it says nothing");
+    }
+}

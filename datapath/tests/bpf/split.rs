@@ -11,7 +11,7 @@ use trapeze_core::intake::Isns;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::Splice;
 use trapeze_core::splice::connect::{Connect, Step};
-use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Header, Timestamps};
 use trapeze_datapath::abi::Split;
@@ -81,7 +81,10 @@ fn of_client(header: &Header) -> Tcp {
 }
 
 fn word(connect: &Connect, syn: &Tcp) -> Vec<u8> {
-    sealed(&connect.word().expect("it is split"), &syn.packet())
+    sealed(
+        &connect.word(Care::default()).expect("it is split"),
+        &syn.packet(),
+    )
 }
 
 fn from_server(flags: u8, seq: u32, options: Vec<u8>, payload: &[u8]) -> Tcp {
@@ -272,6 +275,16 @@ fn plain(flags: u8, seq: u32, ack: u32, payload: &[u8]) -> Vec<u8> {
     .frame()
 }
 
+fn on_the_wire() -> Agent {
+    let agent = Agent::on_the_wire();
+    let route = format!("route add {}/32 dev lo", OWN.ip());
+    let added = std::process::Command::new("ip")
+        .args(route.split(' '))
+        .status();
+    assert!(added.unwrap().success());
+    agent
+}
+
 fn probe(seq: u32) -> (Meta, Tcp) {
     let probe = Meta {
         start: ClientSeq::new(0),
@@ -283,13 +296,7 @@ fn probe(seq: u32) -> (Meta, Tcp) {
 
 #[test]
 fn a_servers_socket_has_its_flow_until_it_goes_or_its_port_is_used_again() {
-    let agent = Agent::on_the_wire();
-    for end in [OWN.ip(), VIP.ip()] {
-        let route = format!("route replace {end}/32 dev lo");
-        let _ = std::process::Command::new("ip")
-            .args(route.split(' '))
-            .status();
-    }
+    let agent = on_the_wire();
     let server = TcpListener::bind(SERVER).unwrap();
     let bare = Handshake {
         mss: 1000,
@@ -319,6 +326,10 @@ fn a_servers_socket_has_its_flow_until_it_goes_or_its_port_is_used_again() {
         None,
         "what ends its handshake is on its way"
     );
+    // The listener speaks for it, and is none of the connection's.
+    let elsewhere = plain(ACK, first.wrapping_add(1 << 30), theirs, b"x");
+    agent.receive("what lies elsewhere", &elsewhere, &[]);
+    assert!(noted(&agent).is_some());
     let request = plain(ACK | PSH, first, theirs, REQUEST);
     agent.receive("a request", &request, &["spliced-to-client", "split"]);
     assert_eq!(noted(&agent), None);
@@ -363,4 +374,93 @@ fn a_servers_socket_has_its_flow_until_it_goes_or_its_port_is_used_again() {
     let end = first.wrapping_add(REQUEST.len() as u32);
     agent.receive("the end", &plain(RST, end, 0, b""), &[]);
     assert_eq!(reached(7), Some((0, 7)), "it has come and gone");
+}
+
+/// Between two requests its socket is given up, once, and what is late wakes nobody.
+#[test]
+fn a_connection_leaves_when_its_answer_has_been_had() {
+    let agent = on_the_wire();
+    let server = TcpListener::bind(SERVER).unwrap();
+    let bare = Handshake {
+        mss: 1000,
+        ..Handshake::default()
+    };
+    let (connect, syn) = open(bare, CLIENT_ISN);
+    let follow = Care {
+        follow: true,
+        ..Care::default()
+    };
+    let word = sealed(&connect.word(follow).unwrap(), &syn.packet());
+    agent.receive("a SYN", &word, &["received"]);
+    wait_for("the SYN-ACK", || {
+        noted(&agent).is_some_and(|n| n.answered == 1)
+    });
+    let (first, theirs) = (
+        CLIENT_ISN.wrapping_add(1),
+        noted(&agent).unwrap().server_isn.wrapping_add(1),
+    );
+    let request = plain(ACK | PSH, first, theirs, REQUEST);
+    agent.receive("a request", &request, &["spliced-to-client", "split"]);
+    let mut stream = accept(&server);
+    let start = first.wrapping_add(REQUEST.len() as u32);
+
+    let ask = |epoch: u32, start: u32, requests: u16| {
+        let release = Meta {
+            server_port: SERVER.port(),
+            requests,
+            ..meta(Kind::SplitRelease { own: OWN }, epoch, start)
+        };
+        let segment = segment(ACK, start, SERVER_ISN + 1, b"");
+        agent.run(&agent.ingress, &sealed(&release, &segment.packet()))
+    };
+    let said = |outcome: &Outcome| {
+        let at = crate::agent::META_AT;
+        let packet = outcome.packet.as_ref().expect("it is answered");
+        let word = |at: usize| u32::from_be_bytes(*packet[at..].first_chunk().unwrap());
+        (packet[at + 1], packet[at + 3], word(at + 8), word(at + 20))
+    };
+    let (released, held) = (13, 11);
+    let busy = ask(EPOCH + 1, start, 1);
+    assert_eq!(said(&busy), (held, 1, start, 0), "it owes an answer");
+    let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
+    stream.write_all(answer).unwrap();
+    let end = (SERVER_ISN + 1).wrapping_add(answer.len() as u32);
+    wait_for("its answer has left", || {
+        said(&ask(EPOCH + 1, start, 1)).1 == 2
+    });
+    let has_all = theirs.wrapping_add(answer.len() as u32);
+    agent.receive("the client has it", &plain(ACK, start, has_all, b""), &[]);
+    assert_eq!(said(&ask(EPOCH + 1, start, 2)).1, 1, "of another request");
+    assert_eq!(
+        said(&ask(EPOCH + 1, start + 1, 1)).1,
+        1,
+        "before another one"
+    );
+
+    let given = ask(EPOCH + 1, start, 1);
+    assert_eq!(said(&given), (released, 1, start, end));
+    wait_for("its socket is gone", || {
+        std::io::ErrorKind::ConnectionReset
+            == stream
+                .write(b"x")
+                .map_or_else(|e| e.kind(), |_| std::io::ErrorKind::Other)
+            || stream.take_error().unwrap().is_some()
+    });
+    assert_eq!(
+        said(&ask(EPOCH + 1, start, 1)),
+        (released, 1, start, end),
+        "again"
+    );
+    assert_eq!(
+        said(&ask(EPOCH + 2, start, 1)),
+        (held, 4, start, 0),
+        "by another"
+    );
+    let late = plain(ACK, start, has_all, b"");
+    agent.receive("what is late", &late, &["moved"]);
+    // The port is used again.
+    let (connect, syn) = open(bare, CLIENT_ISN.wrapping_add(0x2000_0000));
+    let word = sealed(&connect.word(follow).unwrap(), &syn.packet());
+    agent.receive("another SYN", &word, &["received"]);
+    assert_eq!(said(&ask(EPOCH + 1, start, 1)).1, 4, "not that one's");
 }

@@ -36,7 +36,7 @@ pub struct Assignment<'a> {
     pub has_rest: bool,
     /// The owner before, that still sends: its address.
     pub predecessor: Option<Ipv4Addr>,
-    /// The connection to a backend that has no agent. It stays with that.
+    /// The connection that a dispatcher has opened. Without an agent there it stays with it.
     pub splice: Option<Splice>,
 }
 
@@ -121,7 +121,8 @@ pub(super) fn repeat(flow: &mut Flow, old: &Flow) {
     flow.last_ack = old.last_ack;
     flow.window = old.window;
     flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
-    if flow.splice.terms().is_some() {
+    // Another one may not know where its answers end.
+    if flow.splice.terms().is_some_and(|splice| !splice.split) {
         flow.marks |= MARK_TUNNEL;
     }
 }

@@ -6,7 +6,7 @@ use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_datapath::abi::{
-    Finished, Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_TUNNEL,
+    Finished, Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_TUNNEL, Pod, Splice,
 };
 
 use super::{Record, Records};
@@ -125,6 +125,7 @@ impl Records {
         flow.asked_ack = end.raw();
         flow.state = FlowState::Vacant as u32;
         flow.before = [0; 32];
+        flow.splice = Splice::zeroed();
         left
     }
 

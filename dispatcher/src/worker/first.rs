@@ -185,9 +185,12 @@ impl State {
             older: before.older(),
             held,
             extent,
-            // Nobody there follows what the server says.
+            // Without an agent nobody follows what the server says.
             care: match splice {
-                Some(_) => Care::default(),
+                Some(_) => Care {
+                    head: false,
+                    ..self.split_care(choice, &extent)
+                },
                 None => (self.cluster).care_ahead(choice.pool, has_rest && extent.is_whole()),
             },
             splice,

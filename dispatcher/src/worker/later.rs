@@ -138,7 +138,7 @@ impl State {
             Found::Request(decision, extent) => (decision, extent),
         };
         // Nobody can tell where its server's answers end: it stays (docs/protocol/splice.md 5).
-        if record.splice.is_some() {
+        if record.splice.is_some() && record.is_tunnel() {
             if let Decision::To(choice) = &decision {
                 self.cluster.not_taken(choice);
             }
@@ -271,9 +271,13 @@ impl State {
             && matches!(waiting.target, Target::To(choice)
                 if choice.slot != record.slot && choice.transfer == Transfer::Rebuild);
         let way = self.sealed(key, &record, |meta| Meta {
-            kind: Kind::Release { half_pipe },
+            kind: match record.splice {
+                Some(splice) => Kind::SplitRelease { own: splice.own },
+                None => Kind::Release { half_pipe },
+            },
             epoch: waiting.epoch,
             start: waiting.start,
+            server_port: (record.splice).map_or(meta.server_port, |splice| splice.server_port),
             requests: record.requests as u16,
             care: Care {
                 park: meta.care.park && !matches!(waiting.target, Target::Nobody),

@@ -11,9 +11,9 @@ use trapeze_core::intake::{Answer, Arrived, Body};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::connect::{Connect, Open, Step};
 use trapeze_core::wire::checksum::TcpChecksum;
-use trapeze_core::wire::meta::{Binding, Refusal};
+use trapeze_core::wire::meta::{Binding, Care, Refusal};
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::tcp::{Flags, Header};
+use trapeze_core::wire::tcp::{Flags, Header, SackBlocks};
 use trapeze_core::wire::{geneve, ipv4, tcp};
 use trapeze_datapath::abi::GENEVE_PORT;
 use trapeze_datapath::clock;
@@ -207,7 +207,8 @@ impl State {
         let handshake = (arrived.handshake, clocks);
         let (connect, syn) = Connect::begin(now, choice.transfer, ends, arrived.isns, handshake);
         self.count("connects");
-        self.send_opening(&arrived.key, &connect, syn);
+        let care = self.split_care(choice, &extent);
+        self.send_opening(&arrived.key, &connect, care, syn);
         let connecting = Connecting {
             connect,
             choice: *choice,
@@ -262,8 +263,9 @@ impl State {
             Step::Wait => self.connections.put(key, connecting),
             Step::Send(segments) => {
                 self.count_many("connects-again", 1);
+                let care = self.split_care(&connecting.choice, &connecting.extent);
                 for segment in segments {
-                    self.send_opening(&key, &connecting.connect, segment);
+                    self.send_opening(&key, &connecting.connect, care, segment);
                 }
                 self.connections.put(key, connecting);
             }
@@ -300,7 +302,14 @@ impl State {
             self.forward_to_server(&record, &arrived, payload_max);
         }
         for packet in &connecting.packets[1..] {
-            self.forward_to_server(&record, &packet.arrived(), payload_max);
+            let arrived = packet.arrived();
+            match self.shared.records.get(&key) {
+                Ok(Some(record)) if record.is_tunnel() => {
+                    self.forward_to_server(&record, &arrived, payload_max);
+                }
+                Ok(Some(record)) => self.pass_on(now, &record, arrived, &[]),
+                _ => return,
+            }
         }
     }
 
@@ -421,7 +430,13 @@ impl State {
     }
 
     /// Sends the server what is a client's segment.
-    pub(super) fn splice(&mut self, record: &Record, header: Header, payload: Vec<u8>) {
+    pub(super) fn splice(&mut self, record: &Record, mut header: Header, payload: Vec<u8>) {
+        // Of what another owner has said.
+        let begins = record.isns.server + 1;
+        if ServerSeq::new(header.ack).before(begins) {
+            header.ack = begins.raw();
+            header.options.sack = SackBlocks::default();
+        }
         let server = self.backend_address(record.slot);
         if let (Some(splice), Some(server)) = (record.splice, server) {
             self.send_to_server(splice.segment(*server.ip(), header, payload));
@@ -430,11 +445,21 @@ impl State {
         }
     }
 
+    /// Where a server's host rewrites its answers, it can know where they end.
+    pub(super) fn split_care(&self, choice: &Choice, extent: &Extent) -> Care {
+        let follow = choice.transfer.has_agent() && self.cluster.care(choice.pool).follow;
+        Care {
+            follow,
+            head: follow && extent.is_head,
+            ..Care::default()
+        }
+    }
+
     /// Of a SYN to a server on whose host an agent is that one is told what to make of the
     /// answers (docs/protocol/splice.md §8).
-    fn send_opening(&mut self, key: &FlowKey, connect: &Connect, segment: Segment) {
+    fn send_opening(&mut self, key: &FlowKey, connect: &Connect, care: Care, segment: Segment) {
         let is_syn = segment.header.flags.has(Flags::SYN);
-        let Some(meta) = connect.word().filter(|_| is_syn) else {
+        let Some(meta) = connect.word(care).filter(|_| is_syn) else {
             return self.send_to_server(segment);
         };
         let to = SocketAddrV4::new(*connect.server().ip(), GENEVE_PORT);

@@ -1,9 +1,11 @@
 //! The option byte for byte, and what a tag does and does not accept.
 
 use super::*;
+use crate::config::ClusterKey;
 use crate::membership::{SprayState, Workload};
+use crate::siphash::siphash24;
 use proptest::prelude::*;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 fn keys(ids: &[u8]) -> Keys {
     let keys: Vec<_> = ids
@@ -156,6 +158,22 @@ fn an_end_of_ours_stands_where_others_have_a_start() {
         assert_eq!(Meta::decode(&raw), Ok(said));
     }
     assert_eq!(meta(word).encode(0)[4..8], [0x80, 0x70, 0x60, 0x50]);
+    let release = Meta {
+        start: ClientSeq::new(0xf1f2_f3f4),
+        requests: 0x0102,
+        handshake: Handshake::default(),
+        care: Care::default(),
+        ..meta(Kind::SplitRelease { own })
+    };
+    let raw = release.encode(0);
+    assert_eq!(
+        (&raw[8..16], &raw[20..24]),
+        (
+            &[10, 0, 0, 99, 1, 2, 0, 0][..],
+            &[0xf1, 0xf2, 0xf3, 0xf4][..]
+        )
+    );
+    assert_eq!(Meta::decode(&raw), Ok(release));
 }
 
 #[test]
@@ -235,7 +253,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 27, MetaError::Kind(27)),
+        (1, 28, MetaError::Kind(28)),
         (3, 5, MetaError::Reason(5)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
