@@ -107,6 +107,8 @@ struct tcp_sock {
 	__u32 snd_una;
 	__u32 write_seq;
 	__u32 tsoffset;
+	__u32 rcv_wup;
+	__u32 rcv_wnd;
 };
 
 struct inet_timewait_sock {

@@ -158,15 +158,16 @@ static __noinline int answer_retired(struct __sk_buff *skb, const struct segment
  * client says of its window is later than what it said before (RFC 9293 3.10.7.4, SND.WL1),
  * but within this socket's window.
  */
-static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known)
+static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known, __u32 edge)
 {
 	__u32 length = segment->payload + !!(segment->flags & TCP_FIN);
-	__s32 ahead = segment->seq - known->start;
 
 	/* What could not be cut off is as if it had come before. */
 	if (length)
 		return known->start - length;
-	return known->start + (ahead < 0 ? 0 : ahead > OLDER_WINDOW ? OLDER_WINDOW : ahead);
+	if (is_before(segment->seq, known->start))
+		return known->start;
+	return is_before(edge, segment->seq) ? edge : segment->seq;
 }
 
 /* 6.3: what the client has had of our range. */
@@ -175,7 +176,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	struct range range = {};
 	struct headers h;
 	struct meta meta;
-	__u32 reach;
+	__u32 reach, edge;
 	bool ours, over;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
@@ -205,12 +206,13 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 		send_own_last(skb);
 		return is_relaying(known) ? TC_ACT_SHOT : answer_retired(skb, segment);
 	}
+	edge = window_edge(skb, segment, known, known->start + OLDER_WINDOW);
 	range.end = known->end;
 	range.has_end = true;
 	range.first = known->first;
 	range.has_first = !!known->before;
 	if (!unpack(skb, segment) ||
-	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known)) ||
+	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known, edge)) ||
 	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4) || !shift_in(skb, segment, known))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);

@@ -133,11 +133,31 @@ static __always_inline bool shift_out(struct __sk_buff *skb, __u32 header_length
 	return !setup->shifted || !shift_header(skb, header_length, &shift);
 }
 
+/* Who has asked no further ahead than that is heard by any window. */
+#define ASKED_AHEAD 16384
+
+/*
+ * What its dispatcher has acknowledged to a client that asks ahead may lie beyond the window of
+ * the socket here, which would not read an acknowledgement from there (handoff.md 5.1a).
+ */
+static __always_inline bool keep_in_window(struct __sk_buff *skb, const struct segment *segment,
+					   const struct setup *setup)
+{
+	__u32 edge;
+
+	if (segment->payload || segment->flags & (TCP_FIN | TCP_RST) || !(setup->meta.tcp_options & CARE_FOLLOW) ||
+	    (__s32)(segment->seq - setup->answers.taken) <= ASKED_AHEAD)
+		return true;
+	edge = window_edge(skb, segment, setup, segment->seq);
+	return (__s32)(segment->seq - edge) <= 0 ||
+	       replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, edge);
+}
+
 /* As deliver(), to a connection that is set up here. */
 static __always_inline int deliver_shifted(struct __sk_buff *skb, const struct segment *segment,
 					   const struct setup *setup)
 {
-	if (!unpack(skb, segment) || !shift_in(skb, segment, setup))
+	if (!unpack(skb, segment) || !keep_in_window(skb, segment, setup) || !shift_in(skb, segment, setup))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;
@@ -151,8 +171,8 @@ static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct 
 
 	if (!setup->before)
 		return deliver_shifted(skb, segment, setup);
-	if (!unpack(skb, segment) || keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4) ||
-	    !shift_in(skb, segment, setup))
+	if (!unpack(skb, segment) || !keep_in_window(skb, segment, setup) ||
+	    keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4) || !shift_in(skb, segment, setup))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;

@@ -40,6 +40,27 @@ static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, 
 	return own;
 }
 
+/*
+ * The last number of the client's, in the wire's numbers, from which the flow's socket hears
+ * anything (RFC 9293 3.10.7.4): its window's right edge, which never goes back. Without a socket `otherwise`.
+ */
+static __noinline __u32 window_edge(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
+				    __u32 otherwise)
+{
+	struct bpf_sock *found;
+	struct tcp_sock *full;
+
+	if (!segment || !known)
+		return otherwise;
+	found = find_connection(skb, segment);
+	if (!found)
+		return otherwise;
+	if (is_full(found) && (full = bpf_skc_to_tcp_sock(found)))
+		otherwise = full->rcv_wup + full->rcv_wnd + (known->shifted ? known->client_shift : 0);
+	bpf_sk_release(found);
+	return otherwise;
+}
+
 /* The connection that says this, at egress; NULL: it is no connection's. */
 static __always_inline struct tcp_sock *sending_socket(const struct __sk_buff *skb)
 {

@@ -12,6 +12,7 @@ use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
+use crate::agent::START;
 use crate::backend::*;
 use crate::bench::*;
 use crate::closing;
@@ -440,6 +441,32 @@ pub fn older() -> Owner {
     owner
 }
 
+/// Of what a socket is given.
+fn number_of(outcome: &Outcome) -> u32 {
+    let packet = outcome.packet.as_ref().expect("it is given something");
+    u32::from_be_bytes(packet[TCP_AT + 4..TCP_AT + 8].try_into().unwrap())
+}
+
+/// Its dispatcher may have acknowledged more than the socket takes (handoff.md 5.1a).
+#[test]
+fn an_owner_hears_who_asks_far_ahead() {
+    let owner = Owner::answered();
+    let says = |ahead: u32| segment(ACK, SECOND + ahead, FIRST + 3, b"");
+    let frame = |ahead| {
+        let meta = followed(Kind::Forward, EPOCH, START);
+        sealed(&meta, &says(ahead).packet())
+    };
+    let edge = number_of(&owner.run(&frame(1 << 30))) - SECOND;
+    assert!((16_384..1 << 20).contains(&edge), "{edge}");
+    for (ahead, goes) in [(0, 0), (16_385, 16_385), (edge, edge), (edge + 1, edge)] {
+        owner.expect("its number", &frame(ahead), &up(&says(goes)));
+    }
+    // Without its answers being followed nobody acknowledges in its place.
+    let owner = Owner::with_option(meta(Kind::Forward, EPOCH, START), request());
+    let tunnel = sealed(&meta(Kind::Forward, EPOCH, START), &says(1 << 20).packet());
+    owner.expect("as it came", &tunnel, &up(&says(1 << 20)));
+}
+
 #[test]
 fn an_older_owner_hears_what_concerns_its_range() {
     let end = end_of(ANSWER);
@@ -470,13 +497,19 @@ fn an_older_owner_hears_what_concerns_its_range() {
     }
     // Its socket expects the next request for ever: the number is the client's, for news of
     // its window to be news, as far as the socket takes it.
+    let far = Tcp {
+        seq: SECOND + (1 << 30),
+        ..heard(FIRST + 3)
+    };
+    let edge = number_of(&owner.run(&frame(&far))).wrapping_sub(SECOND) as i32;
+    assert!((16_384..1 << 20).contains(&edge), "{edge}");
     for (ahead, goes) in [
         (-1, 0),
         (0, 0),
         (1, 1),
-        (16_384, 16_384),
-        (16_385, 16_384),
-        (1 << 30, 16_384),
+        (edge, edge),
+        (edge + 1, edge),
+        (1 << 30, edge),
     ] {
         let came = Tcp {
             seq: SECOND.wrapping_add_signed(ahead),
@@ -484,7 +517,7 @@ fn an_older_owner_hears_what_concerns_its_range() {
             ..heard(FIRST + 3)
         };
         let goes = Tcp {
-            seq: SECOND + goes,
+            seq: SECOND.wrapping_add_signed(goes),
             ..came.clone()
         };
         owner.expect("its number", &frame(&came), &up(&goes));
