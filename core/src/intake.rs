@@ -274,7 +274,8 @@ impl Intake {
     }
 
     /// The flow's backend has everything before `received`. True if something was held
-    /// until then: see [`Self::resume`].
+    /// until then: see [`Self::resume`]. If it lacks bytes before those that are read here,
+    /// and has lacked them for as long as it takes to ask twice, the client is told so.
     pub fn on_probe_answer(
         &mut self,
         now: Duration,
@@ -287,11 +288,19 @@ impl Intake {
         };
         if let Phase::Reading(reading) = &mut flow.phase
             && !flow.connection.settled
-            && flow.connection.start().at_or_before(received)
         {
-            flow.connection.settled = true;
-            flow.connection.sender = sender;
-            self.acknowledge(now, &mut flow.connection, reading);
+            let connection = &mut flow.connection;
+            if connection.start().at_or_before(received) {
+                connection.settled = true;
+                connection.sender = sender;
+                self.acknowledge(now, connection, reading);
+            } else if sender.is_some() && connection.lacks_still(received) {
+                connection.sender = sender;
+                let edge = self.edge(connection);
+                let tells = reading.tell_gap(connection, received, edge);
+                self.counters.acks += 1;
+                self.actions.push_back(Action::ToClient(tells));
+            }
         }
         if let Phase::Retained(retained) = &mut flow.phase
             && retained.confirm(flow.connection.start(), received)

@@ -39,6 +39,8 @@ pub(super) struct Connection {
     pub(super) settled: bool,
     /// How far that backend has come in what it sends.
     pub(super) sender: Option<Sender>,
+    /// Up to where it had the client's bytes when it was asked last, if that is before the start.
+    lacks_from: Option<ClientSeq>,
     /// What the client's window leaves behind the place where it has moved.
     window_behind: Option<u16>,
     /// Where the next owner's clock begins. Not ours: a client that had heard of it would
@@ -88,6 +90,7 @@ impl Connection {
             later: arrived.later,
             settled: !arrived.later,
             sender: None,
+            lacks_from: None,
             window_behind: None,
             first_clock: None,
             half_piped: false,
@@ -100,6 +103,12 @@ impl Connection {
                 edge: arrived.isns.client + 1 + first_window,
             },
         }
+    }
+
+    /// Does its backend still lack what it lacked when it was asked before? What has only been
+    /// overtaken on its way there comes meanwhile.
+    pub(super) fn lacks_still(&mut self, received: ClientSeq) -> bool {
+        self.lacks_from.replace(received) == Some(received)
     }
 
     /// How far the client may send.
@@ -171,6 +180,7 @@ impl Connection {
         rest.later = true;
         rest.settled = false;
         rest.sender = None;
+        rest.lacks_from = None;
         rest
     }
 

@@ -216,6 +216,29 @@ impl Reading {
         segment
     }
 
+    /// That the backend lacks what follows `received`, though what is read here has come: so that
+    /// the client sends the rest again without waiting for its timer (RFC 2018, RFC 5681 §3.2).
+    pub(super) fn tell_gap(
+        &mut self,
+        connection: &mut Connection,
+        received: ClientSeq,
+        edge: ClientSeq,
+    ) -> Segment {
+        let seq = connection.our_next();
+        let mut segment =
+            connection.segment_to_client(seq, received, Flags::default(), Vec::new(), edge);
+        let start = connection.start();
+        let room = connection.sack_room();
+        let first = 0..self.assembly.contiguous().len();
+        let ahead = self.sack.take_blocks(&self.assembly, room);
+        let blocks = std::iter::once(first).chain(ahead);
+        for block in blocks.filter(|block| !block.is_empty()).take(room) {
+            let (from, to) = (start + block.start as u32, start + block.end as u32);
+            segment.header.options.sack.push(from.raw(), to.raw());
+        }
+        segment
+    }
+
     /// Complete: only the caller's decision is missing.
     pub(super) fn decide(&mut self, cut: Option<usize>) {
         self.decided = true;

@@ -31,6 +31,45 @@ fn nothing_is_acknowledged_before_the_owner_has_what_lies_before() {
     assert_eq!(bench.actions(), ["probe 0"]);
 }
 
+/// What lies before the boundary was lost on its way to the owner, and what lies behind it is
+/// here: only an acknowledgement tells the client.
+#[test]
+fn a_client_hears_what_the_owner_lacks() {
+    let mut bench = Bench::new(bounds());
+    bench.handshake.sack = true;
+    assert_eq!(bench.later(0, b"GET "), Outcome::Held);
+    assert_eq!(bench.later(10, b"behind a gap"), Outcome::Held);
+    bench.actions();
+    let (key, start) = (bench.key(), bench.isns.client + 1);
+    let sender = Some(Sender {
+        next: bench.isns.server + 100,
+        clock: 0,
+        is_idle: false,
+    });
+    let lacks = start + (0u32.wrapping_sub(1000));
+    let mut answer = |received| {
+        (bench.intake).on_probe_answer(bench.now, &key, received, sender);
+        let mut told = Vec::new();
+        while let Some(action) = bench.intake.poll_action() {
+            if let Action::ToClient(segment) = action {
+                told.push(segment.header);
+            }
+        }
+        told
+    };
+    // It may have been overtaken only.
+    assert!(answer(lacks).is_empty());
+    let told = answer(lacks);
+    assert_eq!(told.len(), 1);
+    assert_eq!(told[0].ack, lacks.raw());
+    assert_eq!(told[0].seq, (bench.isns.server + 100).raw());
+    let block = |from: u32, to: u32| ((start + from).raw(), (start + to).raw());
+    assert_eq!(
+        told[0].options.sack.as_slice(),
+        [block(0, 4), block(10, 22)]
+    );
+}
+
 #[test]
 fn an_owner_that_does_not_answer_is_asked_again() {
     let mut bench = Bench::new(bounds());
