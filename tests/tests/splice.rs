@@ -95,7 +95,12 @@ fn all_goes_both_ways(splice: Splice) {
         let agents = cluster.agents();
         assert!(agents.of("spliced-to-client") > 500, "{agents:?}");
         assert_eq!(agents.of("rewrite") + agents.of("bad-tag"), 0, "{agents:?}");
-        assert_eq!(d1.of("spliced-to-client"), 0, "answers go directly: {d1:?}");
+        // What no socket of its own says, such as a reset of one that is gone, goes by way of d1.
+        let direct = agents.of("spliced-to-client");
+        assert!(
+            d1.of("spliced-to-client") < direct / 20,
+            "{d1:?} {agents:?}"
+        );
     } else {
         assert!(d1.of("spliced-to-client") > 500, "{d1:?}");
     }
