@@ -244,6 +244,9 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (!(known && !strange && same_meta(&known->meta, &meta)) &&
 	    !is_proved(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
+	/* To an older owner whose seat is another's it is as to one that is not known here any more. */
+	if (strange && meta.kind == META_GC && skb->mark != GC_MARK)
+		return receive_gc(skb, &segment, NULL);
 	if (strange)
 		return receive_strange(skb, &segment);
 	if (known && meta.kind == META_FORWARD)

@@ -122,11 +122,11 @@ static __always_inline enum sitting who_sits_on(struct segment *segment, __be16 
 	return setup && is_older(setup) ? SITS_OLDER : SITS_NOBODY;
 }
 
-/* Whoever has sat there is gone: given up, or its socket has come and gone. */
+/* Whoever has sat there is gone: given up, or its socket has come and gone; and it passes nothing on. */
 static __always_inline bool is_left(const struct setup *setup)
 {
-	return setup->origin && (setup->state == SETUP_MOVED ||
-				 bpf_ktime_get_coarse_ns() - setup->created_ns > SEAT_SETTLES_NS);
+	return setup->origin && !is_relaying(setup) &&
+	       (setup->state == SETUP_MOVED || bpf_ktime_get_coarse_ns() - setup->created_ns > SEAT_SETTLES_NS);
 }
 
 /* A port on which there is nobody; 0: not found. */

@@ -491,6 +491,71 @@ fn seats_are_few() {
     assert_eq!(port_of(&accept(&owner.server)), ports[3]);
 }
 
+/// It has given up what it has, and its client has had all of that, but not the one before it.
+fn relaying() -> (Seated, Meta, Tcp) {
+    let mut seated = Seated::new();
+    seated.answer(ANSWER);
+    let next = THIRD + REQUEST.len() as u32;
+    let ask = segment(ACK, next, THERE, b"");
+    let release = Meta {
+        requests: 1,
+        ..followed(Kind::Release { half_pipe: true }, BACK + 1, next)
+    };
+    let mut got = seated.older.run(&sealed(&release, &ask.packet()));
+    got.counted.retain(|&counted| counted != "gc");
+    assert_eq!(got.counted, ["given-up", "half-pipe"]);
+    let end = ServerSeq::new(THERE + ANSWER.len() as u32);
+    let reach = ClientSeq::new(next);
+    let gc = followed(Kind::Gc { end, reach }, BACK + 1, next);
+    let over = segment(ACK, next + 9, end.raw(), b"");
+    let got = seated.older.run(&sealed(&gc, &over.packet()));
+    assert!(got.counted.contains(&"retired"), "{:?}", got.counted);
+    (seated, gc, over)
+}
+
+fn expect_retired(got: &Outcome) {
+    assert_eq!(got.verdict, Verdict::SendBack);
+    let packet = got.packet.as_ref().expect("an answer");
+    let told = geneve::open(&packet[ETHERNET + 28..], DISPATCHER.into(), &keys());
+    let kind = told.expect("its tag is good").meta.kind;
+    assert!(matches!(kind, Kind::Retired { .. }), "{kind:?}");
+}
+
+/// The word of the one before would find another connection there.
+#[test]
+fn who_passes_words_on_keeps_its_seat() {
+    let (seated, gc, over) = relaying();
+    let wanted = |epoch: u32| {
+        let at = (u32::from(CLIENT.port()) ^ epoch).wrapping_mul(0x9e37_79b1) >> 16;
+        1 + at % 1023 == u32::from(seated.port)
+    };
+    let epoch = (BACK + 2..).find(|&epoch| wanted(epoch)).unwrap();
+    let start = gc.start.raw() + 9;
+    let predecessor = BEFORE;
+    let meta = followed(Kind::ForwardAfter { predecessor }, epoch, start);
+    let request = segment(ACK | PSH, start, over.ack + 9, REQUEST);
+    let agent = &seated.older.agent;
+    agent.receive("once more", &sealed(&meta, &request.packet()), &SEATED);
+    assert_ne!(port_of(&accept(&seated.older.server)), seated.port);
+    let got = seated.older.run(&sealed(&gc, &over.packet()));
+    assert_eq!(got.verdict, Verdict::Drop);
+    seated.retire_before();
+    expect_retired(&seated.older.run(&sealed(&gc, &over.packet())));
+}
+
+/// To who asks it is as if it were not known here.
+#[test]
+fn an_older_owner_whose_seat_is_anothers_has_retired() {
+    let (seated, gc, over) = relaying();
+    let others = Setup {
+        origin: 50_000u16.to_be(),
+        ..seated.setup()
+    };
+    seated.put(&others);
+    expect_retired(&seated.older.run(&sealed(&gc, &over.packet())));
+    assert_eq!(seated.setup(), others);
+}
+
 /// Who comes alone needs no seat, once the own port is free, whatever is known of the seat.
 #[test]
 fn a_new_connection_sits_on_its_own_port() {
