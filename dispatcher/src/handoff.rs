@@ -15,8 +15,10 @@ use crate::look::Extent;
 /// An owner is asked again after this, and after twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(100);
-/// A connection that was set up just now is there by then.
+/// A connection whose first packet has arrived is there by then.
 const SETTLING: Duration = Duration::from_millis(500);
+/// It has by then, however often it was lost.
+const SETTING_UP: Duration = Duration::from_secs(30);
 /// An owner that has not said a word by then after the time to give up is gone.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -111,10 +113,11 @@ impl Waitings {
         self.all.remove(key)
     }
 
-    /// Has it waited so long that an owner without such a connection has none? The packet
-    /// that sets it up may be on its way up the owner's stack.
-    pub fn is_settled(&self, key: &FlowKey, now: Duration) -> bool {
-        (self.all.get(key)).is_some_and(|w| now >= w.began + SETTLING)
+    /// Has it waited so long that an owner without such a connection, which it has been
+    /// given so long ago, has none? The packet that sets it up may be on its way up the
+    /// owner's stack, or have been lost: its client sends it again.
+    pub fn is_settled(&self, key: &FlowKey, now: Duration, given: Duration) -> bool {
+        given >= SETTING_UP && (self.all.get(key)).is_some_and(|w| now >= w.began + SETTLING)
     }
 
     /// Has it waited long enough?

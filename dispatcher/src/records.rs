@@ -22,6 +22,7 @@ use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::intake::Isns;
@@ -162,6 +163,14 @@ impl Records {
         self.highest_epoch
             .fetch_max(now, Ordering::Relaxed)
             .max(now) as u32
+    }
+
+    /// How long ago an epoch began; zero for one that runs ahead of the clock.
+    pub fn age(epoch: u32) -> Duration {
+        let age = abi::epoch(clock::cluster())
+            .wrapping_sub(epoch)
+            .cast_signed();
+        Duration::from_nanos(u64::try_from(age).unwrap_or(0) << abi::EPOCH_SHIFT)
     }
 
     /// No new record's epoch so far was higher.

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use trapeze_core::wire::tcp::Flags;
 use trapeze_lab::{LinkSettings, Process, ServerKind};
-use trapeze_tests::{Cluster, Connection, Content, Dice, Raised, Response, same, until};
+use trapeze_tests::raw::RawClient;
+use trapeze_tests::{Cluster, Connection, Content, Dice, Raised, Response, VIP, same, until};
 
 const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
 
@@ -322,6 +325,90 @@ fn a_request_that_is_refused_on_its_way_goes_elsewhere() {
     until("the daemon says that it has heard of it", || {
         let refused = cluster.daemon().counters.get("refusals").copied();
         refused.filter(|&count| count > 0)
+    });
+}
+
+/// What came while the daemon was away it reads packet by packet. Between two of them it
+/// seems to have done its work; but the second one is its own to place, however often the
+/// client repeats it.
+#[test]
+fn what_the_daemon_has_yet_to_read_is_not_placed_twice() {
+    let text = "[[pool]]\nname = \"web\"\nhandoff = \"drained\"\nbackends = [\"b1\"]\n\
+                [[pool]]\nname = \"short\"\nhandoff = \"drained\"\nbackends = [\"b2\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [[service.rule]]\npath_prefix = \"/10k\"\npool = \"short\"\n";
+    let cluster = Cluster::configured("yet-to-read", 2, text, |_| {});
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let [long, short] = ["1m", "10k"].map(|name| cluster.document(name));
+    let status = cluster.status().unwrap();
+    let daemon = status.host("d1").unwrap().processes[&Process::Dispatch].pid;
+    let daemon = daemon.unwrap().to_string();
+    let [first, third] = ["/1k", "/10k"].map(get);
+    cluster.on("c1", || {
+        for port in 2000..2005 {
+            // Nobody has asked for that yet: it is for the daemon.
+            let second = get(&format!("/1m?{port}"));
+            let mut raw = RawClient::connect(SocketAddrV4::new(client, port), VIP);
+            raw.send(0, first.as_bytes());
+            raw.receive_until("the first answer", |raw| raw.received().len() > 1024);
+            let come = cluster.dispatcher().of("to-daemon");
+            cluster.run("d1", &["kill", "-STOP", &daemon]);
+            let at = first.len() + second.len();
+            raw.send(first.len(), second.as_bytes());
+            raw.send(at, third.as_bytes());
+            until("both are there", || {
+                (cluster.dispatcher().of("to-daemon") >= come + 2).then_some(())
+            });
+            cluster.run("d1", &["kill", "-CONT", &daemon]);
+            raw.receive_until("the second answer", |raw| raw.received().len() > 20_000);
+            std::thread::sleep(Duration::from_millis(20));
+            raw.send(at, third.as_bytes());
+            let all = 1024 + long.len() + short.len();
+            raw.receive_until("the third answer", |raw| raw.received().len() > all);
+            let got = raw.received();
+            let begins = |document: &[u8]| {
+                let mut places = got.windows(document.len());
+                places.position(|bytes| bytes == document)
+            };
+            let end = begins(&long).expect("the second answer is whole") + long.len();
+            assert!(got[end..].starts_with(b"HTTP/1.1 200"));
+            assert!(begins(&short).is_some_and(|at| at > end));
+            raw.send_with(at + third.len(), Flags::RST, b"");
+        }
+    });
+}
+
+/// The packet that sets the first request's connection up is lost, again and again: the next
+/// one waits, and goes where it belongs.
+#[test]
+fn a_request_waits_for_an_owner_that_has_yet_to_hear_of_the_flow() {
+    let text = "[limits]\nheartbeat = \"5s\"\n\
+                [[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+                [[pool]]\nname = \"other\"\nbackends = [\"b2\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [[service.rule]]\npath_prefix = \"/10k\"\npool = \"other\"\n";
+    let cluster = Cluster::configured("yet-to-hear", 2, text, |_| {});
+    let [first, second] = ["1k", "10k"].map(|name| cluster.document(name));
+    let link = |loss| {
+        let settings = LinkSettings {
+            loss,
+            ..LinkSettings::default()
+        };
+        cluster.link("b1", &settings).expect("a link");
+    };
+    link(1.0);
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        client.send(get("/1k") + &get("/10k"));
+        // Its third repetition, after 1.4 s, is the first to arrive.
+        std::thread::sleep(Duration::from_millis(1000));
+        link(0.0);
+        for (document, backend) in [(first, "b1"), (second, "b2")] {
+            let response = client.response();
+            same(&response.body, &document);
+            assert_eq!(response.ok(), backend);
+        }
     });
 }
 

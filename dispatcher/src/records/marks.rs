@@ -3,11 +3,32 @@
 use std::io;
 
 use trapeze_core::flow::FlowKey;
+use trapeze_core::seq::ClientSeq;
 use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_RELEASING, MARK_TUNNEL};
 
 use super::{Record, Records};
 
+/// Nothing that ends further behind the boundary is read here; as in boundary.bpf.h.
+const BOUNDARY_NEAR: i32 = 1 << 17;
+
 impl Records {
+    /// The daemon is at work at the flow's boundary, if a packet that ends there reaches
+    /// beyond it: the data path places nothing from then on. The record as it is then.
+    pub fn hold(&self, key: &FlowKey, end: ClientSeq) -> io::Result<Option<Record>> {
+        let mut held = None;
+        self.change(key, |flow| {
+            let beyond = ClientSeq::new(flow.next).distance_to(end);
+            if flow.state == FlowState::Established as u32
+                && flow.marks & MARK_TUNNEL == 0
+                && (1..=BOUNDARY_NEAR).contains(&beyond)
+            {
+                flow.marks |= MARK_HELD;
+            }
+            held = Record::read(flow);
+        })?;
+        Ok(held)
+    }
+
     /// Lets the data path bring here what comes next of a flow that is idle, as far as
     /// can be seen here. None: it is not.
     pub fn hold_idle(&self, key: &FlowKey) -> io::Result<Option<Record>> {

@@ -23,7 +23,7 @@ use crate::cluster::{Choice, Decision};
 use crate::handoff::{Due, Target};
 use crate::look::{Extent, Found, Later, Look};
 use crate::memory::Placed;
-use crate::records::{Assignment, Record, TakenBack, Vacated};
+use crate::records::{Assignment, Record, Records, TakenBack, Vacated};
 
 /// Another dispatcher that has asked an owner to give a flow up, and keeps the flow no
 /// more, is to be done with it by then.
@@ -57,6 +57,12 @@ impl State {
     ) {
         let seq = ClientSeq::new(arrived.header.seq);
         let end = seq + arrived.payload.len() as u32;
+        // Where nothing was left of what came before it, the data path has been let go on.
+        let held = match record.marks & MARK_HELD != 0 || !record.next.before(end) {
+            true => None,
+            false => self.shared.records.hold(&arrived.key, end).ok().flatten(),
+        };
+        let record = held.as_ref().unwrap_or(record);
         if !record.has_backend() {
             // The client's TCP sends it again: then it is a first request's.
             return;
@@ -371,7 +377,11 @@ impl State {
         if (self.waiting.find(&key, meta.epoch, meta.start)).is_some() {
             let never = match held {
                 Held::Closing => true,
-                Held::Stranger => self.waiting.is_settled(&key, now),
+                Held::Stranger => {
+                    let record = self.shared.records.get(&key).ok().flatten();
+                    let given = record.map_or(Duration::MAX, |r| Records::age(r.epoch));
+                    self.waiting.is_settled(&key, now, given)
+                }
                 Held::Answering | Held::Unacknowledged { .. } => false,
             };
             if never || self.waiting.is_over(&key, now) {
@@ -448,7 +458,7 @@ impl State {
             Decision::To(choice) => Target::To(choice),
             Decision::Refuse(answer, body) => Target::Answer(answer, body),
         };
-        if matches!(held, Held::Closing | Held::Stranger) {
+        if held == Held::Closing {
             self.not_moved(&decided);
             return self.keep(now, &key, &record, extent);
         }
