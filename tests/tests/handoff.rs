@@ -7,7 +7,9 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use trapeze_core::wire::geneve;
 use trapeze_core::wire::tcp::Flags;
+use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 use trapeze_lab::{LinkSettings, Process, ServerKind};
 use trapeze_tests::raw::RawClient;
 use trapeze_tests::{Cluster, Connection, Content, Dice, Raised, Response, VIP, same, until};
@@ -410,6 +412,38 @@ fn a_request_waits_for_an_owner_that_has_yet_to_hear_of_the_flow() {
             assert_eq!(response.ok(), backend);
         }
     });
+}
+
+/// Older owners hear a RELEASE, too: it says of the client's window what the client has said.
+/// One that heard of none would wait for it to open again.
+#[test]
+fn an_owner_that_is_asked_for_a_flow_hears_of_its_clients_window() {
+    let text = "[[pool]]\nname = \"web\"\nhandoff = \"drained\"\nbackends = [\"b2\"]\n\
+                [[pool]]\nname = \"other\"\nbackends = [\"b1\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [[service.rule]]\npath_prefix = \"/10k\"\npool = \"other\"\n";
+    let cluster = Cluster::configured("hears-window", 2, text, |_| {});
+    let sniffer = cluster.on("b2", || PacketSocket::open("eth0").unwrap());
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        client.send(get("/1m") + &get("/10k"));
+        std::thread::sleep(Duration::from_millis(100));
+        client.response();
+        assert_eq!(client.response().ok(), "b1");
+    });
+    let mut batch = Batch::default();
+    sniffer.receive(&mut batch).unwrap();
+    // Behind Ethernet, IP, UDP and Geneve's own header with that of its option.
+    let (option, inner) = (14 + 20 + 8 + 8 + 4, 14 + 20 + 8 + 8 + 4 + 32);
+    let releases: Vec<u16> = (batch.frames())
+        .filter(|frame| frame.len() >= inner + 40 && frame[36..38] == geneve::PORT.to_be_bytes())
+        .filter(|frame| frame[option + 1] == 12)
+        .map(|frame| u16::from_be_bytes([frame[inner + 34], frame[inner + 35]]))
+        .collect();
+    assert!(
+        releases.first().is_some_and(|&window| window > 0),
+        "{releases:?}"
+    );
 }
 
 /// To a backend's server.

@@ -28,6 +28,8 @@ pub struct Assignment<'a> {
     pub older: Option<u32>,
     /// Bytes that go there from here.
     pub held: usize,
+    /// The window field that the client sent last.
+    pub window: u16,
     /// How far the request goes.
     pub extent: Extent,
     /// What the pool wants of the answers.
@@ -86,6 +88,7 @@ impl Assignment<'_> {
             requests: 1,
             marks,
             last_seq: (self.isns.client + 1 + self.held as u32).raw(),
+            window: self.window.into(),
             splice: (self.splice.as_ref()).map_or(abi::Splice::zeroed(), abi::Splice::from),
             ..new_flow(self.isns, self.handshake)
         }

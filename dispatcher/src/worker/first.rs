@@ -184,6 +184,7 @@ impl State {
             after: before.refused(),
             older: before.older(),
             held,
+            window: arrived.header.window,
             extent,
             // Without an agent nobody follows what the server says.
             care: match splice {

@@ -300,6 +300,8 @@ impl State {
                 seq: waiting.start.raw(),
                 ack: record.heard.raw(),
                 flags: Flags::ACK,
+                // An older owner hears it too, and would wait for it to open again.
+                window: record.window,
                 ..Header::default()
             },
         );
@@ -558,6 +560,7 @@ impl State {
             after: None,
             older: None,
             held,
+            window: record.window,
             extent: waiting.extent,
             care: (self.cluster).care_ahead(choice.pool, has_rest && waiting.extent.is_whole()),
             has_rest,
