@@ -616,6 +616,8 @@ struct setup {
 	__u32 server_shift; /* the server's, */
 	__u32 clock_shift; /* and the server's clock */
 	__u32 reach; /* OLDER: up to where the client's bytes have come to the owners after it */
+	__u32 last_clock; /* OLDER: what it says is no later, by its timestamps */
+	__u32 pad2;
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */

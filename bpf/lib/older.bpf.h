@@ -244,6 +244,23 @@ static __always_inline bool acknowledge_reach(struct __sk_buff *skb, const struc
 }
 
 /*
+ * 6.3b: nor does its clock go on, for the client would take what the owner after it has said
+ * before that for a late repetition (RFC 7323 5). Linux has its timestamps first.
+ */
+static __always_inline bool keep_clock(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
+{
+	__u32 last = setup->last_clock - (setup->shifted ? setup->clock_shift : 0);
+	__be32 option[2];
+	__u32 value;
+
+	if (h->tcp.offset >> 4 < 8 || bpf_skb_load_bytes(skb, UNPACKED_TCP + TSVAL_WORD - 4, option, sizeof(option)) ||
+	    option[0] != bpf_htonl(0x0101080a))
+		return true;
+	value = bpf_ntohl(option[1]);
+	return !is_before(last, value) || replace_word(skb, TSVAL_WORD, value, last);
+}
+
+/*
  * 6.4: the question whether the client's window is open again (RFC 9293 3.8.6.1; Linux asks by a
  * segment without payload, from before what the client has): nobody else can ask it, for what
  * others would ask from lies in the client's window, and is not answered.
@@ -273,7 +290,7 @@ static __noinline int leave_older(struct __sk_buff *skb, const struct leaving *h
 		return drop(DROP_MOVED);
 	if (h->tcp.flags & TCP_FIN && !set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
 		return drop(DROP_REWRITE);
-	if (!acknowledge_reach(skb, h, setup))
+	if (!acknowledge_reach(skb, h, setup) || !keep_clock(skb, h, setup))
 		return drop(DROP_REWRITE);
 	return TC_ACT_UNSPEC;
 }

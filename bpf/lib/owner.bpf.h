@@ -318,6 +318,7 @@ static __noinline bool become_older(const struct segment *segment, struct setup 
 	known->next = 0;
 	known->end = end;
 	known->reach = known->start;
+	known->last_clock = own_clock(known, known->clock_offset);
 	known->reason = RELEASED_HALF_PIPE;
 	known->waiting = 0;
 	known->heard_ns = bpf_ktime_get_coarse_ns();

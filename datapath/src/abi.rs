@@ -373,6 +373,8 @@ pod!(
         server_shift: u32,
         clock_shift: u32,
         reach: u32,
+        last_clock: u32,
+        pad2: u32,
     }
 );
 pod!(

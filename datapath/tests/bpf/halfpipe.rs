@@ -619,6 +619,36 @@ fn an_older_owner_acknowledges_what_has_come_to_those_after_it() {
     }
 }
 
+/// A client takes what is older by its clock than what it has had last for a late repetition
+/// (RFC 7323 §5): what the owner after it has said meanwhile must not be that.
+#[test]
+fn the_clock_of_an_older_owner_stands_still() {
+    let owner = older();
+    let key = flow_key(CLIENT, VIP);
+    let setups = &owner.agent.maps.setups;
+    let mut setup = setups.get(&key).unwrap().unwrap();
+    for last in [7_000_000, u32::MAX] {
+        setup.last_clock = last;
+        setups.put(&key, &setup, Update::Any).unwrap();
+        let answer = |clock| Tcp {
+            source: VIP,
+            dest: CLIENT,
+            options: timestamps(clock, 9),
+            ..segment(ACK | PSH, FIRST, SECOND, ANSWER)
+        };
+        for (clock, leaves) in [
+            (last - 1, last - 1),
+            (last, last),
+            (last.wrapping_add(1), last),
+            (last.wrapping_add(100_000), last),
+        ] {
+            let got = owner.agent.run(&owner.agent.egress, &answer(clock).frame());
+            let expected = Outcome::new(Verdict::Next, answer(leaves).frame(), &[]);
+            assert_eq!(got.difference(&expected), None, "{clock} {last}");
+        }
+    }
+}
+
 /// What starts the newer one's range may be lost with the dispatcher that has said so, and
 /// the client's own repetition will not do before it has all of the older one's.
 #[test]
