@@ -73,6 +73,7 @@
 #include "lib/done.bpf.h"
 #include "lib/closing.bpf.h"
 #include "lib/unread.bpf.h"
+#include "lib/adopt.bpf.h"
 #include "lib/older.bpf.h"
 #include "lib/rewrite.bpf.h"
 #include "lib/split.bpf.h"
@@ -412,6 +413,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 {
 	__u32 payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
 	__u32 payload = skb->len > payload_at ? skb->len - payload_at : 0;
+	bool begins;
 	int verdict;
 
 	if (setup->state == SETUP_TRIED) {
@@ -425,8 +427,11 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		return TC_ACT_UNSPEC;
 	if (setup->state == SETUP_OLDER)
 		return leave_older(skb, h, setup, payload);
+	begins = payload && is_between_answers(&setup->answers) && setup->answers.next == bpf_ntohl(h->tcp.seq);
 	if (payload)
 		follow(skb, &setup->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
+	if (begins && setup->answers.phase == ANSWER_BODY)
+		tell_begun(skb, h, key, setup, payload_at);
 	if (setup->waiting)
 		tell_if_answered(key, setup);
 	if (h->tcp.flags & TCP_FIN)

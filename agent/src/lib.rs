@@ -74,7 +74,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                 maps.feedback.put(&0, &sampler.sample()?, Update::Any)?;
                 match upkeep.look(&mut host, &config, &own) {
                     0 => {}
-                    set_again => maps.count_set_again(set_again)?,
+                    set_again => maps.count("set-again", set_again)?,
                 }
                 let now = clock::monotonic();
                 if let Err(error) = maps.end_parked(now) {

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
+/*
+ * adopt: answers that outlive their backend (docs/protocol/takeover.md). The daemon is told of
+ * those that begin, with the head as it was sent and the request; and it says which
+ * connection goes on with another backend's.
+ */
+#pragma once
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 20);
+} begun SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct protection);
+} protecting SEC(".maps");
+
+/* The packet that brought the request, if that was one alone. */
+/* A call, so that the object's BTF has the struct. */
+static __noinline __u16 copy_request(const struct leaving *h, const struct setup *setup, struct begun_answer *told)
+{
+	struct unread_key key;
+	struct unread *unread;
+	__u32 payload;
+	__u16 length = 0;
+
+	if (!h || !setup || !told)
+		return 0;
+	key = unread_key_of(h, 0);
+	unread = enter_unread(&key);
+	if (!unread)
+		return 0;
+	payload = payload_of(unread);
+	if (payload && unread->seq + payload == setup->answers.taken &&
+	    !bpf_probe_read_kernel(told->request, sizeof(told->request), unread->packet))
+		length = unread->length;
+	leave_unread(unread);
+	return length;
+}
+
+/*
+ * An answer begins in this packet, whose payload stands at `payload_at`, and has a body of known
+ * length, `setup->answers.remaining` of which is still to come.
+ */
+/* Not static: the verifier walks it once. */
+__noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const struct flow_key *key,
+			  struct setup *setup, __u32 payload_at)
+{
+	__u32 zero = 0, length;
+	struct protection *protection = bpf_map_lookup_elem(&protecting, &zero);
+	struct tcp_sock *full = sending_socket(skb);
+	struct begun_answer *told;
+
+	if (!h || !key || !setup || !protection || !protection->from || !full || setup->origin || setup->before)
+		return 0;
+	length = skb->len - payload_at;
+	if (setup->answers.remaining + length < protection->from)
+		return 0;
+	told = bpf_ringbuf_reserve(&begun, sizeof(*told), 0);
+	if (!told)
+		return 0;
+	told->key = *key;
+	told->dispatcher = setup->dispatcher;
+	told->epoch = setup->epoch;
+	told->at = bpf_ntohl(h->tcp.seq);
+	told->clock_offset = full->tsoffset + setup->clock_shift;
+	told->answer = setup->answers.finished + 1;
+	told->pad = 0;
+	if (length > BEGUN_ROOM)
+		length = BEGUN_ROOM;
+	barrier_var(length);
+	told->head_length = length;
+	if (!length || length > BEGUN_ROOM || bpf_skb_load_bytes(skb, payload_at, told->head, length))
+		told->head_length = 0;
+	told->request_length = copy_request(h, setup, told);
+	bpf_ringbuf_submit(told, 0);
+	count_event(EVENT_BEGUN);
+	return 0;
+}
+
+/* For BPF_PROG_RUN. Returns enum adopted. */
+SEC("syscall")
+int adopt_answer(struct adoption *adoption)
+{
+	struct flow_key key = adoption->key;
+	struct setup *setup = bpf_map_lookup_elem(&setups, &key);
+	struct answers *answers;
+
+	if (!setup || setup->epoch != adoption->epoch || !is_set_up(setup))
+		return ADOPTED_LATE;
+	answers = &setup->answers;
+	/* Nothing has been said on it: the daemon alone does that. */
+	answers->remaining = adoption->remaining;
+	answers->taken = setup->start + adoption->command;
+	answers->flags = adoption->closes ? ANSWER_CLOSING : 0;
+	answers->line_length = 0;
+	answers->phase = ANSWER_BODY;
+	setup->adopted = 1;
+	return ADOPTED;
+}
