@@ -15,6 +15,15 @@ pub mod state;
 #[cfg(test)]
 mod tests;
 
+use std::time::Duration;
+
 pub use head::AnswerHead;
 pub use rest::{NotSame, Rest};
 pub use state::{Message, SoftState, Take};
+
+/// How often the agent of an owner says that an answer is in progress [MIGRATE01 §4.1].
+pub const UPDATE_INTERVAL: Duration = Duration::from_secs(3);
+/// What has not been said again for so long is forgotten [MIGRATE01 §4.1].
+pub const CACHE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The port on which a backend's wedge listens, on its loopback address alone.
+pub const WEDGE_PORT: u16 = 6083;

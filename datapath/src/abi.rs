@@ -499,6 +499,8 @@ impl FlowState {
     }
 }
 
+/// `enum setup_state`: its socket has spoken, or was seen.
+pub const SETUP_CONFIRMED: u32 = 2;
 /// `enum setup_state`: given up, and given up with bytes on the way.
 pub const SETUP_MOVED: u32 = 4;
 /// As above.
