@@ -332,7 +332,10 @@ mod tests {
                 let next = (u32::MAX - 10).wrapping_add(at as u32);
                 let remaining = (length - at) as i64 + torn;
                 assert!(announced.goes_on(&setup(next, remaining as u64)));
-                assert_eq!((announced.state.offset, announced.state.at.raw()), (at, next));
+                assert_eq!(
+                    (announced.state.offset, announced.state.at.raw()),
+                    (at, next)
+                );
             }
         }
     }

@@ -97,7 +97,9 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
         closes: rest.closes.into(),
     };
     if !adopter.adopt(&adoption)? {
-        return Err(io::Error::other(format!("{flow:?}: it is another's by now")));
+        return Err(io::Error::other(format!(
+            "{flow:?}: it is another's by now"
+        )));
     }
     support.maps().count("taken-over", 1)?;
     // As its own: so it can be taken over once more.
@@ -107,7 +109,12 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
     client.set_write_timeout(Some(CLIENTS_PATIENCE))?;
     client.set_nodelay(true)?;
     client.write_all(&rest.of_head)?;
-    relay(&mut server, &mut client, &begun, rest.bytes.end - rest.bytes.start)?;
+    relay(
+        &mut server,
+        &mut client,
+        &begun,
+        rest.bytes.end - rest.bytes.start,
+    )?;
     finish(client)
 }
 
@@ -136,7 +143,8 @@ fn find_rest(
         let answer = read_head(&mut server)?;
         Ok((server, answer))
     };
-    let (server, mut answer) = ask().map_err(|error| format!("its server does not answer: {error}"))?;
+    let (server, mut answer) =
+        ask().map_err(|error| format!("its server does not answer: {error}"))?;
     let body_at = rest.judge(&answer).map_err(|why| why.to_string())?;
     let begun = answer.split_off(body_at);
     Ok((rest, server, begun))
@@ -172,7 +180,12 @@ fn read_head(server: &mut TcpStream) -> io::Result<Vec<u8>> {
 /// Never a byte that is not proved: the client's connection is reset.
 fn refuse(take: &Take, flow: &FlowKey, support: &Support, why: String) -> io::Result<()> {
     support.maps().count("not-same", 1)?;
-    let line = take.state.request.split(|&b| b == b'\r').next().unwrap_or(&[]);
+    let line = take
+        .state
+        .request
+        .split(|&b| b == b'\r')
+        .next()
+        .unwrap_or(&[]);
     let line = String::from_utf8_lossy(line);
     eprintln!("{flow:?}: {line}: reset after {} bytes: {why}", take.had);
     let epoch = take.state.epoch;
@@ -181,7 +194,12 @@ fn refuse(take: &Take, flow: &FlowKey, support: &Support, why: String) -> io::Re
 }
 
 /// `count` bytes, of which some have been read.
-fn relay(server: &mut TcpStream, client: &mut TcpStream, begun: &[u8], count: u64) -> io::Result<()> {
+fn relay(
+    server: &mut TcpStream,
+    client: &mut TcpStream,
+    begun: &[u8],
+    count: u64,
+) -> io::Result<()> {
     let begun = &begun[..begun.len().min(count as usize)];
     client.write_all(begun)?;
     let mut left = count - begun.len() as u64;

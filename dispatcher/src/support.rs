@@ -87,7 +87,10 @@ impl Support {
                 is_fresh
             });
         }
-        self.bytes -= orphans.iter().map(|(_, _, kept)| kept.size()).sum::<usize>();
+        self.bytes -= orphans
+            .iter()
+            .map(|(_, _, kept)| kept.size())
+            .sum::<usize>();
         // An owner that died this long ago has not been renewing what it has.
         orphans.retain(|(_, _, kept)| now.saturating_sub(kept.said) < CACHE_TIMEOUT);
         orphans
@@ -147,7 +150,11 @@ mod tests {
         dead.sort_by_key(|(_, key, _)| *key);
         let found: Vec<_> = dead.iter().map(|(slot, key, _)| (*slot, *key)).collect();
         assert_eq!(found, [(1, key(1)), (1, key(3))]);
-        assert!(support.orphans(now + LOOK_INTERVAL, |slot| slot == 1).is_empty());
+        assert!(
+            support
+                .orphans(now + LOOK_INTERVAL, |slot| slot == 1)
+                .is_empty()
+        );
         assert_eq!(support.len(), 2);
     }
 

@@ -86,7 +86,10 @@ impl Rest {
         out.extend_from_slice(head.target);
         out.extend_from_slice(b" HTTP/1.1\r\n");
         for (name, value) in head.headers() {
-            if OF_THE_CONNECTION.iter().any(|n| name.eq_ignore_ascii_case(n)) {
+            if OF_THE_CONNECTION
+                .iter()
+                .any(|n| name.eq_ignore_ascii_case(n))
+            {
                 continue;
             }
             out.extend_from_slice(name.as_bytes());
@@ -116,7 +119,10 @@ impl Rest {
         if answer.etag != Some(&self.etag) {
             return Err(NotSame::Validator {
                 wanted: self.etag.clone(),
-                there: answer.etag.unwrap_or("without a strong validator").to_owned(),
+                there: answer
+                    .etag
+                    .unwrap_or("without a strong validator")
+                    .to_owned(),
             });
         }
         if answer.coding != self.coding.as_deref() {

@@ -137,7 +137,8 @@ impl Message {
 /// How long the message is that begins so. None: that is not known yet.
 pub fn length(begun: &[u8]) -> Option<usize> {
     let length = begun.get(8..10)?;
-    (begun.len() >= HEAD_LEN).then(|| HEAD_LEN + usize::from(u16::from_be_bytes([length[0], length[1]])))
+    (begun.len() >= HEAD_LEN)
+        .then(|| HEAD_LEN + usize::from(u16::from_be_bytes([length[0], length[1]])))
 }
 
 fn write_state(state: &SoftState, out: &mut Vec<u8>) {

@@ -20,14 +20,20 @@ fn rest(sent: u64) -> Rest {
 #[test]
 fn what_is_left_is_cut_in_the_head_or_in_the_body() {
     let in_body = rest(HEAD.len() as u64 + 400);
-    assert_eq!((&in_body.of_head[..], &in_body.bytes), (&b""[..], &(400..1000)));
+    assert_eq!(
+        (&in_body.of_head[..], &in_body.bytes),
+        (&b""[..], &(400..1000))
+    );
     assert_eq!(in_body.length(), 600);
     let in_head = rest(10);
     assert_eq!(in_head.of_head, HEAD.as_bytes()[10..]);
     assert_eq!(in_head.bytes, 0..1000);
     assert_eq!(in_head.length(), 1000 + HEAD.len() as u64 - 10);
     let whole = HEAD.len() as u64 + 1000;
-    assert!(Rest::of(HEAD.as_bytes(), whole).is_none(), "nothing is left");
+    assert!(
+        Rest::of(HEAD.as_bytes(), whole).is_none(),
+        "nothing is left"
+    );
     let part = PART.replace("600", "600");
     let of_part = Rest::of(part.as_bytes(), part.len() as u64 + 100).unwrap();
     assert_eq!(of_part.bytes, 500..1000, "a part's part");
@@ -35,13 +41,18 @@ fn what_is_left_is_cut_in_the_head_or_in_the_body() {
 
 #[test]
 fn it_is_asked_for_as_the_client_asked() {
-    let request = rest(HEAD.len() as u64 + 400).request(REQUEST.as_bytes()).unwrap();
+    let request = rest(HEAD.len() as u64 + 400)
+        .request(REQUEST.as_bytes())
+        .unwrap();
     let expected = "GET /x?y HTTP/1.1\r\nHost: a\r\nUser-Agent: curl\r\nCookie: z=1\r\n\
                     Range: bytes=400-999\r\nIf-Range: \"5f-a\"\r\nConnection: close\r\n\r\n";
     assert_eq!(String::from_utf8(request).unwrap(), expected);
     let post = REQUEST.replace("GET", "POST");
     assert!(rest(400).request(post.as_bytes()).is_none());
-    assert!(rest(400).request(&REQUEST.as_bytes()[..50]).is_none(), "half a head");
+    assert!(
+        rest(400).request(&REQUEST.as_bytes()[..50]).is_none(),
+        "half a head"
+    );
 }
 
 #[test]
@@ -49,7 +60,10 @@ fn only_the_very_rest_is_taken_for_it() {
     let rest = rest(HEAD.len() as u64 + 400);
     assert_eq!(rest.judge(PART.as_bytes()), Ok(PART.len()));
     let changed = |from: &str, to: &str| rest.judge(PART.replace(from, to).as_bytes());
-    assert_eq!(changed("206 Partial Content", "200 OK"), Err(NotSame::Status(200)));
+    assert_eq!(
+        changed("206 Partial Content", "200 OK"),
+        Err(NotSame::Status(200))
+    );
     let validator = |there: &str| {
         Err(NotSame::Validator {
             wanted: "\"5f-a\"".into(),
@@ -81,7 +95,10 @@ fn what_no_strong_validator_names_is_not_gone_on_with() {
     assert!(!of("\"5f-a\"", "W/\"5f-a\""));
     assert!(!of("ETag", "X-Tag"));
     assert!(!of("200", "203"));
-    assert!(!of("Content-Length: 1000", "Content-Length: 1000\r\nContent-Length: 1000"));
+    assert!(!of(
+        "Content-Length: 1000",
+        "Content-Length: 1000\r\nContent-Length: 1000"
+    ));
     assert!(!of("Content-Length: 1000", "Content-Length: +1000"));
     assert!(!of("Content-Length: 1000", "Transfer-Encoding: chunked"));
 }
@@ -125,17 +142,23 @@ fn messages_are_for_one_node_and_one_flow() {
     for message in [Message::Update(state), Message::Take(take), refusal] {
         let bytes = message.seal(&keys(1), to, &flow(40000));
         assert_eq!(length(&bytes), Some(bytes.len()));
-        let open = |bytes: &[u8], keys: &Keys, own, flow: &FlowKey| {
-            Message::open(bytes, keys, own, flow)
-        };
+        let open =
+            |bytes: &[u8], keys: &Keys, own, flow: &FlowKey| Message::open(bytes, keys, own, flow);
         assert_eq!(open(&bytes, &keys(1), to, &flow(40000)), Some(message));
         assert_eq!(open(&bytes, &keys(2), to, &flow(40000)), None);
-        assert_eq!(open(&bytes, &keys(1), Ipv4Addr::LOCALHOST, &flow(40000)), None);
+        assert_eq!(
+            open(&bytes, &keys(1), Ipv4Addr::LOCALHOST, &flow(40000)),
+            None
+        );
         assert_eq!(open(&bytes, &keys(1), to, &flow(40001)), None);
         for at in 0..bytes.len() {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1;
-            assert_eq!(open(&damaged, &keys(1), to, &flow(40000)), None, "byte {at}");
+            assert_eq!(
+                open(&damaged, &keys(1), to, &flow(40000)),
+                None,
+                "byte {at}"
+            );
             assert_eq!(open(&bytes[..at], &keys(1), to, &flow(40000)), None);
         }
     }

@@ -272,7 +272,9 @@ impl State {
         };
         let heard = record.heard.later_of(ServerSeq::new(arrived.header.ack));
         let state = &taking.kept.state;
-        let rest = state.before(heard).and_then(|had| Some((had, Rest::of(&state.head, had)?)));
+        let rest = state
+            .before(heard)
+            .and_then(|had| Some((had, Rest::of(&state.head, had)?)));
         let Some((had, rest)) = rest else {
             return self.on_nothing_left(now, &key, record, heard);
         };

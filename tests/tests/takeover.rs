@@ -1,0 +1,303 @@
+//! Backends that die in the midst of an answer: another one goes on with it, on the same
+//! connection, and only where it is provably the same (docs/protocol/takeover.md).
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use trapeze_lab::{LinkSettings, Process};
+use trapeze_tests::{Cluster, Connection, Content, same, until};
+
+const MIB: usize = 1 << 20;
+/// More than client, network and server have room for.
+const LARGE: usize = 64 * MIB;
+
+/// A lab whose pool protects answers from 1 MB on; `more` is what else the pool says.
+struct Site {
+    cluster: Cluster,
+    root: TempDir,
+    large: Vec<u8>,
+}
+
+impl Site {
+    fn up(test: &str, backends: u8) -> Self {
+        Self::with(test, backends, "protect_from = 1000000\n")
+    }
+
+    fn with(test: &str, backends: u8, more: &str) -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let large = Content::new(7, LARGE as u64).bytes();
+        put(root.path(), "large", &large);
+        put(root.path(), "1k", &large[..1024]);
+        let names: Vec<String> = (1..=backends).map(|n| format!("\"b{n}\"")).collect();
+        let text = format!(
+            "[[pool]]\nname = \"web\"\n{more}backends = [{}]\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
+            names.join(", ")
+        );
+        let path = root.path().to_owned();
+        let cluster =
+            Cluster::configured(test, backends, &text, |options| options.root = Some(path));
+        Self {
+            cluster,
+            root,
+            large,
+        }
+    }
+
+    fn start(&self) -> Download {
+        self.cluster
+            .on("c1", || Download::start(Connection::open()))
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        let counters = self.cluster.daemon().counters;
+        counters.get(what).copied().unwrap_or(0)
+    }
+
+    /// The dispatcher has been told of it.
+    fn await_protection(&self, answers: usize) {
+        until("the answers are protected", || {
+            (self.cluster.daemon().protected_answers == answers).then_some(())
+        });
+    }
+
+    /// The dispatcher knows that somebody has gone on with it.
+    fn await_taken(&self, count: u64) {
+        until("it is taken over", || {
+            (self.count("taken-over") == count).then_some(())
+        });
+    }
+}
+
+/// In one step, as deployments do it: what is open stays as it was.
+fn put(root: &Path, name: &str, bytes: &[u8]) {
+    let new = root.join(format!("{name}.new"));
+    std::fs::write(&new, bytes).expect("a temporary file");
+    std::fs::rename(new, root.join(name)).expect("in its place");
+}
+
+/// An answer that is read as its test wants.
+struct Download {
+    stream: TcpStream,
+    owner: String,
+    length: usize,
+    body: Vec<u8>,
+}
+
+impl Download {
+    fn start(connection: Connection) -> Self {
+        let stream = connection.stream().try_clone().expect("a socket");
+        Self::on(stream)
+    }
+
+    fn on(mut stream: TcpStream) -> Self {
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("a socket");
+        stream
+            .write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("it is sent");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("ASCII");
+        let field = |name: &str| {
+            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+            let line = lines.find(|(n, _)| n.eq_ignore_ascii_case(name));
+            line.unwrap_or_else(|| panic!("no {name}: {head}")).1
+        };
+        Self {
+            owner: field("x-backend").to_owned(),
+            length: field("content-length").parse().expect("a number"),
+            body: Vec::new(),
+            stream,
+        }
+    }
+
+    fn read(&mut self, bytes: usize) -> io::Result<&mut Self> {
+        let at = self.body.len();
+        let end = (at + bytes).min(self.length);
+        self.body.resize(end, 0);
+        let mut done = at;
+        while done < end {
+            match self.stream.read(&mut self.body[done..]) {
+                Ok(count) if count > 0 => done += count,
+                other => {
+                    self.body.truncate(done);
+                    other?;
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.read(usize::MAX - self.body.len()).map(drop)
+    }
+
+    /// The next request of the connection.
+    fn ask(&mut self) -> String {
+        self.stream
+            .write_all(b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("it is sent");
+        let mut answer = Vec::new();
+        while !ends_with_body(&answer) {
+            let mut piece = [0; 4096];
+            let count = self.stream.read(&mut piece).expect("an answer");
+            assert!(count > 0, "closed");
+            answer.extend_from_slice(&piece[..count]);
+        }
+        let head = String::from_utf8_lossy(&answer).into_owned();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let (_, rest) = head.split_once("X-Backend: ").expect("its backend");
+        rest[..2].to_owned()
+    }
+}
+
+fn ends_with_body(answer: &[u8]) -> bool {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    end.is_some_and(|end| answer.len() == end + 4 + 1024)
+}
+
+#[test]
+fn a_download_outlives_its_backend_and_so_does_its_connection() {
+    let site = Site::up("take-power", 2);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let dead = download.owner.clone();
+    let other = if dead == "b1" { "b2" } else { "b1" };
+    site.cluster.kill(&dead, None).unwrap();
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    site.await_taken(1);
+    assert_eq!(site.cluster.agent(other).of("taken-over"), 1);
+    for _ in 0..5 {
+        assert_eq!(download.ask(), other, "a normal connection again");
+    }
+    drop(download);
+    until("nothing is left of it", || {
+        let sockets = site
+            .cluster
+            .run(other, &["ss", "-Htn", "sport", "=", ":80"]);
+        sockets.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_second_death_is_another_takeover() {
+    let site = Site::up("take-twice", 3);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let mut dead = download.owner.clone();
+    for taken in 1..=2 {
+        site.cluster.kill(&dead, None).unwrap();
+        download.read(16 * MIB).unwrap();
+        site.await_taken(taken);
+        let alive = ["b1", "b2", "b3"].into_iter().filter(|name| {
+            site.cluster.host(name).is_ok() && site.cluster.backend(name).active == 1
+        });
+        dead = alive.last().expect("its owner").to_owned();
+    }
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+}
+
+#[test]
+fn another_version_of_the_object_is_not_gone_on_with() {
+    let site = Site::up("take-changed", 2);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let other = Content::new(8, LARGE as u64).bytes();
+    put(site.root.path(), "large", &other);
+    site.cluster.kill(&download.owner, None).unwrap();
+    let error = download.finish().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    same(&download.body, &site.large[..download.body.len()]);
+    until("it is counted", || {
+        (site.count("not-same") == 1).then_some(())
+    });
+}
+
+/// Nothing that no rule protects is looked at, or costs a message.
+#[test]
+fn what_is_not_protected_costs_nothing() {
+    for (test, more) in [
+        ("take-none", ""),
+        ("take-small", "protect_from = 100000000\n"),
+    ] {
+        let site = Site::with(test, 2, more);
+        let mut download = site.start();
+        download.read(8 * MIB).unwrap();
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+        let messages = site.cluster.agents().of("begun");
+        assert_eq!((messages, site.cluster.daemon().protected_answers), (0, 0));
+    }
+}
+
+/// It was only cut off, and comes back while another one sends.
+#[test]
+fn a_backend_that_was_cut_off_does_no_harm() {
+    let site = Site::up("take-cut", 2);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let owner = download.owner.clone();
+    let cut = LinkSettings {
+        loss: 1.0,
+        ..LinkSettings::default()
+    };
+    site.cluster.link(&owner, &cut).unwrap();
+    download.read(16 * MIB).unwrap();
+    site.await_taken(1);
+    site.cluster.link(&owner, &LinkSettings::default()).unwrap();
+    until("it is back", || {
+        (site.cluster.backend(&owner).state == "up").then_some(())
+    });
+    until("its socket goes", || {
+        let sockets = site
+            .cluster
+            .run(&owner, &["ss", "-Htn", "sport", "=", ":80"]);
+        sockets.is_empty().then_some(())
+    });
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    download.ask();
+}
+
+/// What the client has behind a gap, it acknowledges before the next owner has said it.
+#[test]
+fn many_downloads_with_losses_outlive_their_backend() {
+    let site = Site::up("take-loss", 2);
+    let lossy = LinkSettings {
+        loss: 0.01,
+        ..LinkSettings::default()
+    };
+    site.cluster.link("c1", &lossy).unwrap();
+    let mut downloads: Vec<Download> = (0..8).map(|_| site.start()).collect();
+    for download in &mut downloads {
+        download.read(4 * MIB).unwrap();
+    }
+    site.await_protection(8);
+    site.cluster.kill("b1", None).unwrap();
+    let large = &site.large;
+    std::thread::scope(|scope| {
+        for download in &mut downloads {
+            scope.spawn(move || {
+                download.finish().unwrap();
+                same(&download.body, large);
+            });
+        }
+    });
+    assert_eq!(site.count("taken-over"), 4);
+    let _ = Process::Server;
+}
