@@ -442,6 +442,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		keep_fin_back(skb, h, setup);
 		return TC_ACT_UNSPEC;
 	}
+	if (closes_in_midst(setup, h))
+		return tell_cut_off(skb, h, setup, payload);
 	if (closes_unread(setup, h, payload)) {
 		verdict = return_unread(skb, h, setup);
 		if (verdict != TC_ACT_UNSPEC)

@@ -71,7 +71,7 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
         return Ok(());
     }
     // Until its answer is adopted, whatever ends it is a reset.
-    reset_on_close(&client)?;
+    reset_on_close(&client, true)?;
     client.set_read_timeout(Some(PATIENCE))?;
     let Some(setup) = support.maps().setups.get(&seat.into())? else {
         return Ok(());
@@ -101,6 +101,8 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
             "{flow:?}: it is another's by now"
         )));
     }
+    // From here on its end in the midst of it is one more reason to go on elsewhere.
+    reset_on_close(&client, false)?;
     support.maps().count("taken-over", 1)?;
     // As its own: so it can be taken over once more.
     let now_ms = clock::monotonic().as_millis() as u32;
@@ -207,7 +209,6 @@ fn relay(
     while left > 0 {
         let most = left.min(PIECE as u64) as usize;
         match server.read(&mut piece[..most])? {
-            // The client's connection is reset: the answer has no end.
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             read => {
                 client.write_all(&piece[..read])?;

@@ -588,6 +588,10 @@ struct answers {
 	__u8 line[LINE_ROOM];
 };
 
+/* Of a setup whose answer may outlive its backend (docs/protocol/takeover.md). */
+#define SAVED_TOLD 1 /* the daemon has been told of it */
+#define SAVED_ADOPTED 2 /* it was another backend's, and the client may have had more than this one has said */
+
 struct setup {
 	struct meta meta; /* the option last verified for this flow */
 	__u32 epoch;
@@ -603,7 +607,7 @@ struct setup {
 	__u32 end; /* OLDER: where the range ends; MOVED: where it ended */
 	__u16 wanted_after; /* how many requests the owner had been given before `wanted` */
 	__u8 was_wanted; /* 1: `wanted` and `wanted_after` count */
-	__u8 adopted; /* 1: its answer was another backend's, of which the client may have had more than this one has said */
+	__u8 saved; /* SAVED_* */
 	__u64 heard_ns; /* OLDER: CLOCK_MONOTONIC_COARSE, when the last GC came */
 	__be32 before; /* the owner before, as long as that is an older owner; 0: none */
 	__u32 first; /* with `before`: where the range here starts */

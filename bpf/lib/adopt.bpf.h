@@ -77,8 +77,33 @@ __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const 
 		told->head_length = 0;
 	told->request_length = copy_request(h, setup, told);
 	bpf_ringbuf_submit(told, 0);
+	setup->saved |= SAVED_TOLD;
 	count_event(EVENT_BEGUN);
 	return 0;
+}
+
+/* Does the server close in the midst of an answer that may outlive it? */
+static __always_inline bool closes_in_midst(const struct setup *setup, const struct leaving *h)
+{
+	return setup->saved & SAVED_TOLD && h->tcp.flags & TCP_FIN && setup->state == SETUP_CONFIRMED &&
+	       setup->answers.phase == ANSWER_BODY;
+}
+
+/*
+ * The client need not hear of it yet: its dispatcher does, as of a server that has closed and owes
+ * an answer (handoff.md 7.2). The socket repeats its FIN, and so the word of it.
+ */
+static __noinline int tell_cut_off(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
+				   __u32 payload)
+{
+	if (!h || !setup)
+		return TC_ACT_UNSPEC;
+	if (payload)
+		return set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN) ? TC_ACT_UNSPEC :
+											     drop(DROP_REWRITE);
+	if (!turn_round(skb, h, TCP_ACK))
+		return drop(DROP_REWRITE);
+	return tell_vacated(skb, h, setup, setup->answers.taken);
 }
 
 /* For BPF_PROG_RUN. Returns enum adopted. */
@@ -98,6 +123,6 @@ int adopt_answer(struct adoption *adoption)
 	answers->flags = adoption->closes ? ANSWER_CLOSING : 0;
 	answers->line_length = 0;
 	answers->phase = ANSWER_BODY;
-	setup->adopted = 1;
+	setup->saved = SAVED_TOLD | SAVED_ADOPTED;
 	return ADOPTED;
 }

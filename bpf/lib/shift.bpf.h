@@ -169,7 +169,7 @@ static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct 
 {
 	struct range range = { .first = setup->first, .has_first = true };
 
-	if (setup->adopted) {
+	if (setup->saved & SAVED_ADOPTED) {
 		range.end = heard_end(skb, segment, setup);
 		range.has_first = false;
 		range.has_end = range.end != segment->ack;

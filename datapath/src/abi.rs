@@ -356,7 +356,7 @@ pod!(
         end: u32,
         wanted_after: u16,
         was_wanted: u8,
-        adopted: u8,
+        saved: u8,
         heard_ns: u64,
         before: [u8; 4],
         first: u32,

@@ -6,10 +6,10 @@ use std::os::fd::AsRawFd;
 
 use crate::map::check;
 
-/// The connection is to be reset when it is closed, whatever waits to be sent.
-pub fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
+/// Whether the connection is to be reset when it is closed, whatever waits to be sent.
+pub fn reset_on_close(stream: &TcpStream, reset: bool) -> io::Result<()> {
     let linger = libc::linger {
-        l_onoff: 1,
+        l_onoff: reset.into(),
         l_linger: 0,
     };
     // SAFETY: a whole struct linger.

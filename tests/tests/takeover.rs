@@ -210,6 +210,50 @@ fn a_second_death_is_another_takeover() {
     same(&download.body, &site.large);
 }
 
+/// The host is well, and its kernel closes the server's sockets in the midst of an answer.
+#[test]
+fn a_download_outlives_its_server_process() {
+    let site = Site::up("take-server", 2);
+    for taken in 1..=2 {
+        let mut download = site.start();
+        download.read(8 * MIB).unwrap();
+        site.await_protection(1);
+        let owner = download.owner.clone();
+        site.cluster.kill(&owner, Some(Process::Server)).unwrap();
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+        site.await_taken(taken);
+        assert_ne!(download.ask(), owner);
+        site.cluster.start(&owner, Some(Process::Server)).unwrap();
+        drop(download);
+        until("nothing is protected", || {
+            (site.cluster.daemon().protected_answers == 0).then_some(())
+        });
+    }
+}
+
+/// So it does the process that goes on with it.
+#[test]
+fn a_download_outlives_a_wedge() {
+    let site = Site::up("take-wedge", 3);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    site.cluster.kill(&download.owner, None).unwrap();
+    download.read(8 * MIB).unwrap();
+    site.await_taken(1);
+    let mut others = ["b1", "b2", "b3"].into_iter();
+    let wedges = others
+        .find(|name| *name != download.owner && site.cluster.agent(name).of("taken-over") == 1);
+    (site
+        .cluster
+        .kill(wedges.expect("one has it"), Some(Process::Agent)))
+    .unwrap();
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    site.await_taken(2);
+}
+
 #[test]
 fn another_version_of_the_object_is_not_gone_on_with() {
     let site = Site::up("take-changed", 2);
@@ -299,5 +343,4 @@ fn many_downloads_with_losses_outlive_their_backend() {
         }
     });
     assert_eq!(site.count("taken-over"), 4);
-    let _ = Process::Server;
 }

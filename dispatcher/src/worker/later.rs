@@ -617,6 +617,9 @@ impl State {
         {
             return self.count("late-vacancies");
         }
+        if self.takes_over(now, &key, &record) {
+            return;
+        }
         let Ok(agreed) = Meta::decode(&record.option) else {
             return;
         };

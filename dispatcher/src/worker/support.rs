@@ -26,6 +26,7 @@ use super::State;
 use crate::cluster::Choice;
 use crate::farewell;
 use crate::look::Extent;
+use crate::memory::Placed;
 use crate::records::{Assignment, Record};
 use crate::support::Kept;
 
@@ -138,7 +139,18 @@ impl State {
         }
     }
 
-    /// Its owner is silent, in the midst of this.
+    /// The owner's server has closed in the midst of an answer. False: another one cannot go
+    /// on with it.
+    pub(super) fn takes_over(&mut self, now: Duration, key: &FlowKey, record: &Record) -> bool {
+        let Some(kept) = self.support.forget(record.slot, key) else {
+            // It is said again until that is done.
+            return self.takings.all.contains_key(key);
+        };
+        self.begin_taking(now, record.slot, *key, kept);
+        self.takings.all.contains_key(key)
+    }
+
+    /// Its owner is silent, or its server has closed, in the midst of this.
     fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, kept: Kept) {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
@@ -280,11 +292,23 @@ impl State {
         };
         let request = record.request;
         let health = &self.shared.health;
-        let choice = (self.cluster).choose(health, record.pool, key.vip.port(), request);
+        let (pool, port) = (record.pool, key.vip.port());
         let fits = |choice: &Choice| {
             choice.transfer == Transfer::Rebuild && !taking.tried.contains(&choice.slot)
         };
-        let Some(choice) = choice.filter(fits) else {
+        let chosen = (self.cluster).choose(health, pool, port, request);
+        let others = || {
+            let alive = self.cluster.backends(health, pool, port)?;
+            let placed = Placed::unnoticed(request);
+            let choices = alive.open().iter();
+            let mut choices = choices.filter_map(|one| self.cluster.choice(pool, one.id, placed));
+            choices.find(fits)
+        };
+        let fitting = chosen.filter(fits);
+        if let (Some(chosen), None) = (chosen, fitting) {
+            self.cluster.not_taken(&chosen);
+        }
+        let Some(choice) = fitting.or_else(others) else {
             return self.stop_taking(now, &key, "no other backend has it");
         };
         let (clock, epoch) = (taking.kept.clock(now), record.epoch.wrapping_add(1));
