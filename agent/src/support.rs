@@ -22,8 +22,10 @@ use trapeze_datapath::agent::{AgentMaps, begun};
 use trapeze_datapath::clock;
 use trapeze_datapath::ring::Ring;
 
-/// How soon the thread sees that it shall end, and that something is to be said again.
-const LONGEST_WAIT: Duration = Duration::from_millis(200);
+/// Answers that are over before the next look are not told of.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it is looked what is to be said again.
+const SAY_INTERVAL: Duration = Duration::from_millis(200);
 /// Answers that are announced at once; what is more is not protected.
 const MOST: usize = 16_384;
 /// A message's bytes, so that a frame of 1500 has room for its headers.
@@ -133,19 +135,38 @@ impl Support {
     }
 
     fn run(&self, ring: &Ring<BegunAnswer>) {
+        let mut say_again_at = Instant::now();
         while !self.stopping.load(Ordering::Relaxed) {
-            match ring.wait(LONGEST_WAIT) {
-                Ok(told) => told.iter().for_each(|told| self.on_begun(told)),
+            // Sooner, if the data path says that there is little room left.
+            let looked = Instant::now();
+            let protects = self.maps.protecting.get(&0).ok().flatten();
+            let woken = ring.wait(match protects {
+                Some(protects) if protects.from > 0 => LOOK_INTERVAL,
+                _ => SAY_INTERVAL,
+            });
+            match woken.and_then(|woken| Ok((woken, ring.take()?))) {
+                Ok((woken, told)) => {
+                    let all = woken.iter().chain(&told);
+                    all.for_each(|told| self.on_begun(told));
+                }
                 Err(error) => {
                     eprintln!("answers are not protected: {error}");
                     return;
                 }
             }
-            self.say_again();
+            if looked >= say_again_at {
+                say_again_at = looked + SAY_INTERVAL;
+                self.say_again();
+            }
         }
     }
 
     fn on_begun(&self, told: &BegunAnswer) {
+        // Most are over by now.
+        let setup = self.maps.setups.get(&told.key).ok().flatten();
+        if setup.is_none_or(|setup| !is_in_progress(&setup, told.epoch, told.answer)) {
+            return;
+        }
         let head = &told.head[..usize::from(told.head_length)];
         let (Some(answer), Some(request)) = (AnswerHead::parse(head), request_of(told)) else {
             return;
@@ -223,14 +244,10 @@ impl Support {
 impl Announced {
     /// Is it in progress still? Where it is noted, then.
     fn goes_on(&mut self, setup: &abi::Setup) -> bool {
-        let answers = &setup.answers;
-        if setup.epoch != self.state.epoch
-            || setup.state > abi::SETUP_CONFIRMED
-            || answers.finished.wrapping_add(1) != self.state.answer
-            || answers.phase != ANSWER_BODY
-        {
+        if !is_in_progress(setup, self.state.epoch, self.state.answer) {
             return false;
         }
+        let answers = &setup.answers;
         // `next` is one word. What remains is of another moment perhaps, by some packets; it
         // tells how often numbers have come round.
         let step = answers.next.wrapping_sub(self.state.at.raw());
@@ -242,6 +259,14 @@ impl Announced {
         self.state.at = ServerSeq::new(answers.next);
         true
     }
+}
+
+/// Is that answer, of the setup in that epoch, in progress?
+fn is_in_progress(setup: &abi::Setup, epoch: u32, answer: u16) -> bool {
+    setup.epoch == epoch
+        && setup.state <= abi::SETUP_CONFIRMED
+        && setup.answers.finished.wrapping_add(1) == answer
+        && setup.answers.phase == ANSWER_BODY
 }
 
 /// The clock of a socket that is so far ahead of the host's milliseconds (RFC 7323).

@@ -6,9 +6,11 @@
  */
 #pragma once
 
+#define BEGUN_BYTES (4 << 20)
+
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
+	__uint(max_entries, BEGUN_BYTES);
 } begun SEC(".maps");
 
 struct {
@@ -76,7 +78,9 @@ __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const 
 	if (!length || length > BEGUN_ROOM || bpf_skb_load_bytes(skb, payload_at, told->head, length))
 		told->head_length = 0;
 	told->request_length = copy_request(h, setup, told);
-	bpf_ringbuf_submit(told, 0);
+	/* The daemon looks by itself now and then: most answers are over by then. */
+	bpf_ringbuf_submit(told, bpf_ringbuf_query(&begun, BPF_RB_AVAIL_DATA) > BEGUN_BYTES / 2 ? BPF_RB_FORCE_WAKEUP :
+												  BPF_RB_NO_WAKEUP);
 	setup->saved |= SAVED_TOLD;
 	count_event(EVENT_BEGUN);
 	return 0;

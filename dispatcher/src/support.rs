@@ -13,8 +13,10 @@ use trapeze_core::takeover::{CACHE_TIMEOUT, SoftState};
 const BYTES_MAX: usize = 64 << 20;
 /// Of an entry, besides its heads.
 const ENTRY: usize = 256;
-/// How often the owners are looked at.
+/// How often the owners are looked at,
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// and all that is kept.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An answer in progress.
 #[derive(Clone, Debug)]
@@ -30,6 +32,7 @@ pub struct Support {
     by_slot: HashMap<u32, HashMap<FlowKey, Kept>>,
     bytes: usize,
     look_at: Duration,
+    forget_at: Duration,
 }
 
 impl Support {
@@ -73,10 +76,17 @@ impl Support {
             return Vec::new();
         }
         self.look_at = now + LOOK_INTERVAL;
+        let forgets = now >= self.forget_at;
+        if forgets {
+            self.forget_at = now + FORGET_INTERVAL;
+        }
         let mut orphans = Vec::new();
         for (&slot, answers) in &mut self.by_slot {
             if is_dead(slot) {
                 orphans.extend(answers.drain().map(|(key, kept)| (slot, key, kept)));
+                continue;
+            }
+            if !forgets {
                 continue;
             }
             answers.retain(|_, kept| {

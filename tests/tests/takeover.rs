@@ -202,10 +202,10 @@ fn a_second_death_is_another_takeover() {
         site.cluster.kill(&dead, None).unwrap();
         download.read(16 * MIB).unwrap();
         site.await_taken(taken);
-        let alive = ["b1", "b2", "b3"].into_iter().filter(|name| {
+        let mut alive = ["b1", "b2", "b3"].into_iter().filter(|name| {
             site.cluster.host(name).is_ok() && site.cluster.backend(name).active == 1
         });
-        dead = alive.last().expect("its owner").to_owned();
+        dead = alive.next_back().expect("its owner").to_owned();
     }
     download.finish().unwrap();
     same(&download.body, &site.large);
