@@ -34,7 +34,6 @@ const MESSAGE_MAX: usize = 1500 - ENCAP_LEN - 40;
 /// Who tells dispatchers of answers.
 #[derive(Debug)]
 pub struct Support {
-    own: Ipv4Addr,
     maps: AgentMaps,
     socket: UdpSocket,
     keys: Mutex<Keys>,
@@ -64,7 +63,6 @@ impl Supporting {
     pub fn start(pins: &Path, own: Ipv4Addr, keys: Keys) -> io::Result<Self> {
         let ring = begun(pins)?;
         let support = Arc::new(Support {
-            own,
             maps: AgentMaps::open(pins)?,
             socket: UdpSocket::bind((own, 0))?,
             keys: Mutex::new(keys),
@@ -105,11 +103,6 @@ impl Support {
         &self.maps
     }
 
-    /// This host's address.
-    pub fn own(&self) -> Ipv4Addr {
-        self.own
-    }
-
     /// An answer is in progress, on a connection that a wedge has taken over.
     pub fn hold(&self, flow: &FlowKey, state: SoftState, clock_offset: u32) {
         if let Some(answer) = AnswerHead::parse(&state.head) {
@@ -125,7 +118,7 @@ impl Support {
         };
         let keys = self.keys();
         let dispatcher = Ipv4Addr::from(setup.dispatcher);
-        let bytes = message.seal(&keys, dispatcher, flow);
+        let bytes = message.seal(&keys, flow);
         if bytes.len() <= MESSAGE_MAX
             && let Some((datagram, to)) = datagram(flow, dispatcher, bytes, &keys)
         {

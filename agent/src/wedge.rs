@@ -81,7 +81,7 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
         flow.client.set_port(u16::from_be(setup.origin));
     }
     let command = read_command(&mut client)?;
-    let opened = Message::open(&command, &support.keys(), support.own(), &flow);
+    let opened = Message::open(&command, &support.keys(), &flow);
     let Some(Message::Take(take)) = opened else {
         return Err(io::Error::other(format!("{flow:?}: no command of ours")));
     };

@@ -454,6 +454,13 @@ fn the_option_is_the_same() {
             constant("RELEASE_HALF_PIPE"),
             0,
         ),
+        (
+            "META_RELEASE",
+            Kind::Forsake,
+            constant("RELEASE_FORSAKEN"),
+            0,
+        ),
+        ("META_SUPPORT", Kind::Support, 0, 0),
         ("META_DONE", Kind::Done, 0, 0),
         ("META_SPRAYED", Kind::Sprayed, 0, 0),
         (

@@ -247,7 +247,7 @@ impl State {
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
             Kind::Done => self.on_done(now, &packet.meta, packet.inner),
             Kind::Vacated { end } => self.on_vacated(now, &packet.meta, packet.inner, end),
-            Kind::Support => self.on_support(now, &packet.meta, packet.inner, from),
+            Kind::Support => self.on_support(now, &packet.meta, packet.inner),
             Kind::Splice => self.on_server(now, packet.inner),
             Kind::EchoReply { feedback } => {
                 self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);

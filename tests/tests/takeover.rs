@@ -8,7 +8,9 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use tempfile::TempDir;
+use trapeze_dispatcher::Status;
 use trapeze_lab::{LinkSettings, Process};
+use trapeze_tests::scattered::scattered_over;
 use trapeze_tests::{Cluster, Connection, Content, same, until};
 
 const MIB: usize = 1 << 20;
@@ -348,4 +350,62 @@ fn downloads_with_losses_outlive_their_backend() {
         site.cluster.kill("b1", None).unwrap();
     });
     assert_eq!(site.count("taken-over"), 3);
+}
+
+/// Each packet by way of another dispatcher than the one before. Who keeps the flow takes over.
+#[test]
+fn downloads_outlive_their_backend_behind_several_dispatchers() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let large = Content::new(9, LARGE as u64).bytes();
+    put(root.path(), "large", &large);
+    put(root.path(), "1k", &large[..1024]);
+    let cluster = scattered_over(&["d1", "d2"], "take-several", |options| {
+        options.root = Some(root.path().to_owned());
+    });
+    let config = (cluster.config()).replace("[[pool]]\n", "[[pool]]\nprotect_from = 1000000\n");
+    for backend in ["b1", "b2"] {
+        cluster.reload(backend, Process::Agent, &config);
+    }
+    for dispatcher in ["d1", "d2"] {
+        cluster.reload(dispatcher, Process::Dispatch, &config);
+    }
+    let sum = |what: fn(&Status) -> usize| -> usize {
+        let all = ["d1", "d2"].map(|name| cluster.dispatch_status(name));
+        all.iter().flatten().map(what).sum()
+    };
+    let taken = |status: &Status| {
+        let taken = status.counters.get("taken-over");
+        taken.map_or(0, |&count| count as usize)
+    };
+    let mut downloads: Vec<Download> = (0..4)
+        .map(|_| cluster.on("c1", || Download::start(Connection::open())))
+        .collect();
+    for download in &mut downloads {
+        download.read(4 * MIB).unwrap();
+    }
+    until("all are protected", || {
+        (sum(|status| status.protected_answers) == 4).then_some(())
+    });
+    let mut due = 0;
+    for (backend, process) in [("b1", Some(Process::Server)), ("b2", None)] {
+        // Dispatchers take turns by themselves. Those of b1, and then all.
+        let of_b1 = |download: &&Download| download.owner == "b1";
+        due += match process {
+            Some(_) => downloads.iter().filter(of_b1).count(),
+            None => downloads.len(),
+        };
+        cluster.kill(backend, process).unwrap();
+        for download in &mut downloads {
+            download.read(16 * MIB).unwrap();
+        }
+        until("they are taken over", || (sum(taken) == due).then_some(()));
+        if process.is_some() {
+            cluster.start(backend, process).unwrap();
+        }
+    }
+    for download in &mut downloads {
+        download.finish().unwrap();
+        same(&download.body, &large);
+        assert_eq!(download.ask(), "b1");
+    }
 }

@@ -1,13 +1,11 @@
 //! The soft state of an answer [MIGRATE01 §4.1], and the messages that carry it. Each is
-//! sealed with a key of the cluster, for one node and one flow.
+//! sealed with a key of the cluster, for one flow: any node may send it on.
 //!
 //! ```text
 //!  UPDATE   agent of the owner -> dispatcher    this answer is in progress: keep this for a while
 //!  TAKE     dispatcher -> wedge                 go on with it from there
 //!  REFUSAL  agent of the wedge -> dispatcher    it could not be proved to be the same
 //! ```
-
-use std::net::{IpAddr, Ipv4Addr};
 
 use crate::flow::{FlowKey, addr_bytes};
 use crate::seq::ServerSeq;
@@ -75,8 +73,8 @@ pub enum Message {
 }
 
 impl Message {
-    /// The message's bytes, for the node at `to`, about that flow.
-    pub fn seal(&self, keys: &Keys, to: Ipv4Addr, flow: &FlowKey) -> Vec<u8> {
+    /// The message's bytes, about that flow.
+    pub fn seal(&self, keys: &Keys, flow: &FlowKey) -> Vec<u8> {
         let (key_id, key) = keys.signing();
         let mut out = vec![0; HEAD_LEN];
         out[10] = self.what();
@@ -95,16 +93,16 @@ impl Message {
         }
         let length = (out.len() - HEAD_LEN) as u16;
         out[8..10].copy_from_slice(&length.to_be_bytes());
-        let seal = seal(key, &out, to, flow);
+        let seal = seal(key, &out, flow);
         out[..SEAL_LEN].copy_from_slice(&seal);
         out
     }
 
     /// Reads a message that begins `bytes`. None: cut short, unknown, or not sealed with a
-    /// key of the cluster for this node and flow.
-    pub fn open(bytes: &[u8], keys: &Keys, own: Ipv4Addr, flow: &FlowKey) -> Option<Self> {
+    /// key of the cluster for this flow.
+    pub fn open(bytes: &[u8], keys: &Keys, flow: &FlowKey) -> Option<Self> {
         let bytes = bytes.get(..length(bytes)?)?;
-        let expected = seal(keys.accepted(bytes[11])?, bytes, own, flow);
+        let expected = seal(keys.accepted(bytes[11])?, bytes, flow);
         let difference = (expected.iter().zip(bytes)).fold(0, |d, (a, b)| d | (a ^ b));
         if difference != 0 {
             return None;
@@ -152,10 +150,9 @@ fn write_state(state: &SoftState, out: &mut Vec<u8>) {
     out.extend(&state.head);
 }
 
-/// Over all that lies behind it, the node it is for, and the flow.
-fn seal(key: &[u8; 16], message: &[u8], to: Ipv4Addr, flow: &FlowKey) -> [u8; SEAL_LEN] {
+/// Over all that lies behind it, and the flow.
+fn seal(key: &[u8; 16], message: &[u8], flow: &FlowKey) -> [u8; SEAL_LEN] {
     let mut covered = message[SEAL_LEN..].to_vec();
-    covered.extend(addr_bytes(IpAddr::V4(to)));
     for end in [flow.client, flow.vip] {
         covered.extend(addr_bytes(end.ip()));
         covered.extend(end.port().to_be_bytes());

@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::config::Transfer;
@@ -72,37 +72,24 @@ impl Takings {
 
 impl State {
     /// A backend's daemon says something of an answer.
-    pub(super) fn on_support(
-        &mut self,
-        now: Duration,
-        meta: &Meta,
-        inner: &[u8],
-        from: SocketAddrV4,
-    ) {
+    pub(super) fn on_support(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
-        let (key, IpAddr::V4(own)) = (arrived.key, self.own_address) else {
-            return;
-        };
-        match Message::open(arrived.payload, &self.cluster.keys, own, &key) {
-            Some(Message::Update(state)) => self.on_update(now, key, state, *from.ip()),
+        let key = arrived.key;
+        match Message::open(arrived.payload, &self.cluster.keys, &key) {
+            Some(Message::Update(state)) => self.on_update(now, key, state),
             Some(Message::Refusal { epoch, why }) => self.on_not_same(&key, epoch, &why),
             _ => self.count("rejected"),
         }
     }
 
-    fn on_update(&mut self, now: Duration, key: FlowKey, state: SoftState, from: Ipv4Addr) {
-        let Some(slot) = self.slot_of(IpAddr::V4(from)) else {
-            return;
-        };
+    fn on_update(&mut self, now: Duration, key: FlowKey, state: SoftState) {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
         let pool = self.cluster.config.pools.get(record.pool);
-        if pool.is_none_or(|pool| pool.protect_from.is_none())
-            || (record.slot, record.epoch) != (slot, state.epoch)
-        {
+        if pool.is_none_or(|pool| pool.protect_from.is_none()) || record.epoch != state.epoch {
             return;
         }
         if let Some(taking) = self.takings.all.get(&key)
@@ -111,7 +98,10 @@ impl State {
             self.takings.all.remove(&key);
             self.count("taken-over");
         }
-        if !self.support.keep(slot, key, Kept { state, said: now }) {
+        if !self
+            .support
+            .keep(record.slot, key, Kept { state, said: now })
+        {
             self.count("support-full");
         }
     }
@@ -324,11 +314,10 @@ impl State {
             had,
             server_port: choice.server_port,
         });
-        let (IpAddr::V4(address), Ok(agreed)) = (choice.address, Meta::decode(&record.option))
-        else {
+        let Ok(agreed) = Meta::decode(&record.option) else {
             return;
         };
-        let command = take.seal(&self.cluster.keys, address, &key);
+        let command = take.seal(&self.cluster.keys, &key);
         let start = record.next + (command.len() as u32).wrapping_neg();
         let wedge = Choice {
             server_port: WEDGE_PORT,
