@@ -22,6 +22,9 @@ use crate::support::Support;
 const MOST: usize = 4096;
 /// Who has asked, or was asked, says something within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A dispatcher is told so often, and so many times, that an answer is not gone on with.
+const REFUSAL_INTERVAL: Duration = Duration::from_millis(100);
+const REFUSALS: u32 = 20;
 /// A client takes its time with what it was sent.
 const CLIENTS_PATIENCE: Duration = Duration::from_secs(600);
 /// The longest head that a server may answer with.
@@ -87,7 +90,7 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
     };
     let (rest, mut server, begun) = match find_rest(&take, &flow, support) {
         Ok(found) => found,
-        Err(why) => return refuse(&take, &flow, support, why),
+        Err(why) => return refuse(client, &take, &flow, support, why),
     };
     let adoption = Adoption {
         key: seat.into(),
@@ -179,19 +182,33 @@ fn read_head(server: &mut TcpStream) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Never a byte that is not proved: the client's connection is reset.
-fn refuse(take: &Take, flow: &FlowKey, support: &Support, why: String) -> io::Result<()> {
+/// Never a byte that is not proved. Another backend may have it: until the dispatcher takes the
+/// flow away, which resets the socket unseen by the client, it is told so.
+fn refuse(
+    mut client: TcpStream,
+    take: &Take,
+    flow: &FlowKey,
+    support: &Support,
+    why: String,
+) -> io::Result<()> {
     support.maps().count("not-same", 1)?;
-    let line = take
-        .state
-        .request
-        .split(|&b| b == b'\r')
-        .next()
-        .unwrap_or(&[]);
-    let line = String::from_utf8_lossy(line);
-    eprintln!("{flow:?}: {line}: reset after {} bytes: {why}", take.had);
+    let line = take.state.request.split(|&b| b == b'\r').next();
+    let line = String::from_utf8_lossy(line.unwrap_or(&[]));
+    eprintln!(
+        "{flow:?}: {line}: not gone on with after {} bytes: {why}",
+        take.had
+    );
     let epoch = take.state.epoch;
-    support.tell(flow, &Message::Refusal { epoch, why });
+    let refusal = Message::Refusal { epoch, why };
+    client.set_read_timeout(Some(REFUSAL_INTERVAL))?;
+    for _ in 0..REFUSALS {
+        support.tell(flow, &refusal);
+        match client.read(&mut [0; 512]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(count) if count > 0 => {}
+            _ => break,
+        }
+    }
     Ok(())
 }
 

@@ -259,7 +259,7 @@ fn a_download_outlives_a_wedge() {
 
 #[test]
 fn another_version_of_the_object_is_not_gone_on_with() {
-    let site = Site::up("take-changed", 2);
+    let site = Site::up("take-changed", 3);
     let mut download = site.start();
     download.read(8 * MIB).unwrap();
     site.await_protection(1);
@@ -269,8 +269,15 @@ fn another_version_of_the_object_is_not_gone_on_with() {
     let error = download.finish().unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
     same(&download.body, &site.large[..download.body.len()]);
+    // Each of the others was asked.
     until("it is counted", || {
-        (site.count("not-same") == 1).then_some(())
+        (site.count("not-same") == 2).then_some(())
+    });
+    until("nothing is left of it", || {
+        let on = ["b1", "b2", "b3"].into_iter();
+        let on = on.filter(|name| site.cluster.host(name).is_ok());
+        let sockets = on.map(|name| (site.cluster).run(name, &["ss", "-Htn", "sport", "=", ":80"]));
+        sockets.collect::<String>().is_empty().then_some(())
     });
 }
 

@@ -79,7 +79,7 @@ impl State {
         let key = arrived.key;
         match Message::open(arrived.payload, &self.cluster.keys, &key) {
             Some(Message::Update(state)) => self.on_update(now, key, state),
-            Some(Message::Refusal { epoch, why }) => self.on_not_same(&key, epoch, &why),
+            Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
             _ => self.count("rejected"),
         }
     }
@@ -106,12 +106,12 @@ impl State {
         }
     }
 
-    /// A wedge has found another object, and has reset its client.
-    fn on_not_same(&mut self, key: &FlowKey, epoch: u32, why: &str) {
-        self.takings.all.remove(key);
-        eprintln!("{key:?}: its answer is not gone on with: {why}");
-        self.count("not-same");
-        self.abandon(key, epoch);
+    /// A wedge has found another object: another backend may have the client's.
+    fn on_not_same(&mut self, now: Duration, key: &FlowKey, epoch: u32, why: &str) {
+        if self.on_taking_refused(now, key, epoch) {
+            eprintln!("{key:?}: a backend does not go on with its answer: {why}");
+            self.count("not-same");
+        }
     }
 
     /// Looks for answers whose owners have died, and does what is due of those.
