@@ -2,7 +2,7 @@
 //! connection, and only where it is provably the same (docs/protocol/takeover.md).
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::sync::Barrier;
 use std::time::Duration;
@@ -10,8 +10,9 @@ use std::time::Duration;
 use tempfile::TempDir;
 use trapeze_dispatcher::Status;
 use trapeze_lab::{LinkSettings, Process};
+use trapeze_tests::raw::RawClient;
 use trapeze_tests::scattered::scattered_over;
-use trapeze_tests::{Cluster, Connection, Content, same, until};
+use trapeze_tests::{Cluster, Connection, Content, VIP, same, until};
 
 const MIB: usize = 1 << 20;
 /// More than client, network and server have room for.
@@ -415,4 +416,55 @@ fn downloads_outlive_their_backend_behind_several_dispatchers() {
         same(&download.body, &large);
         assert_eq!(download.ask(), "b1");
     }
+}
+
+/// Clients that have had nothing of an answer, some of its head, all of that, or a byte behind it.
+#[test]
+fn an_answer_is_gone_on_with_from_any_byte() {
+    let site = Site::up("take-bytes", 2);
+    let medium = &site.large[..2 * MIB];
+    put(site.root.path(), "medium", medium);
+    site.cluster.lend_address("c1", "10.77.0.9");
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (first, second) = (get("/1k"), get("/medium"));
+    let head_of = |answer: &[u8]| {
+        answer
+            .windows(4)
+            .position(|w| w == b"\r\n\r\n")
+            .map(|at| at + 4)
+    };
+    site.cluster.on("c1", || {
+        let open = |port| {
+            let address = SocketAddrV4::new([10, 77, 0, 9].into(), port);
+            let mut client = RawClient::connect(address, VIP);
+            client.send(0, first.as_bytes());
+            let is_whole =
+                |answer: &[u8]| head_of(answer).is_some_and(|at| answer.len() == at + 1024);
+            client.receive_until("the first answer", |c| is_whole(c.received()));
+            let before = client.received().len();
+            client.send(first.len(), second.as_bytes());
+            client.hear_until("the second", |c| head_of(&c.received()[before..]).is_some());
+            (client, before)
+        };
+        let mut clients: Vec<_> = (0..10).map(|n| open(40_000 + n)).collect();
+        site.await_protection(10);
+        // Requests take turns: all that are being answered are b2's.
+        site.cluster.kill("b2", None).unwrap();
+        std::thread::scope(|scope| {
+            for (number, (client, before)) in clients.iter_mut().enumerate() {
+                scope.spawn(move || {
+                    let head = head_of(&client.received()[*before..]).unwrap();
+                    let had = [0, 10, head - 1, head, head + 1][number / 2];
+                    client.lose_behind(*before + had);
+                    let end = *before + head + medium.len();
+                    let is_over = |c: &RawClient| c.received().len() >= end || c.ended().is_some();
+                    client.repeat_until("the rest", is_over);
+                    let answer = &client.received()[*before..];
+                    assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "{had}");
+                    same(&answer[head_of(answer).unwrap()..], medium);
+                });
+            }
+        });
+    });
+    site.await_taken(10);
 }

@@ -14,7 +14,7 @@ use trapeze_core::config::Transfer;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_core::intake::{Arrived, Isns};
-use trapeze_core::seq::ServerSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::{Message, Rest, SoftState, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
@@ -151,9 +151,9 @@ impl State {
         if !is_in_progress {
             return;
         }
-        // What a client asks ahead goes the way of the handoff; not yet with this.
+        // What a client asks ahead goes the way of the handoff; not yet with this. An owner that has
+        // begun to answer has the flow, whether the client has heard it or not.
         if record.is_tunnel()
-            || record.is_moving()
             || record.expected != Expected::Head
             || self.waiting.get(&key).is_some()
             || self.intake.holds(&key)
@@ -176,6 +176,17 @@ impl State {
     }
 
     fn on_taking_due(&mut self, now: Duration, key: &FlowKey) {
+        // It has gone another way, or its client has.
+        let record = self.shared.records.get(key).ok().flatten();
+        let is_meant = |taking: &Taking| {
+            record.is_some_and(|record| {
+                record.epoch == taking.kept.state.epoch && record.state == FlowState::Established
+            })
+        };
+        if !self.takings.all.get(key).is_some_and(is_meant) {
+            self.takings.all.remove(key);
+            return;
+        }
         let Some(taking) = self.takings.all.get_mut(key) else {
             return;
         };
@@ -250,11 +261,11 @@ impl State {
             return false;
         };
         let header = &arrived.header;
-        // It goes away, or asks ahead.
+        let end = ClientSeq::new(header.seq) + arrived.payload.len() as u32;
+        // It goes away, or asks ahead. What it repeats is as good as an acknowledgement.
         if header.flags.has(Flags::RST)
             || header.flags.has(Flags::FIN)
-            || !arrived.payload.is_empty()
-            || header.seq != record.next.raw()
+            || record.next.before(end)
             || record.epoch != taking.kept.state.epoch
         {
             self.count("not-taken-over");
@@ -473,7 +484,7 @@ impl State {
         &mut self,
         key: &FlowKey,
         record: &Record,
-        (epoch, start): (u32, trapeze_core::seq::ClientSeq),
+        (epoch, start): (u32, ClientSeq),
         heard: ServerSeq,
     ) {
         let (Some(to), Ok(agreed)) = (
