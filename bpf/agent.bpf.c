@@ -413,6 +413,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 {
 	__u32 payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
 	__u32 payload = skb->len > payload_at ? skb->len - payload_at : 0;
+	__u16 finished = setup->answers.finished;
 	bool begins;
 	int verdict;
 
@@ -430,7 +431,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	begins = payload && is_between_answers(&setup->answers) && setup->answers.next == bpf_ntohl(h->tcp.seq);
 	if (payload)
 		follow(skb, &setup->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
-	if (begins && setup->answers.phase == ANSWER_BODY)
+	/* Of two in one packet nobody tells the heads apart. */
+	if (begins && setup->answers.phase == ANSWER_BODY && setup->answers.finished == finished)
 		tell_begun(skb, h, key, setup, payload_at);
 	if (setup->waiting)
 		tell_if_answered(key, setup);

@@ -165,6 +165,11 @@ impl Support {
             return;
         };
         let head = &head[..answer.len];
+        let length = answer.len as u64 + answer.length;
+        // Another head, as the data path has followed it.
+        if length != told.length {
+            return;
+        }
         let from = self.maps.protecting.get(&0).ok().flatten();
         // Only what could be gone on with.
         if from.is_none_or(|p| p.from == 0 || answer.length < p.from)
@@ -181,7 +186,6 @@ impl Support {
             request: request.to_vec(),
             head: head.to_vec(),
         };
-        let length = answer.len as u64 + answer.length;
         self.announce(&told.key.into(), state, length, told.clock_offset);
     }
 

@@ -643,13 +643,14 @@ struct done {
 struct begun_answer {
 	struct flow_key key;
 	__be32 dispatcher;
+	__u64 length; /* of the whole answer, head included, as the data path has followed it */
 	__u32 epoch;
 	__u32 at; /* the server's number of the first byte of the head */
 	__u32 clock_offset; /* of its socket, as in struct setup */
 	__u16 answer; /* which of those since the setup, from 1 */
 	__u16 head_length; /* as much of the packet as is here; it is longer perhaps */
 	__u16 request_length;
-	__u16 pad;
+	__u16 pad[3];
 	__u8 head[BEGUN_ROOM];
 	__u8 request[REQUEST_ROOM];
 };

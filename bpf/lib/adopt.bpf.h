@@ -67,10 +67,11 @@ __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const 
 	told->key = *key;
 	told->dispatcher = setup->dispatcher;
 	told->epoch = setup->epoch;
+	told->length = setup->answers.remaining + length;
 	told->at = bpf_ntohl(h->tcp.seq);
 	told->clock_offset = full->tsoffset + setup->clock_shift;
 	told->answer = setup->answers.finished + 1;
-	told->pad = 0;
+	__builtin_memset(told->pad, 0, sizeof(told->pad));
 	if (length > BEGUN_ROOM)
 		length = BEGUN_ROOM;
 	barrier_var(length);

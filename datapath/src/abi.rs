@@ -387,13 +387,14 @@ pod!(
     struct BegunAnswer {
         key: FlowKey,
         dispatcher: [u8; 4],
+        length: u64,
         epoch: u32,
         at: u32,
         clock_offset: u32,
         answer: u16,
         head_length: u16,
         request_length: u16,
-        pad: u16,
+        pad: [u16; 3],
         head: [u8; 1500],
         request: [u8; 1580],
     }

@@ -79,7 +79,8 @@ impl Rest {
         let Inspection::Http(head) = head::inspect(request, request.len() + 1) else {
             return None;
         };
-        if head.method != "GET" || !head.has_plain_fields() {
+        // What lies behind it is a body, or another request: this one may not be the answer's.
+        if head.method != "GET" || !head.has_plain_fields() || head.len != request.len() {
             return None;
         }
         let mut out = b"GET ".to_vec();

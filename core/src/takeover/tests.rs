@@ -47,6 +47,8 @@ fn it_is_asked_for_as_the_client_asked() {
     assert_eq!(String::from_utf8(request).unwrap(), expected);
     let post = REQUEST.replace("GET", "POST");
     assert!(rest(400).request(post.as_bytes()).is_none());
+    let two = REQUEST.repeat(2);
+    assert!(rest(400).request(two.as_bytes()).is_none(), "whose is it?");
     assert!(
         rest(400).request(&REQUEST.as_bytes()[..50]).is_none(),
         "half a head"
