@@ -70,8 +70,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         .context("cannot listen to the data path")?;
     let supporting = Supporting::start(&node.pins(), v4(own.address)?, keys(&config)?)
         .context("cannot listen to the data path")?;
-    wedge::start(supporting.support.clone(), Adopter::of(&loaded))
-        .with_context(|| format!("cannot listen on 127.0.0.1:{WEDGE_PORT}"))?;
+    // Another cluster's agent may be on this host: all else works without.
+    if let Err(error) = wedge::start(supporting.support.clone(), Adopter::of(&loaded)) {
+        eprintln!(
+            "answers of other backends are not gone on with here: cannot listen on 127.0.0.1:{WEDGE_PORT}: {error}"
+        );
+    }
     println!("ready: agent {} on {}", own.name, own.interface);
 
     let (mut sampler, mut upkeep) = (Sampler::new(), Upkeep::default());
