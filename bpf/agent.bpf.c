@@ -73,6 +73,7 @@
 #include "lib/done.bpf.h"
 #include "lib/closing.bpf.h"
 #include "lib/unread.bpf.h"
+#include "lib/adopt.bpf.h"
 #include "lib/older.bpf.h"
 #include "lib/rewrite.bpf.h"
 #include "lib/split.bpf.h"
@@ -415,6 +416,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 {
 	__u32 payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
 	__u32 payload = skb->len > payload_at ? skb->len - payload_at : 0;
+	__u16 finished = setup->answers.finished;
+	bool begins;
 	int verdict;
 
 	if (setup->state == SETUP_TRIED) {
@@ -428,8 +431,12 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		return TC_ACT_UNSPEC;
 	if (setup->state == SETUP_OLDER)
 		return leave_older(skb, h, setup, payload);
+	begins = payload && is_between_answers(&setup->answers) && setup->answers.next == bpf_ntohl(h->tcp.seq);
 	if (payload)
 		follow(skb, &setup->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
+	/* Of two in one packet nobody tells the heads apart. */
+	if (begins && setup->answers.phase == ANSWER_BODY && setup->answers.finished == finished)
+		tell_begun(skb, h, key, setup, payload_at);
 	if (setup->waiting)
 		tell_if_answered(key, setup);
 	if (h->tcp.flags & TCP_FIN)
@@ -440,6 +447,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		keep_fin_back(skb, h, setup);
 		return TC_ACT_UNSPEC;
 	}
+	if (closes_in_midst(setup, h))
+		return tell_cut_off(skb, h, setup, payload);
 	if (closes_unread(setup, h, payload)) {
 		verdict = return_unread(skb, h, setup);
 		if (verdict != TC_ACT_UNSPEC)

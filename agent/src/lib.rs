@@ -5,19 +5,22 @@
 
 mod done;
 mod prepare;
+mod support;
+mod wedge;
 
 pub use prepare::{is_enough, sysctls};
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
+use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::meta::Keys;
-use trapeze_datapath::abi::{self, Server, ServerKey};
-use trapeze_datapath::agent::{AgentMaps, attach_agent, load_agent};
+use trapeze_datapath::abi::{self, Protection, Server, ServerKey};
+use trapeze_datapath::agent::{Adopter, AgentMaps, attach_agent, load_agent};
 use trapeze_datapath::clock;
 use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
@@ -29,6 +32,7 @@ use trapeze_datapath::signal::{Signal, Signals};
 
 use done::Teller;
 use prepare::Upkeep;
+use support::{Support, Supporting};
 
 /// How often the host is looked at; signals are heard at once.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -64,6 +68,14 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     })?;
     let teller = Teller::start(&node.pins(), v4(own.address)?, keys(&config)?)
         .context("cannot listen to the data path")?;
+    let supporting = Supporting::start(&node.pins(), v4(own.address)?, keys(&config)?)
+        .context("cannot listen to the data path")?;
+    // Another cluster's agent may be on this host: all else works without.
+    if let Err(error) = wedge::start(supporting.support.clone(), Adopter::of(&loaded)) {
+        eprintln!(
+            "answers of other backends are not gone on with here: cannot listen on 127.0.0.1:{WEDGE_PORT}: {error}"
+        );
+    }
     println!("ready: agent {} on {}", own.name, own.interface);
 
     let (mut sampler, mut upkeep) = (Sampler::new(), Upkeep::default());
@@ -74,7 +86,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                 maps.feedback.put(&0, &sampler.sample()?, Update::Any)?;
                 match upkeep.look(&mut host, &config, &own) {
                     0 => {}
-                    set_again => maps.count_set_again(set_again)?,
+                    set_again => maps.count("set-again", set_again)?,
                 }
                 let now = clock::monotonic();
                 if let Err(error) = maps.end_parked(now) {
@@ -91,7 +103,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                 }
             }
             Some(Signal::Reload) => {
-                match reload(&config_path, &config.name, &own, &maps, &mut host, &teller) {
+                let tellers = (&teller, &*supporting.support);
+                match reload(&config_path, &config.name, &own, &maps, &mut host, tellers) {
                     Ok(reloaded) => {
                         (config, own) = reloaded;
                         println!("reloaded {}", config_path.display());
@@ -116,7 +129,7 @@ fn reload(
     old: &Backend,
     maps: &AgentMaps,
     host: &mut Host,
-    teller: &Teller,
+    (teller, support): (&Teller, &Support),
 ) -> anyhow::Result<(Config, Backend)> {
     let config = file::read(path)?;
     let own = config.own_backend(&old.name)?.clone();
@@ -127,6 +140,7 @@ fn reload(
     }
     publish(maps, &config, &own)?;
     teller.set_keys(keys(&config)?);
+    support.set_keys(keys(&config)?);
     prepare::prepare(host, &config, &own)?;
     Ok((config, own))
 }
@@ -150,11 +164,13 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
     maps.node.put(&0, &node, Update::Any)?;
     let index = config.backends.iter().position(|b| b.name == own.name);
     let members = config.pools.iter().flat_map(|p| &p.members);
+    let wedge = SocketAddr::from((Ipv4Addr::LOCALHOST, WEDGE_PORT));
     let servers = members
         .filter(|m| Some(m.backend) == index)
         .filter_map(|m| m.server)
         .chain(own.server)
-        .filter(|server| !server.ip().is_unspecified());
+        .filter(|server| !server.ip().is_unspecified())
+        .chain([wedge]);
     let mut wanted = Vec::new();
     for server in servers {
         let key = ServerKey {
@@ -175,6 +191,14 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
             maps.servers.delete(&key)?;
         }
     }
+    // A flow does not say whose pool's it is: the dispatcher drops what its pool does not want.
+    let own_pools = (config.pools.iter())
+        .filter(|pool| (pool.members.iter()).any(|member| Some(member.backend) == index));
+    let from = own_pools.filter_map(|pool| pool.protect_from).min();
+    let protection = Protection {
+        from: from.unwrap_or(0),
+    };
+    maps.protecting.put(&0, &protection, Update::Any)?;
     Ok(())
 }
 

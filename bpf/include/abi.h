@@ -93,6 +93,8 @@ enum meta_kind {
 	META_SPLIT = 25, /* dispatcher's daemon -> backend: a connection is opened to you; your answers are that flow's */
 	META_SPLIT_PROBE = 26, /* as PROBE, of such a connection */
 	META_SPLIT_RELEASE = 27, /* as RELEASE, of such a connection */
+	/* docs/protocol/takeover.md */
+	META_SUPPORT = 28, /* backend's daemon -> dispatcher's: of an answer that may outlive the backend */
 };
 
 /* Why an owner does not give a flow up. */
@@ -110,6 +112,7 @@ enum held {
 
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1
+#define RELEASE_FORSAKEN 2 /* another one goes on with its answer: whatever is owed */
 #define RELEASED_DRAINED 1
 #define RELEASED_HALF_PIPE 2
 
@@ -191,6 +194,7 @@ enum expected {
 #define MARK_SHORT 16 /* its owner has it by the short way: the one before may still refuse */
 #define MARK_SHORT_BEFORE 32 /* so had the one before */
 #define MARK_RELEASING 64 /* its owner has been asked to give it up, and may have */
+#define MARK_TAKING 128 /* its owner has died in an answer: what the client says is the daemon's to hear */
 
 /* How a flow's segments change between client and server, besides their numbers. */
 #define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */
@@ -584,6 +588,10 @@ struct answers {
 	__u8 line[LINE_ROOM];
 };
 
+/* Of a setup whose answer may outlive its backend (docs/protocol/takeover.md). */
+#define SAVED_TOLD 1 /* the daemon has been told of it */
+#define SAVED_ADOPTED 2 /* it was another backend's, and the client may have had more than this one has said */
+
 struct setup {
 	struct meta meta; /* the option last verified for this flow */
 	__u32 epoch;
@@ -599,7 +607,7 @@ struct setup {
 	__u32 end; /* OLDER: where the range ends; MOVED: where it ended */
 	__u16 wanted_after; /* how many requests the owner had been given before `wanted` */
 	__u8 was_wanted; /* 1: `wanted` and `wanted_after` count */
-	__u8 pad;
+	__u8 saved; /* SAVED_* */
 	__u64 heard_ns; /* OLDER: CLOCK_MONOTONIC_COARSE, when the last GC came */
 	__be32 before; /* the owner before, as long as that is an older owner; 0: none */
 	__u32 first; /* with `before`: where the range here starts */
@@ -626,6 +634,46 @@ struct done {
 	__be32 dispatcher;
 	struct meta meta; /* of the setup, with `start` the one before which it was asked for */
 	__u32 end; /* where the latest answer ends */
+};
+
+/* Bytes of a packet that may hold a whole head. */
+#define BEGUN_ROOM 1500
+/* Bytes of a request's packet from IPv4 on (lib/unread.bpf.h). */
+#define REQUEST_ROOM 1580
+
+/* Agent: an answer that may outlive its backend has begun; to its daemon, by the ring `begun`. */
+struct begun_answer {
+	struct flow_key key;
+	__be32 dispatcher;
+	__u64 length; /* of the whole answer, head included, as the data path has followed it */
+	__u32 epoch;
+	__u32 at; /* the server's number of the first byte of the head */
+	__u32 clock_offset; /* of its socket, as in struct setup */
+	__u16 answer; /* which of those since the setup, from 1 */
+	__u16 head_length; /* as much of the packet as is here; it is longer perhaps */
+	__u16 request_length;
+	__u16 pad[3];
+	__u8 head[BEGUN_ROOM];
+	__u8 request[REQUEST_ROOM];
+};
+
+/* Agent: which answers its daemon is to be told of. */
+struct protection {
+	__u64 from; /* bytes of body; 0: none */
+};
+
+/* Agent: its daemon goes on with another backend's answer on a connection that was set up for that. */
+struct adoption {
+	struct flow_key key;
+	__u32 epoch;
+	__u64 remaining; /* bytes */
+	__u32 command; /* bytes of the client's stream that were no client's */
+	__u32 closes; /* 1: the connection closes behind the answer */
+};
+
+enum adopted {
+	ADOPTED = 0,
+	ADOPTED_LATE = 1, /* that connection is another's, or nobody's by now */
 };
 
 /* Agent: how busy its host is; told to dispatchers with every heartbeat. */
@@ -725,6 +773,10 @@ enum drop_reason {
 	X(RETIRED, "retired", "older owners whose client has had all of theirs") \
 	X(UNREAD, "unread", "requests that a server closed on without reading them, given to it or another again") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
+	X(BEGUN, "begun", "answers begun that may outlive this backend") \
+	X(ADOPTED, "taken-over", "answers of other backends gone on with here") \
+	X(NOT_SAME, "not-same", "answers of other backends of which the rest was not provably the same here: reset") \
+	X(FORSAKEN, "forsaken", "answers begun here that another backend goes on with") \
 	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more") \
 	X(SPRAYED, "sprayed", "packets sent on to dispatchers") \
 	X(ENCAPSULATED, "encapsulated", "of these, to dispatchers behind a router") \

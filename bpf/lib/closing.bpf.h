@@ -119,7 +119,8 @@ static __always_inline bool turn_round(struct __sk_buff *skb, const struct leavi
 }
 
 /* The turned segment is an ACK of the client's now: to the dispatcher with it. */
-static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
+static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
+				   __u32 start)
 {
 	struct encapsulation outer = {};
 	struct meta *meta = &outer.meta;
@@ -139,7 +140,7 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	meta->kind = META_VACATED;
 	meta->key_id = self->signing_key;
 	meta->reason = 0;
-	meta->start = bpf_htonl(setup->start);
+	meta->start = bpf_htonl(start);
 	meta->requests = bpf_htons(setup->answers.finished);
 	meta->value = bpf_htonl(setup->answers.next);
 	client_port = setup->origin ? setup->origin : h->tcp.dest;
@@ -183,7 +184,7 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 		count_drop(DROP_REWRITE);
 	if (!set_flags(skb, h->tcp.offset, TCP_RST, TCP_ACK))
 		return drop(DROP_REWRITE);
-	return tell_vacated(skb, h, setup);
+	return tell_vacated(skb, h, setup, setup->start);
 }
 
 /* A server that closes what is parked: its FIN becomes the RST for its own socket. */

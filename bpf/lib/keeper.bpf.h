@@ -110,7 +110,7 @@ static __noinline bool explains(const struct flow *flow, const struct segment *s
 	struct backend *backend;
 	__u32 slot;
 
-	if (!flow || !segment || flow->state != FLOW_ESTABLISHED || !(segment->flags & TCP_ACK) ||
+	if (!flow || !segment || flow->state != FLOW_ESTABLISHED || flow->marks & MARK_TAKING || !(segment->flags & TCP_ACK) ||
 	    segment->flags & (TCP_SYN | TCP_FIN | TCP_RST) || reaches_beyond(flow, segment) ||
 	    !is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ) ||
 	    !is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK))

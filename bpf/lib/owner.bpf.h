@@ -352,6 +352,12 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 	own = find_own_socket(skb, segment, known);
 	if (own.state)
 		known->clock_offset = own.clock_offset;
+	if (meta.reason == RELEASE_FORSAKEN && is_set_up(known)) {
+		count_event(EVENT_FORSAKEN);
+		give_up(known, &meta, 0);
+		send_own_last(skb);
+		return answer_released(skb, segment, known);
+	}
 	reason = why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests));
 	/* Either may have heard more than the other. The owner before us hears the client by us alone (6.5). */
 	if (!reason && (known->before || (known->state != SETUP_VACANT && segment->ack != known->answers.next &&

@@ -169,7 +169,12 @@ static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct 
 {
 	struct range range = { .first = setup->first, .has_first = true };
 
-	if (!setup->before)
+	if (setup->saved & SAVED_ADOPTED) {
+		range.end = heard_end(skb, segment, setup);
+		range.has_first = false;
+		range.has_end = range.end != segment->ack;
+	}
+	if (!setup->before && !range.has_end)
 		return deliver_shifted(skb, segment, setup);
 	if (!unpack(skb, segment) || !keep_in_window(skb, segment, setup) ||
 	    keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4) || !shift_in(skb, segment, setup))

@@ -61,6 +61,21 @@ static __noinline __u32 window_edge(struct __sk_buff *skb, const struct segment 
 	return otherwise;
 }
 
+/*
+ * A client that had bytes behind a gap acknowledges, once the gap is filled, what this socket
+ * has not said yet, and which it would not listen to (RFC 9293 3.10.7.4). Where it has come, for
+ * such an acknowledgement; else the acknowledgement itself.
+ */
+static __noinline __u32 heard_end(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+{
+	struct own_socket own;
+
+	if (!segment || !known)
+		return 0;
+	own = find_own_socket(skb, segment, known);
+	return own.state && is_before(own.snd_nxt, segment->ack) ? own.snd_nxt : segment->ack;
+}
+
 /* The connection that says this, at egress; NULL: it is no connection's. */
 static __always_inline struct tcp_sock *sending_socket(const struct __sk_buff *skb)
 {

@@ -283,6 +283,13 @@ impl Part {
                         daemon.reading_flows, daemon.answering_flows
                     );
                     table.row(["heads".into(), heads.into()]);
+                    if daemon.protected_answers > 0 {
+                        let saved = format!(
+                            "{} could outlive their backend now",
+                            daemon.protected_answers
+                        );
+                        table.row(["answers".into(), saved.into()]);
+                    }
                     let all_up = backends.keys().all(|state| state == "up");
                     let states = backends
                         .iter()

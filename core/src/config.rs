@@ -331,6 +331,9 @@ pub struct Pool {
     /// Does a backend keep its socket for a second when another one gets the connection,
     /// in case that it comes back (default true)?
     pub park: bool,
+    /// Answers with so many bytes of body, or more, outlive their backend where another one
+    /// can go on with them (default none; docs/protocol/takeover.md).
+    pub protect_from: Option<u64>,
     /// Its backends, at least one.
     pub members: Vec<Member>,
 }

@@ -15,4 +15,5 @@ pub mod route;
 pub mod seq;
 pub mod siphash;
 pub mod splice;
+pub mod takeover;
 pub mod wire;

@@ -356,7 +356,7 @@ pod!(
         end: u32,
         wanted_after: u16,
         was_wanted: u8,
-        pad: u8,
+        saved: u8,
         heard_ns: u64,
         before: [u8; 4],
         first: u32,
@@ -383,6 +383,36 @@ pod!(
         dispatcher: [u8; 4],
         meta: [u8; 32],
         end: u32,
+    }
+);
+pod!(
+    struct BegunAnswer {
+        key: FlowKey,
+        dispatcher: [u8; 4],
+        length: u64,
+        epoch: u32,
+        at: u32,
+        clock_offset: u32,
+        answer: u16,
+        head_length: u16,
+        request_length: u16,
+        pad: [u16; 3],
+        head: [u8; 1500],
+        request: [u8; 1580],
+    }
+);
+pod!(
+    struct Protection {
+        from: u64,
+    }
+);
+pod!(
+    struct Adoption {
+        key: FlowKey,
+        epoch: u32,
+        remaining: u64,
+        command: u32,
+        closes: u32,
     }
 );
 pod!(
@@ -472,6 +502,8 @@ impl FlowState {
     }
 }
 
+/// `enum setup_state`: its socket has spoken, or was seen.
+pub const SETUP_CONFIRMED: u32 = 2;
 /// `enum setup_state`: given up, and given up with bytes on the way.
 pub const SETUP_MOVED: u32 = 4;
 /// As above.
@@ -520,6 +552,10 @@ pub const MARK_SHORT: u32 = 16;
 pub const MARK_SHORT_BEFORE: u32 = 32;
 /// A mark of a flow whose owner has been asked to give it up, and may have.
 pub const MARK_RELEASING: u32 = 64;
+/// A mark of a flow whose owner has died in an answer.
+pub const MARK_TAKING: u32 = 128;
+/// `enum answer_phase`: in a body of known length.
+pub const ANSWER_BODY: u8 = 5;
 /// A change of a spliced flow's segments: the server has not agreed to timestamps.
 pub const SPLICE_NO_TIMESTAMPS: u8 = 1;
 /// The same of explicit congestion notification.

@@ -1,16 +1,17 @@
 //! A backend's data path: loaded, attached, and its maps by name.
 
 use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
 use crate::abi::{
-    Done, EVENTS, Feedback, FlowKey, Node, SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup,
-    SiphashKey, Split,
+    Adoption, BegunAnswer, Done, EVENTS, Feedback, FlowKey, Node, Protection, SETUP_MOVED,
+    SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split,
 };
 use crate::attach::{Hook, attach};
 use crate::diag;
-use crate::map::{Map, PerCpu, Update};
+use crate::map::{Map, PerCpu, Update, check};
 use crate::object::{self, LoadError};
 use crate::ring::Ring;
 
@@ -36,6 +37,8 @@ pub struct AgentMaps {
     pub older: Map<FlowKey, u32>,
     /// Flows that another backend has, whose sockets wait here, and since when.
     pub parked: Map<FlowKey, u64>,
+    /// Which answers the daemon is to be told of.
+    pub protecting: Map<u32, Protection>,
     /// Connections that dispatchers open to servers here, until their sockets have spoken.
     pub splits: Map<FlowKey, Split>,
     /// Drops by reason.
@@ -77,6 +80,11 @@ pub fn dones(pins: &Path) -> io::Result<Ring<Done>> {
     Ring::open(&pins.join("dones"))
 }
 
+/// Answers that have begun and may outlive this backend.
+pub fn begun(pins: &Path) -> io::Result<Ring<BegunAnswer>> {
+    Ring::open(&pins.join("begun"))
+}
+
 impl AgentMaps {
     /// The maps that are pinned in a node's directory.
     pub fn open(pins: &Path) -> io::Result<Self> {
@@ -88,6 +96,7 @@ impl AgentMaps {
             setups: Map::from_pin(&pins.join("setups"))?,
             older: Map::from_pin(&pins.join("older"))?,
             parked: Map::from_pin(&pins.join("parked"))?,
+            protecting: Map::from_pin(&pins.join("protecting"))?,
             splits: Map::from_pin(&pins.join("splits"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
@@ -165,9 +174,47 @@ impl AgentMaps {
         Ok(forgotten)
     }
 
-    /// Counts what the daemon has set again on its host.
-    pub fn count_set_again(&self, more: u64) -> io::Result<()> {
-        let index = EVENTS.iter().position(|(name, _)| *name == "set-again");
+    /// Counts what the daemon has done, under the name that abi.h has for it.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn count(&self, event: &str, more: u64) -> io::Result<()> {
+        let index = EVENTS.iter().position(|(name, _)| *name == event);
         self.events.add(index.expect("abi.h has it") as u32, more)
+    }
+}
+
+/// Makes connections that were set up for it ones that go on with another backend's answer
+/// (bpf/lib/adopt.bpf.h).
+#[derive(Debug)]
+pub struct Adopter {
+    program: OwnedFd,
+}
+
+impl Adopter {
+    /// Of a data path that was loaded.
+    pub fn of(loaded: &object::Loaded) -> Self {
+        Self {
+            program: loaded.program("adopt_answer"),
+        }
+    }
+
+    /// False: that connection is another's, or nobody's by now.
+    ///
+    /// # Errors
+    /// The kernel does not run the program.
+    pub fn adopt(&self, adoption: &Adoption) -> io::Result<bool> {
+        let mut adoption = *adoption;
+        let mut options = libbpf_sys::bpf_test_run_opts {
+            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+            ctx_in: (&raw mut adoption).cast(),
+            ctx_size_in: size_of::<Adoption>() as u32,
+            ..Default::default()
+        };
+        // SAFETY: the kernel reads and writes as many bytes as is said.
+        check(unsafe {
+            libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
+        })?;
+        Ok(options.retval == 0)
     }
 }

@@ -14,6 +14,7 @@ pub mod file;
 pub mod host;
 pub mod kill;
 pub mod knock;
+pub mod linger;
 pub mod load;
 pub mod map;
 pub mod netns;

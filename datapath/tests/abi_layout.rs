@@ -78,7 +78,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 29] = [
+    let mirrors: [Mirror; 32] = [
         abi::Splice::LAYOUT,
         abi::Spliced::LAYOUT,
         abi::Split::LAYOUT,
@@ -96,6 +96,9 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Setup::LAYOUT,
         abi::Answers::LAYOUT,
         abi::Done::LAYOUT,
+        abi::BegunAnswer::LAYOUT,
+        abi::Protection::LAYOUT,
+        abi::Adoption::LAYOUT,
         abi::Standing::LAYOUT,
         abi::DecisionKey::LAYOUT,
         abi::Decision::LAYOUT,
@@ -189,8 +192,8 @@ fn every_reason_and_event_is_counted_somewhere() {
         for row in rows.split("X(").skip(1) {
             let (name, _) = row.split_once(',').unwrap();
             let constant = format!("{prefix}{name}");
-            // The latter is the agent's daemon's (AgentMaps::count_set_again()).
-            let elsewhere = ["NONE", "SET_AGAIN"].contains(&name);
+            // The latter are the agent's daemon's (AgentMaps::count()).
+            let elsewhere = ["NONE", "SET_AGAIN", "ADOPTED", "NOT_SAME"].contains(&name);
             assert!(elsewhere || words.contains(&*constant), "{constant}");
             names += 1;
         }
@@ -300,6 +303,8 @@ fn constants_are_the_same() {
         ("MARK_SHORT", abi::MARK_SHORT),
         ("MARK_SHORT_BEFORE", abi::MARK_SHORT_BEFORE),
         ("MARK_RELEASING", abi::MARK_RELEASING),
+        ("MARK_TAKING", abi::MARK_TAKING),
+        ("ANSWER_BODY", abi::ANSWER_BODY.into()),
     ] {
         assert_eq!(constant(name), u64::from(mark), "{name}");
     }
@@ -449,6 +454,13 @@ fn the_option_is_the_same() {
             constant("RELEASE_HALF_PIPE"),
             0,
         ),
+        (
+            "META_RELEASE",
+            Kind::Forsake,
+            constant("RELEASE_FORSAKEN"),
+            0,
+        ),
+        ("META_SUPPORT", Kind::Support, 0, 0),
         ("META_DONE", Kind::Done, 0, 0),
         ("META_SPRAYED", Kind::Sprayed, 0, 0),
         (

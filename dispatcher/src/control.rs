@@ -45,6 +45,9 @@ pub struct Status {
     pub reading_bytes: usize,
     /// Connections that are being answered by the dispatcher itself.
     pub answering_flows: usize,
+    /// Answers in progress that another backend could go on with now.
+    #[serde(default)]
+    pub protected_answers: usize,
     /// What the workers have counted.
     pub counters: std::collections::BTreeMap<String, u64>,
     /// Service addresses.
@@ -153,6 +156,7 @@ fn status(shared: &Shared) -> Status {
         reading_flows: figures.iter().map(|f| f.held_flows).sum(),
         reading_bytes: figures.iter().map(|f| f.held_bytes).sum(),
         answering_flows: figures.iter().map(|f| f.answering_flows).sum(),
+        protected_answers: figures.iter().map(|f| f.protected_answers).sum(),
         counters,
         peers: shared.peers.status(),
         told: shared.peers.herald.told(),

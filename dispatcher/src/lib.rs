@@ -34,6 +34,7 @@ mod records;
 mod registry;
 mod splice;
 mod standing;
+mod support;
 mod sweep;
 mod worker;
 mod workload;

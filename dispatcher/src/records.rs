@@ -11,6 +11,7 @@ mod replica;
 mod reseal;
 mod spliced;
 mod take_back;
+mod takeover;
 mod vacancy;
 
 pub use assignment::Assignment;

@@ -8,6 +8,7 @@
 //!  relay     words for another dispatcher      takeover  heads that one was reading
 //!  splice    connections to servers without an agent
 //!  idle      owners that are gone, and owe nothing
+//!  support   owners that are gone in the midst of an answer
 //! ```
 
 mod first;
@@ -16,6 +17,7 @@ mod later;
 mod relay;
 mod returned;
 mod splice;
+mod support;
 mod takeover;
 mod way;
 
@@ -41,8 +43,10 @@ use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 use crate::cluster::Cluster;
 use crate::handoff::Waitings;
 use crate::pauses::Pauses;
+use crate::support::Support;
 use crate::{Shared, v4};
 use splice::Connections;
+use support::Takings;
 
 /// What a worker counts, as shown by `trapeze status`.
 #[derive(Clone, Debug, Default)]
@@ -50,6 +54,7 @@ pub struct Figures {
     pub held_flows: usize,
     pub held_bytes: usize,
     pub answering_flows: usize,
+    pub protected_answers: usize,
     pub counters: HashMap<&'static str, u64>,
 }
 
@@ -76,6 +81,9 @@ pub(crate) struct State {
     connections: Connections,
     /// Requests that no backend has had a seat for.
     pauses: Pauses,
+    /// Answers that are to outlive their backends, and those that do just now.
+    support: Support,
+    takings: Takings,
     raw: RawSocket,
     to_backends: Outbox,
     to_servers: Outbox,
@@ -103,6 +111,8 @@ impl Worker {
                 connections: Connections::default(),
                 to_servers: Outbox::default(),
                 pauses: Pauses::default(),
+                support: Support::default(),
+                takings: Takings::default(),
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
                 to_clients: Outbox::default(),
@@ -124,6 +134,8 @@ impl Worker {
                 self.state.intake.poll_timeout(),
                 self.state.waiting.next_due(),
                 self.state.connections.next_due(),
+                self.state.support.next_due(),
+                self.state.takings.next_due(),
             ];
             let due = dues.into_iter().flatten().min();
             let due = due.map(|at| at.saturating_sub(now));
@@ -146,6 +158,7 @@ impl Worker {
             }
             self.state.on_waiting_due(now);
             self.state.on_connections_due(now);
+            self.state.on_support_due(now);
             self.state.act();
             self.send();
             if shown.elapsed() > LONGEST_WAIT {
@@ -234,6 +247,7 @@ impl State {
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
             Kind::Done => self.on_done(now, &packet.meta, packet.inner),
             Kind::Vacated { end } => self.on_vacated(now, &packet.meta, packet.inner, end),
+            Kind::Support => self.on_support(now, &packet.meta, packet.inner),
             Kind::Splice => self.on_server(now, packet.inner),
             Kind::EchoReply { feedback } => {
                 self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);
@@ -350,6 +364,7 @@ impl State {
             held_flows: self.intake.held_flows(),
             held_bytes: self.intake.held_bytes(),
             answering_flows: self.intake.answering_flows(),
+            protected_answers: self.support.len(),
             counters,
         };
         self.shared.intake.lock().expect("no thread panics with it")[index] = figures;

@@ -142,6 +142,29 @@ impl RawClient {
         });
     }
 
+    /// Receives what comes until `enough`, and acknowledges nothing.
+    pub fn hear_until(&mut self, what: &str, mut enough: impl FnMut(&Self) -> bool) {
+        until(what, || {
+            self.receive();
+            enough(self).then_some(())
+        });
+    }
+
+    /// As if only so many bytes had arrived.
+    pub fn lose_behind(&mut self, bytes: usize) {
+        self.received.truncate(bytes);
+    }
+
+    /// Receives until `enough`, and acknowledges over and over what has come, as what answers
+    /// each segment that it has had does.
+    pub fn repeat_until(&mut self, what: &str, mut enough: impl FnMut(&Self) -> bool) {
+        until(what, || {
+            self.receive();
+            self.acknowledge();
+            enough(self).then_some(())
+        });
+    }
+
     /// What has been received in order.
     pub fn received(&self) -> &[u8] {
         &self.received

@@ -257,6 +257,7 @@ fn read_pools<'s>(
             let handoff = section.optional("handoff", value::handoff);
             let survive_close = section.optional("survive_close", value::boolean);
             let park = section.optional("park", value::boolean);
+            let protect_from = section.optional("protect_from", |v| value::integer(v, 1..=1 << 40));
             let listed = section.required("backends", "[\"b1\"]", |v| {
                 v.as_array().ok_or_else(|| "expected an array such as [\"b1\", \"b2\"]".to_owned())
             });
@@ -285,6 +286,7 @@ fn read_pools<'s>(
                 handoff: value_or(handoff, Handoff::default()),
                 survive_close: value_or(survive_close, true),
                 park: value_or(park, true),
+                protect_from: protect_from.map(Spanned::into_inner),
                 members,
             }
         })

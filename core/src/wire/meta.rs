@@ -133,6 +133,8 @@ pub enum Kind {
         /// Also where the client has not acknowledged the end of the answer.
         half_pipe: bool,
     },
+    /// Dispatcher to owner: another one goes on with your answer (docs/protocol/takeover.md).
+    Forsake,
     /// Owner to dispatcher: given up.
     Released {
         /// Where the last answer ends.
@@ -202,6 +204,9 @@ pub enum Kind {
         /// Our end of it.
         own: SocketAddrV4,
     },
+    /// Backend's daemon to dispatcher: a message about an answer that may outlive it is
+    /// enclosed (docs/protocol/takeover.md).
+    Support,
 }
 
 /// Why an owner does not give a flow up.
@@ -379,6 +384,7 @@ impl Kind {
             Self::Held(Held::Closing) => (11, 3, 0),
             Self::Held(Held::Stranger) => (11, 4, 0),
             Self::Release { half_pipe } => (12, half_pipe.into(), 0),
+            Self::Forsake => (12, 2, 0),
             Self::Released { end, drained, .. } => (13, if drained { 1 } else { 2 }, end.raw()),
             Self::Done => (14, 0, 0),
             Self::Vacated { end } => (15, 0, end.raw()),
@@ -394,6 +400,7 @@ impl Kind {
             Self::Split { server_isn, .. } => (25, 0, server_isn.raw()),
             Self::SplitProbe { .. } => (26, 0, 0),
             Self::SplitRelease { .. } => (27, 0, 0),
+            Self::Support => (28, 0, 0),
         }
     }
 
@@ -447,6 +454,7 @@ impl Kind {
                 4 => Held::Stranger,
                 other => return Err(MetaError::Reason(other)),
             }),
+            12 if raw[3] == 2 => Self::Forsake,
             12 => Self::Release {
                 half_pipe: raw[3] == 1,
             },
@@ -490,6 +498,7 @@ impl Kind {
             },
             26 => Self::SplitProbe { own: end(raw) },
             27 => Self::SplitRelease { own: end(raw) },
+            28 => Self::Support,
             other => return Err(MetaError::Kind(other)),
         })
     }

@@ -35,6 +35,9 @@ impl State {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        if self.hears_of_taking(now, &arrived) {
+            return;
+        }
         self.read_on(now, &arrived.key);
         let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
             return;
@@ -626,6 +629,9 @@ impl State {
             || has_come == (unanswered == 0)
         {
             return self.count("late-vacancies");
+        }
+        if self.takes_over(now, &key, &record) {
+            return;
         }
         let Ok(agreed) = Meta::decode(&record.option) else {
             return;

@@ -22,6 +22,7 @@ impl State {
                 | Kind::Released { .. }
                 | Kind::Done
                 | Kind::Vacated { .. }
+                | Kind::Support
         );
         let peers = &self.shared.peers;
         if !is_a_backends_word || !peers.are_there() || peers.has(*from.ip()) {

@@ -40,6 +40,9 @@ impl State {
         {
             return self.count("late-refusals");
         }
+        if self.on_taking_refused(now, &arrived.key, meta.epoch) {
+            return self.count("refusals");
+        }
         self.count("refusals");
         arrived.isns = record.isns;
         arrived.cookie = record.cookie;

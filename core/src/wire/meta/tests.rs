@@ -253,7 +253,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 28, MetaError::Kind(28)),
+        (1, 29, MetaError::Kind(29)),
         (3, 5, MetaError::Reason(5)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
@@ -391,6 +391,8 @@ fn the_numbers_are_those_of_abi_h() {
         ),
         (Kind::Held(Held::Closing), "META_HELD"),
         (Kind::Release { half_pipe: false }, "META_RELEASE"),
+        (Kind::Forsake, "META_RELEASE"),
+        (Kind::Support, "META_SUPPORT"),
         (
             Kind::Released {
                 end: ServerSeq::new(0),

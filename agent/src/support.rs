@@ -1,0 +1,378 @@
+//! The owner's part in a support group [MIGRATE01 §4.1]: of each answer that is worth it, the
+//! dispatcher is told what another backend needs to go on with it (UPDATE): when it begins,
+//! and again every so often for as long as it is in progress (docs/protocol/takeover.md §2).
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use trapeze_core::flow::{FlowKey, Handshake};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::takeover::{AnswerHead, Message, Rest, SoftState, UPDATE_INTERVAL};
+use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::{geneve, ipv4, tcp};
+use trapeze_datapath::abi::{self, ANSWER_BODY, BegunAnswer, ENCAP_LEN};
+use trapeze_datapath::agent::{AgentMaps, begun};
+use trapeze_datapath::clock;
+use trapeze_datapath::ring::Ring;
+
+/// Answers that are over before the next look are not told of.
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// How often it is looked what is to be said again.
+const SAY_INTERVAL: Duration = Duration::from_millis(200);
+/// Answers that are announced at once; what is more is not protected.
+const MOST: usize = 16_384;
+/// A message's bytes, so that a frame of 1500 has room for its headers.
+const MESSAGE_MAX: usize = 1500 - ENCAP_LEN - 40;
+
+/// Who tells dispatchers of answers.
+#[derive(Debug)]
+pub struct Support {
+    maps: AgentMaps,
+    socket: UdpSocket,
+    keys: Mutex<Keys>,
+    answers: Mutex<HashMap<FlowKey, Announced>>,
+    stopping: AtomicBool,
+}
+
+/// An answer that is in progress, as far as is known.
+#[derive(Debug)]
+struct Announced {
+    state: SoftState,
+    /// Its bytes, head included.
+    length: u64,
+    clock_offset: u32,
+    due: Instant,
+}
+
+/// The thread that tells.
+#[derive(Debug)]
+pub struct Supporting {
+    pub support: Arc<Support>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Supporting {
+    /// Of the agent pinned in that directory, speaking from this address.
+    pub fn start(pins: &Path, own: Ipv4Addr, keys: Keys) -> io::Result<Self> {
+        let ring = begun(pins)?;
+        let support = Arc::new(Support {
+            maps: AgentMaps::open(pins)?,
+            socket: UdpSocket::bind((own, 0))?,
+            keys: Mutex::new(keys),
+            answers: Mutex::default(),
+            stopping: AtomicBool::new(false),
+        });
+        let works = support.clone();
+        let thread = std::thread::Builder::new()
+            .name("support".into())
+            .spawn(move || works.run(&ring))?;
+        Ok(Self {
+            support,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Supporting {
+    fn drop(&mut self) {
+        self.support.stopping.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Support {
+    /// From now on by these keys.
+    pub fn set_keys(&self, keys: Keys) {
+        *self.keys.lock().expect("nobody panics with it") = keys;
+    }
+
+    pub fn keys(&self) -> Keys {
+        self.keys.lock().expect("nobody panics with it").clone()
+    }
+
+    pub fn maps(&self) -> &AgentMaps {
+        &self.maps
+    }
+
+    /// An answer is in progress, on a connection that a wedge has taken over.
+    pub fn hold(&self, flow: &FlowKey, state: SoftState, clock_offset: u32) {
+        if let Some(answer) = AnswerHead::parse(&state.head) {
+            let length = answer.len as u64 + answer.length;
+            self.announce(flow, state, length, clock_offset);
+        }
+    }
+
+    /// Tells the dispatcher from which the flow is heard.
+    pub fn tell(&self, flow: &FlowKey, message: &Message) {
+        let Ok(Some(setup)) = self.maps.setups.get(&(*flow).into()) else {
+            return;
+        };
+        let keys = self.keys();
+        let dispatcher = Ipv4Addr::from(setup.dispatcher);
+        let bytes = message.seal(&keys, flow);
+        if bytes.len() <= MESSAGE_MAX
+            && let Some((datagram, to)) = datagram(flow, dispatcher, bytes, &keys)
+        {
+            // What cannot be sent is said again.
+            let _ = self.socket.send_to(&datagram, to);
+        }
+    }
+
+    fn run(&self, ring: &Ring<BegunAnswer>) {
+        let mut say_again_at = Instant::now();
+        while !self.stopping.load(Ordering::Relaxed) {
+            // Sooner, if the data path says that there is little room left.
+            let looked = Instant::now();
+            let protects = self.maps.protecting.get(&0).ok().flatten();
+            let woken = ring.wait(match protects {
+                Some(protects) if protects.from > 0 => LOOK_INTERVAL,
+                _ => SAY_INTERVAL,
+            });
+            match woken.and_then(|woken| Ok((woken, ring.take()?))) {
+                Ok((woken, told)) => {
+                    let all = woken.iter().chain(&told);
+                    all.for_each(|told| self.on_begun(told));
+                }
+                Err(error) => {
+                    eprintln!("answers are not protected: {error}");
+                    return;
+                }
+            }
+            if looked >= say_again_at {
+                say_again_at = looked + SAY_INTERVAL;
+                self.say_again();
+            }
+        }
+    }
+
+    fn on_begun(&self, told: &BegunAnswer) {
+        // Most are over by now.
+        let setup = self.maps.setups.get(&told.key).ok().flatten();
+        if setup.is_none_or(|setup| !is_in_progress(&setup, told.epoch, told.answer)) {
+            return;
+        }
+        let head = &told.head[..usize::from(told.head_length)];
+        let (Some(answer), Some(request)) = (AnswerHead::parse(head), request_of(told)) else {
+            return;
+        };
+        let head = &head[..answer.len];
+        let length = answer.len as u64 + answer.length;
+        // Another head, as the data path has followed it.
+        if length != told.length {
+            return;
+        }
+        let from = self.maps.protecting.get(&0).ok().flatten();
+        // Only what could be gone on with.
+        if from.is_none_or(|p| p.from == 0 || answer.length < p.from)
+            || Rest::of(head, 0).is_none_or(|rest| rest.request(request).is_none())
+        {
+            return;
+        }
+        let state = SoftState {
+            epoch: told.epoch,
+            answer: told.answer,
+            offset: 0,
+            at: ServerSeq::new(told.at),
+            clock: 0,
+            request: request.to_vec(),
+            head: head.to_vec(),
+        };
+        self.announce(&told.key.into(), state, length, told.clock_offset);
+    }
+
+    fn announce(&self, flow: &FlowKey, state: SoftState, length: u64, clock_offset: u32) {
+        let state = SoftState {
+            clock: clock_now(clock_offset),
+            ..state
+        };
+        let mut answers = self.answers();
+        if answers.len() >= MOST && !answers.contains_key(flow) {
+            return;
+        }
+        let announced = Announced {
+            state: state.clone(),
+            length,
+            clock_offset,
+            due: Instant::now() + UPDATE_INTERVAL,
+        };
+        answers.insert(*flow, announced);
+        drop(answers);
+        self.tell(flow, &Message::Update(state));
+    }
+
+    /// Says again what is due, and forgets what is over.
+    fn say_again(&self) {
+        let now = Instant::now();
+        let mut said = Vec::new();
+        self.answers().retain(|flow, announced| {
+            if announced.due > now {
+                return true;
+            }
+            let Ok(Some(setup)) = self.maps.setups.get(&(*flow).into()) else {
+                return false;
+            };
+            let is_in_progress = announced.goes_on(&setup);
+            if is_in_progress {
+                announced.due = now + UPDATE_INTERVAL;
+                announced.state.clock = clock_now(announced.clock_offset);
+                said.push((*flow, Message::Update(announced.state.clone())));
+            }
+            is_in_progress
+        });
+        for (flow, message) in said {
+            self.tell(&flow, &message);
+        }
+    }
+
+    fn answers(&self) -> MutexGuard<'_, HashMap<FlowKey, Announced>> {
+        self.answers.lock().expect("nobody panics with it")
+    }
+}
+
+impl Announced {
+    /// Is it in progress still? Where it is noted, then.
+    fn goes_on(&mut self, setup: &abi::Setup) -> bool {
+        if !is_in_progress(setup, self.state.epoch, self.state.answer) {
+            return false;
+        }
+        let answers = &setup.answers;
+        // `next` is one word. What remains is of another moment perhaps, by some packets; it
+        // tells how often numbers have come round.
+        let step = answers.next.wrapping_sub(self.state.at.raw());
+        let near = self.length.saturating_sub(answers.remaining);
+        let round = near.wrapping_sub(self.state.offset + u64::from(step)) as i64;
+        let rounds = (round + (1 << 31)).div_euclid(1 << 32);
+        let offset = self.state.offset as i64 + i64::from(step) + (rounds << 32);
+        self.state.offset = offset as u64;
+        self.state.at = ServerSeq::new(answers.next);
+        true
+    }
+}
+
+/// Is that answer, of the setup in that epoch, in progress?
+fn is_in_progress(setup: &abi::Setup, epoch: u32, answer: u16) -> bool {
+    setup.epoch == epoch
+        && setup.state <= abi::SETUP_CONFIRMED
+        && setup.answers.finished.wrapping_add(1) == answer
+        && setup.answers.phase == ANSWER_BODY
+}
+
+/// The clock of a socket that is so far ahead of the host's milliseconds (RFC 7323).
+fn clock_now(offset: u32) -> u32 {
+    (clock::monotonic().as_millis() as u32).wrapping_add(offset)
+}
+
+/// The request's head, if it came in one packet.
+fn request_of(told: &BegunAnswer) -> Option<&[u8]> {
+    let packet = told.request.get(..usize::from(told.request_length))?;
+    let packet = ipv4::Packet::parse(packet).ok()?;
+    let (_, payload) = tcp::Header::parse(packet.payload()).ok()?;
+    (!payload.is_empty()).then_some(payload)
+}
+
+/// The message in the encapsulation, and where it goes.
+fn datagram(
+    flow: &FlowKey,
+    dispatcher: Ipv4Addr,
+    message: Vec<u8>,
+    keys: &Keys,
+) -> Option<(Vec<u8>, SocketAddr)> {
+    let to = IpAddr::from(dispatcher);
+    let meta = Meta {
+        kind: Kind::Support,
+        epoch: 0,
+        start: ClientSeq::new(0),
+        handshake: Handshake::default(),
+        server_port: 0,
+        requests: 0,
+        care: Care::default(),
+    };
+    let inner = Segment {
+        payload: message,
+        ..Segment::of_client(flow, tcp::Header::default())
+    };
+    let inner = inner.to_packet();
+    let binding = Binding::of_packet(to, &inner)?;
+    let mut out = Vec::new();
+    geneve::write(&meta.seal(keys, &binding), &inner, &mut out);
+    Some((out, SocketAddr::new(to, geneve::PORT)))
+}
+
+#[cfg(test)]
+mod tests {
+    use trapeze_datapath::abi::{Pod, Setup};
+
+    use super::*;
+
+    fn announced(length: u64, offset: u64, at: u32) -> Announced {
+        Announced {
+            state: SoftState {
+                epoch: 9,
+                answer: 1,
+                offset,
+                at: ServerSeq::new(at),
+                clock: 0,
+                request: Vec::new(),
+                head: Vec::new(),
+            },
+            length,
+            clock_offset: 0,
+            due: Instant::now(),
+        }
+    }
+
+    fn setup(next: u32, remaining: u64) -> Setup {
+        let mut setup = Setup {
+            epoch: 9,
+            state: abi::SETUP_CONFIRMED,
+            ..Setup::zeroed()
+        };
+        setup.answers.phase = ANSWER_BODY;
+        setup.answers.next = next;
+        setup.answers.remaining = remaining;
+        setup
+    }
+
+    /// What remains may be of another moment than where it is: never a byte's difference.
+    #[test]
+    fn the_place_in_an_answer_is_exact_however_often_numbers_come_round() {
+        let length = 20u64 << 30;
+        for torn in [-100_000i64, 0, 100_000] {
+            let mut announced = announced(length, 0, u32::MAX - 10);
+            let mut at = 0u64;
+            for step in [1u64, 1000, 3 << 30, 5 << 30, 9 << 30, 1 << 20] {
+                at += step;
+                let next = (u32::MAX - 10).wrapping_add(at as u32);
+                let remaining = (length - at) as i64 + torn;
+                assert!(announced.goes_on(&setup(next, remaining as u64)));
+                assert_eq!(
+                    (announced.state.offset, announced.state.at.raw()),
+                    (at, next)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_is_over_when_another_one_has_begun() {
+        let over = |change: fn(&mut Setup)| {
+            let mut setup = setup(1000, 500);
+            change(&mut setup);
+            !announced(1000, 0, 500).goes_on(&setup)
+        };
+        assert!(!over(|_| {}));
+        assert!(over(|setup| setup.epoch += 1));
+        assert!(over(|setup| setup.state = abi::SETUP_MOVED));
+        assert!(over(|setup| setup.answers.finished += 1));
+        assert!(over(|setup| setup.answers.phase = 0));
+    }
+}

@@ -1,0 +1,248 @@
+//! The wedge [MIGRATE01 §4.2]: goes on with answers of backends that have died. A dispatcher
+//! sets the client's connection up here, at the freshest byte that the client has had; the
+//! wedge asks the local server for the rest, and relays that once it is proved to be the
+//! rest of the very object (docs/protocol/takeover.md §4).
+
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use trapeze_core::flow::{FlowKey, addr_from_bytes};
+use trapeze_core::takeover::{Message, Rest, Take, WEDGE_PORT, state};
+use trapeze_datapath::abi::{Adoption, ServerKey};
+use trapeze_datapath::agent::Adopter;
+use trapeze_datapath::clock;
+use trapeze_datapath::linger::reset_on_close;
+
+use crate::support::Support;
+
+/// Answers that are gone on with at once.
+const MOST: usize = 4096;
+/// Who has asked, or was asked, says something within this time.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// A dispatcher is told so often, and so many times, that an answer is not gone on with.
+const REFUSAL_INTERVAL: Duration = Duration::from_millis(100);
+const REFUSALS: u32 = 20;
+/// A client takes its time with what it was sent.
+const CLIENTS_PATIENCE: Duration = Duration::from_secs(600);
+/// The longest head that a server may answer with.
+const HEAD_MAX: usize = 65_536;
+/// Bytes that are relayed at a time.
+const PIECE: usize = 256 << 10;
+
+/// Listens for connections to go on with, as long as the process lives.
+pub fn start(support: Arc<Support>, adopter: Adopter) -> io::Result<()> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, WEDGE_PORT))?;
+    let adopter = Arc::new(adopter);
+    let busy = Arc::<AtomicUsize>::default();
+    std::thread::Builder::new()
+        .name("wedge".into())
+        .spawn(move || {
+            for client in listener.incoming() {
+                let Ok(client) = client else {
+                    std::thread::sleep(Duration::from_millis(10));
+                    continue;
+                };
+                let count = busy.fetch_add(1, Ordering::Relaxed);
+                let (support, adopter, busy) = (support.clone(), adopter.clone(), busy.clone());
+                let ended = busy.clone();
+                let work = move || {
+                    if let Err(error) = go_on(client, &support, &adopter) {
+                        eprintln!("wedge: {error}");
+                    }
+                    busy.fetch_sub(1, Ordering::Relaxed);
+                };
+                let builder = std::thread::Builder::new().name("wedge".into());
+                if count >= MOST || builder.spawn(work).is_err() {
+                    ended.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
+        })?;
+    Ok(())
+}
+
+/// Of one connection, to its end.
+fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Result<()> {
+    let seat = FlowKey {
+        client: client.peer_addr()?,
+        vip: client.local_addr()?,
+    };
+    // Somebody on this host has connected to the wedge itself.
+    if seat.vip.port() == WEDGE_PORT {
+        return Ok(());
+    }
+    // Until its answer is adopted, whatever ends it is a reset.
+    reset_on_close(&client, true)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    let Some(setup) = support.maps().setups.get(&seat.into())? else {
+        return Ok(());
+    };
+    let mut flow = seat;
+    if setup.origin != 0 {
+        flow.client.set_port(u16::from_be(setup.origin));
+    }
+    let command = read_command(&mut client)?;
+    let opened = Message::open(&command, &support.keys(), &flow);
+    let Some(Message::Take(take)) = opened else {
+        return Err(io::Error::other(format!("{flow:?}: no command of ours")));
+    };
+    let (rest, mut server, begun) = match find_rest(&take, &flow, support) {
+        Ok(found) => found,
+        Err(why) => return refuse(client, &take, &flow, support, why),
+    };
+    let adoption = Adoption {
+        key: seat.into(),
+        epoch: take.state.epoch,
+        remaining: rest.length(),
+        command: command.len() as u32,
+        closes: rest.closes.into(),
+    };
+    if !adopter.adopt(&adoption)? {
+        return Err(io::Error::other(format!(
+            "{flow:?}: it is another's by now"
+        )));
+    }
+    // From here on its end in the midst of it is one more reason to go on elsewhere.
+    reset_on_close(&client, false)?;
+    support.maps().count("taken-over", 1)?;
+    // As its own: so it can be taken over once more.
+    let now_ms = clock::monotonic().as_millis() as u32;
+    let clock_offset = take.state.clock.wrapping_sub(now_ms);
+    support.hold(&flow, take.state.clone(), clock_offset);
+    client.set_write_timeout(Some(CLIENTS_PATIENCE))?;
+    client.set_nodelay(true)?;
+    client.write_all(&rest.of_head)?;
+    relay(
+        &mut server,
+        &mut client,
+        &begun,
+        rest.bytes.end - rest.bytes.start,
+    )?;
+    finish(client)
+}
+
+/// The command, whole.
+fn read_command(client: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut command = vec![0; state::HEAD_LEN];
+    client.read_exact(&mut command)?;
+    let length = state::length(&command).expect("a whole head");
+    command.resize(length, 0);
+    client.read_exact(&mut command[state::HEAD_LEN..])?;
+    Ok(command)
+}
+
+/// What is left, the server that is about to send it, and the first bytes of its body.
+fn find_rest(
+    take: &Take,
+    flow: &FlowKey,
+    support: &Support,
+) -> Result<(Rest, TcpStream, Vec<u8>), String> {
+    let rest = Rest::of(&take.state.head, take.had).ok_or("nothing is left to go on with")?;
+    let request = (rest.request(&take.state.request)).ok_or("its request cannot be asked again")?;
+    let ask = || -> io::Result<(TcpStream, Vec<u8>)> {
+        let mut server = TcpStream::connect_timeout(&server_of(take, flow, support)?, PATIENCE)?;
+        server.set_read_timeout(Some(PATIENCE))?;
+        server.write_all(&request)?;
+        let answer = read_head(&mut server)?;
+        Ok((server, answer))
+    };
+    let (server, mut answer) =
+        ask().map_err(|error| format!("its server does not answer: {error}"))?;
+    let body_at = rest.judge(&answer).map_err(|why| why.to_string())?;
+    let begun = answer.split_off(body_at);
+    Ok((rest, server, begun))
+}
+
+/// Where the server listens that the client has asked.
+fn server_of(take: &Take, flow: &FlowKey, support: &Support) -> io::Result<SocketAddr> {
+    if take.server_port == 0 {
+        return Ok(flow.vip);
+    }
+    let key = ServerKey {
+        port: take.server_port.to_be_bytes(),
+        pad: 0,
+    };
+    let named = support.maps().servers.get(&key)?;
+    let address = named.map_or(flow.vip.ip(), |server| addr_from_bytes(server.addr));
+    Ok((address, take.server_port).into())
+}
+
+/// The head of what a server answers, and perhaps more.
+fn read_head(server: &mut TcpStream) -> io::Result<Vec<u8>> {
+    let mut answer = Vec::new();
+    let mut piece = vec![0; 16 << 10];
+    while !answer.windows(4).any(|w| w == b"\r\n\r\n") && answer.len() < HEAD_MAX {
+        match server.read(&mut piece)? {
+            0 => break,
+            count => answer.extend_from_slice(&piece[..count]),
+        }
+    }
+    Ok(answer)
+}
+
+/// Never a byte that is not proved. Another backend may have it: until the dispatcher takes the
+/// flow away, which resets the socket unseen by the client, it is told so.
+fn refuse(
+    mut client: TcpStream,
+    take: &Take,
+    flow: &FlowKey,
+    support: &Support,
+    why: String,
+) -> io::Result<()> {
+    support.maps().count("not-same", 1)?;
+    let line = take.state.request.split(|&b| b == b'\r').next();
+    let line = String::from_utf8_lossy(line.unwrap_or(&[]));
+    eprintln!(
+        "{flow:?}: {line}: not gone on with after {} bytes: {why}",
+        take.had
+    );
+    let epoch = take.state.epoch;
+    let refusal = Message::Refusal { epoch, why };
+    client.set_read_timeout(Some(REFUSAL_INTERVAL))?;
+    for _ in 0..REFUSALS {
+        support.tell(flow, &refusal);
+        match client.read(&mut [0; 512]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(count) if count > 0 => {}
+            _ => break,
+        }
+    }
+    Ok(())
+}
+
+/// `count` bytes, of which some have been read.
+fn relay(
+    server: &mut TcpStream,
+    client: &mut TcpStream,
+    begun: &[u8],
+    count: u64,
+) -> io::Result<()> {
+    let begun = &begun[..begun.len().min(count as usize)];
+    client.write_all(begun)?;
+    let mut left = count - begun.len() as u64;
+    let mut piece = vec![0; PIECE];
+    while left > 0 {
+        let most = left.min(PIECE as u64) as usize;
+        match server.read(&mut piece[..most])? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            read => {
+                client.write_all(&piece[..read])?;
+                left -= read as u64;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The flow is one without an owner from here on, once the client has all: the data path
+/// turns the FIN round (docs/protocol/handoff.md 7). Or the client's connection closes,
+/// as its answer has said.
+fn finish(mut client: TcpStream) -> io::Result<()> {
+    client.shutdown(Shutdown::Write)?;
+    client.set_read_timeout(Some(CLIENTS_PATIENCE))?;
+    let mut nothing = [0; 512];
+    while client.read(&mut nothing).is_ok_and(|count| count > 0) {}
+    Ok(())
+}

@@ -1,0 +1,29 @@
+//! Answers that outlive their backend: what is known of one (soft state), what a wedge is told
+//! to go on with, and whether what another server says is provably the rest of it
+//! (docs/protocol/takeover.md) [MIGRATE01 §3-4].
+//!
+//! ```text
+//!  head    an answer's head: where its body starts, how long it is, which object it is of
+//!  state   the soft state of an answer, and the messages that carry it: UPDATE, TAKE, REFUSAL
+//!  rest    the request for the rest of it, and the judgement of the answer to that
+//! ```
+
+pub mod head;
+pub mod rest;
+pub mod state;
+
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+pub use head::AnswerHead;
+pub use rest::{NotSame, Rest};
+pub use state::{Message, SoftState, Take};
+
+/// How often the agent of an owner says that an answer is in progress [MIGRATE01 §4.1].
+pub const UPDATE_INTERVAL: Duration = Duration::from_secs(3);
+/// What has not been said again for so long is forgotten [MIGRATE01 §4.1].
+pub const CACHE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The port on which a backend's wedge listens, on its loopback address alone.
+pub const WEDGE_PORT: u16 = 6083;

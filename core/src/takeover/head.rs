@@ -1,0 +1,109 @@
+//! The head of an answer that may be gone on with (RFC 9112 §4, RFC 9110 §8, §14).
+
+use std::ops::Range;
+
+/// What it says of the bytes behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AnswerHead<'a> {
+    /// Its bytes, with the empty line that ends it.
+    pub len: usize,
+    /// 200 or 206, mostly.
+    pub status: u16,
+    /// Bytes of the body; at most one field says so.
+    pub length: u64,
+    /// The strong validator, with its quotes (RFC 9110 §8.8.3).
+    pub etag: Option<&'a str>,
+    /// Of a part: which bytes of the object (the end is behind the last), and how many the
+    /// object has.
+    pub part: Option<(Range<u64>, u64)>,
+    /// Codings, as sent: the same object in another coding has other bytes.
+    pub coding: Option<&'a str>,
+    /// The connection closes behind the body.
+    pub closes: bool,
+}
+
+impl<'a> AnswerHead<'a> {
+    /// Reads a head that `bytes` begin with. None: it is not whole, is none of HTTP/1, or
+    /// does not say, once and plainly, how long its body is.
+    pub fn parse(bytes: &'a [u8]) -> Option<Self> {
+        let len = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
+        let text = std::str::from_utf8(&bytes[..len - 4]).ok()?;
+        let mut lines = text.split("\r\n");
+        let (version, rest) = lines.next()?.split_once(' ')?;
+        let old = match version {
+            "HTTP/1.1" => false,
+            "HTTP/1.0" => true,
+            _ => return None,
+        };
+        let status = rest.get(..3)?.parse().ok()?;
+        let (mut length, mut etag, mut part, mut coding) = (None, None, None, None);
+        let (mut says_close, mut says_keep) = (false, false);
+        for line in lines {
+            let (name, value) = line.split_once(':')?;
+            let value = value.trim_matches([' ', '\t']);
+            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            if is("content-length") {
+                once(&mut length, number(value)?)?;
+            } else if is("transfer-encoding") {
+                return None;
+            } else if is("etag") {
+                once(&mut etag, value)?;
+            } else if is("content-range") {
+                once(&mut part, read_part(value)?)?;
+            } else if is("content-encoding") {
+                once(&mut coding, value)?;
+            } else if is("connection") {
+                let mut options = value.split(',').map(str::trim);
+                says_close |= options.any(|option| option.eq_ignore_ascii_case("close"));
+                let mut options = value.split(',').map(str::trim);
+                says_keep |= options.any(|option| option.eq_ignore_ascii_case("keep-alive"));
+            }
+        }
+        Some(Self {
+            len,
+            status,
+            length: length?,
+            etag: etag.filter(|etag| is_strong(etag)),
+            part,
+            coding,
+            closes: says_close || old && !says_keep,
+        })
+    }
+
+    /// Which bytes of its object the body is, and the object's size. None: it cannot be
+    /// gone on with, for it is no plain answer with a strong validator.
+    pub fn object(&self) -> Option<(Range<u64>, u64)> {
+        self.etag?;
+        match (self.status, &self.part) {
+            (200, None) => Some((0..self.length, self.length)),
+            (206, Some((range, total))) if range.end - range.start == self.length => {
+                Some((range.clone(), *total))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A field that says something twice says nothing.
+fn once<T>(slot: &mut Option<T>, value: T) -> Option<()> {
+    slot.replace(value).is_none().then_some(())
+}
+
+fn number(text: &str) -> Option<u64> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    plain.then(|| text.parse().ok())?
+}
+
+/// `bytes 0-9/10` (RFC 9110 §14.4).
+fn read_part(value: &str) -> Option<(Range<u64>, u64)> {
+    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = range.split_once('-')?;
+    let (first, last, total) = (number(first)?, number(last)?, number(total)?);
+    (first <= last && last < total).then_some((first..last + 1, total))
+}
+
+/// RFC 9110 §8.8.3: an opaque-tag without `W/`.
+fn is_strong(etag: &str) -> bool {
+    let inner = etag.strip_prefix('"').and_then(|e| e.strip_suffix('"'));
+    inner.is_some_and(|inner| !inner.contains('"'))
+}

@@ -1,0 +1,174 @@
+use super::state::length;
+use super::*;
+use crate::config::ClusterKey;
+use crate::flow::FlowKey;
+use crate::seq::ServerSeq;
+use crate::wire::meta::Keys;
+
+const HEAD: &str = "HTTP/1.1 200 OK\r\nServer: nginx\r\nContent-Length: 1000\r\n\
+                    Connection: keep-alive\r\nETag: \"5f-a\"\r\nX-Backend: b1\r\n\r\n";
+const PART: &str = "HTTP/1.1 206 Partial Content\r\nContent-Length: 600\r\nETag: \"5f-a\"\r\n\
+                    Content-Range: bytes 400-999/1000\r\n\r\n";
+const REQUEST: &str = "GET /x?y HTTP/1.1\r\nHost: a\r\nUser-Agent: curl\r\nRange: bytes=0-\r\n\
+                       If-None-Match: \"q\"\r\nconnection: keep-alive\r\nCookie: z=1\r\n\r\n";
+
+fn rest(sent: u64) -> Rest {
+    Rest::of(HEAD.as_bytes(), sent).unwrap()
+}
+
+#[test]
+fn what_is_left_is_cut_in_the_head_or_in_the_body() {
+    let in_body = rest(HEAD.len() as u64 + 400);
+    assert_eq!(
+        (&in_body.of_head[..], &in_body.bytes),
+        (&b""[..], &(400..1000))
+    );
+    assert_eq!(in_body.length(), 600);
+    let in_head = rest(10);
+    assert_eq!(in_head.of_head, HEAD.as_bytes()[10..]);
+    assert_eq!(in_head.bytes, 0..1000);
+    assert_eq!(in_head.length(), 1000 + HEAD.len() as u64 - 10);
+    let whole = HEAD.len() as u64 + 1000;
+    assert!(
+        Rest::of(HEAD.as_bytes(), whole).is_none(),
+        "nothing is left"
+    );
+    let of_part = Rest::of(PART.as_bytes(), PART.len() as u64 + 100).unwrap();
+    assert_eq!(of_part.bytes, 500..1000, "a part's part");
+}
+
+#[test]
+fn it_is_asked_for_as_the_client_asked() {
+    let request = rest(HEAD.len() as u64 + 400)
+        .request(REQUEST.as_bytes())
+        .unwrap();
+    let expected = "GET /x?y HTTP/1.1\r\nHost: a\r\nUser-Agent: curl\r\nCookie: z=1\r\n\
+                    Range: bytes=400-999\r\nIf-Range: \"5f-a\"\r\nConnection: close\r\n\r\n";
+    assert_eq!(String::from_utf8(request).unwrap(), expected);
+    let post = REQUEST.replace("GET", "POST");
+    assert!(rest(400).request(post.as_bytes()).is_none());
+    let two = REQUEST.repeat(2);
+    assert!(rest(400).request(two.as_bytes()).is_none(), "whose is it?");
+    assert!(
+        rest(400).request(&REQUEST.as_bytes()[..50]).is_none(),
+        "half a head"
+    );
+}
+
+#[test]
+fn only_the_very_rest_is_taken_for_it() {
+    let rest = rest(HEAD.len() as u64 + 400);
+    assert_eq!(rest.judge(PART.as_bytes()), Ok(PART.len()));
+    let changed = |from: &str, to: &str| rest.judge(PART.replace(from, to).as_bytes());
+    assert_eq!(
+        changed("206 Partial Content", "200 OK"),
+        Err(NotSame::Status(200))
+    );
+    let validator = |there: &str| {
+        Err(NotSame::Validator {
+            wanted: "\"5f-a\"".into(),
+            there: there.into(),
+        })
+    };
+    assert_eq!(changed("5f-a", "5f-b"), validator("\"5f-b\""));
+    let none = "without a strong validator";
+    assert_eq!(changed("\"5f-a\"", "W/\"5f-a\""), validator(none));
+    assert_eq!(changed("ETag", "X-Tag"), validator(none));
+    assert_eq!(changed("/1000", "/1001"), Err(NotSame::Part));
+    assert_eq!(changed("400-999", "399-998"), Err(NotSame::Part));
+    assert_eq!(changed("Length: 600", "Length: 599"), Err(NotSame::Part));
+    assert_eq!(
+        changed("ETag", "Content-Encoding: gzip\r\nETag"),
+        Err(NotSame::Coding)
+    );
+    assert_eq!(
+        changed("Content-Length: 600", "Transfer-Encoding: chunked"),
+        Err(NotSame::Unreadable)
+    );
+    assert_eq!(rest.judge(&PART.as_bytes()[..60]), Err(NotSame::Unreadable));
+}
+
+#[test]
+fn what_no_strong_validator_names_is_not_gone_on_with() {
+    let of = |from: &str, to: &str| Rest::of(HEAD.replace(from, to).as_bytes(), 400).is_some();
+    assert!(of("nginx", "apache"));
+    assert!(!of("\"5f-a\"", "W/\"5f-a\""));
+    assert!(!of("ETag", "X-Tag"));
+    assert!(!of("200", "203"));
+    assert!(!of(
+        "Content-Length: 1000",
+        "Content-Length: 1000\r\nContent-Length: 1000"
+    ));
+    assert!(!of("Content-Length: 1000", "Content-Length: +1000"));
+    assert!(!of("Content-Length: 1000", "Transfer-Encoding: chunked"));
+}
+
+fn keys(secret: u8) -> Keys {
+    Keys::new(&[ClusterKey {
+        id: 3,
+        secret: [secret; 16],
+    }])
+    .unwrap()
+}
+
+fn flow(port: u16) -> FlowKey {
+    FlowKey {
+        client: ([192, 0, 2, 1], port).into(),
+        vip: "10.77.0.100:80".parse().unwrap(),
+    }
+}
+
+#[test]
+fn messages_are_about_one_flow() {
+    let state = SoftState {
+        epoch: 7,
+        answer: 2,
+        offset: 1 << 33,
+        at: ServerSeq::new(u32::MAX - 3),
+        clock: 99,
+        request: REQUEST.into(),
+        head: HEAD.into(),
+    };
+    let take = Take {
+        state: state.clone(),
+        had: 5 << 32,
+        server_port: 8080,
+    };
+    let refusal = Message::Refusal {
+        epoch: 8,
+        why: "no".into(),
+    };
+    let open = Message::open;
+    for message in [Message::Update(state), Message::Take(take), refusal] {
+        let bytes = message.seal(&keys(1), &flow(40000));
+        assert_eq!(length(&bytes), Some(bytes.len()));
+        assert_eq!(open(&bytes, &keys(1), &flow(40000)), Some(message));
+        assert_eq!(open(&bytes, &keys(2), &flow(40000)), None);
+        assert_eq!(open(&bytes, &keys(1), &flow(40001)), None);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 1;
+            let damaged = open(&damaged, &keys(1), &flow(40000));
+            assert_eq!(damaged, None, "byte {at}");
+            assert_eq!(open(&bytes[..at], &keys(1), &flow(40000)), None);
+        }
+    }
+}
+
+#[test]
+fn numbers_may_come_round() {
+    let state = SoftState {
+        epoch: 1,
+        answer: 1,
+        offset: 5 << 30,
+        at: ServerSeq::new(100),
+        clock: 0,
+        request: Vec::new(),
+        head: Vec::new(),
+    };
+    assert_eq!(state.before(ServerSeq::new(40)), Some((5 << 30) - 60));
+    assert_eq!(state.before(ServerSeq::new(1100)), Some((5 << 30) + 1000));
+    let begun = SoftState { offset: 0, ..state };
+    assert_eq!(begun.before(ServerSeq::new(99)), None, "it has not begun");
+    assert_eq!(begun.before(ServerSeq::new(100)), Some(0));
+}

@@ -1,0 +1,200 @@
+//! What this dispatcher keeps of answers in progress, so that another backend can go on with
+//! them when theirs dies: soft state [MIGRATE01 §4.1], which its owner's agent renews, and
+//! which is forgotten when it does not (docs/protocol/takeover.md §2). What comes of it is
+//! the worker's.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::takeover::{CACHE_TIMEOUT, SoftState};
+
+/// Bytes that one worker keeps; what is more is not protected.
+const BYTES_MAX: usize = 64 << 20;
+/// Of an entry, besides its heads.
+const ENTRY: usize = 256;
+/// How often the owners are looked at,
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// and all that is kept.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+
+/// An answer in progress.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub state: SoftState,
+    /// When its owner has said so last, by CLOCK_MONOTONIC.
+    pub said: Duration,
+}
+
+/// All that are known, by their owners.
+#[derive(Debug, Default)]
+pub struct Support {
+    by_slot: HashMap<u32, HashMap<FlowKey, Kept>>,
+    bytes: usize,
+    look_at: Duration,
+    forget_at: Duration,
+}
+
+impl Support {
+    /// An owner says it. False: there is no room.
+    pub fn keep(&mut self, slot: u32, key: FlowKey, kept: Kept) -> bool {
+        let size = kept.size();
+        self.forget(slot, &key);
+        if self.bytes + size > BYTES_MAX {
+            return false;
+        }
+        self.bytes += size;
+        self.by_slot.entry(slot).or_default().insert(key, kept);
+        true
+    }
+
+    /// It is of no use any more.
+    pub fn forget(&mut self, slot: u32, key: &FlowKey) -> Option<Kept> {
+        let kept = self.by_slot.get_mut(&slot)?.remove(key)?;
+        self.bytes -= kept.size();
+        Some(kept)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_slot.values().map(HashMap::len).sum()
+    }
+
+    /// When [`Self::orphans`] may find something.
+    pub fn next_due(&self) -> Option<Duration> {
+        (self.bytes > 0).then_some(self.look_at)
+    }
+
+    /// Those whose owner `is_dead`; they are forgotten here, as are those that nobody has
+    /// renewed in time.
+    pub fn orphans(
+        &mut self,
+        now: Duration,
+        is_dead: impl Fn(u32) -> bool,
+    ) -> Vec<(u32, FlowKey, Kept)> {
+        if self.bytes == 0 || now < self.look_at {
+            return Vec::new();
+        }
+        self.look_at = now + LOOK_INTERVAL;
+        let forgets = now >= self.forget_at;
+        if forgets {
+            self.forget_at = now + FORGET_INTERVAL;
+        }
+        let mut orphans = Vec::new();
+        for (&slot, answers) in &mut self.by_slot {
+            if is_dead(slot) {
+                orphans.extend(answers.drain().map(|(key, kept)| (slot, key, kept)));
+                continue;
+            }
+            if !forgets {
+                continue;
+            }
+            answers.retain(|_, kept| {
+                let is_fresh = now.saturating_sub(kept.said) < CACHE_TIMEOUT;
+                if !is_fresh {
+                    self.bytes -= kept.size();
+                }
+                is_fresh
+            });
+        }
+        self.bytes -= orphans
+            .iter()
+            .map(|(_, _, kept)| kept.size())
+            .sum::<usize>();
+        // An owner that died this long ago has not been renewing what it has.
+        orphans.retain(|(_, _, kept)| now.saturating_sub(kept.said) < CACHE_TIMEOUT);
+        orphans
+    }
+}
+
+impl Kept {
+    fn size(&self) -> usize {
+        ENTRY + self.state.request.len() + self.state.head.len()
+    }
+
+    /// Its owner's timestamp clock by now, and a little more (RFC 7323: in milliseconds).
+    pub fn clock(&self, now: Duration) -> u32 {
+        /// As long as an UPDATE may have been on its way.
+        const AHEAD_MS: u32 = 100;
+        let since = now.saturating_sub(self.said).as_millis() as u32;
+        self.state.clock.wrapping_add(since).wrapping_add(AHEAD_MS)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trapeze_core::seq::ServerSeq;
+
+    use super::*;
+
+    fn kept(said_s: u64, bytes: usize) -> Kept {
+        Kept {
+            state: SoftState {
+                epoch: 1,
+                answer: 1,
+                offset: 0,
+                at: ServerSeq::new(0),
+                clock: 1000,
+                request: vec![0; bytes],
+                head: Vec::new(),
+            },
+            said: Duration::from_secs(said_s),
+        }
+    }
+
+    fn key(port: u16) -> FlowKey {
+        FlowKey {
+            client: ([192, 0, 2, 1], port).into(),
+            vip: ([10, 77, 0, 100], 80).into(),
+        }
+    }
+
+    #[test]
+    fn the_dead_ones_answers_are_found_once() {
+        let mut support = Support::default();
+        for port in 1..=4 {
+            assert!(support.keep(u32::from(port % 2), key(port), kept(100, 10)));
+        }
+        let now = Duration::from_secs(101);
+        let mut dead = support.orphans(now, |slot| slot == 1);
+        dead.sort_by_key(|(_, key, _)| *key);
+        let found: Vec<_> = dead.iter().map(|(slot, key, _)| (*slot, *key)).collect();
+        assert_eq!(found, [(1, key(1)), (1, key(3))]);
+        assert!(
+            support
+                .orphans(now + LOOK_INTERVAL, |slot| slot == 1)
+                .is_empty()
+        );
+        assert_eq!(support.len(), 2);
+    }
+
+    #[test]
+    fn what_is_not_renewed_is_forgotten() {
+        let mut support = Support::default();
+        support.keep(1, key(1), kept(100, 10));
+        support.keep(1, key(2), kept(109, 10));
+        let now = Duration::from_secs(100) + CACHE_TIMEOUT;
+        let found = support.orphans(now, |_| true);
+        assert_eq!(found.len(), 1, "a dead one's, too");
+        support.keep(1, key(1), kept(100, 10));
+        assert!(support.orphans(now * 2, |_| false).is_empty());
+        assert_eq!((support.len(), support.bytes), (0, 0));
+    }
+
+    #[test]
+    fn memory_has_an_end() {
+        let mut support = Support::default();
+        let size = 1 << 20;
+        let fits = (0..100).filter(|&port| support.keep(1, key(port), kept(1, size)));
+        assert_eq!(fits.count(), BYTES_MAX / (size + ENTRY));
+        assert!(support.keep(1, key(1), kept(2, size)), "in its own place");
+        support.forget(1, &key(0));
+        assert!(support.keep(1, key(99), kept(2, size)));
+    }
+
+    #[test]
+    fn a_clock_goes_on() {
+        let kept = kept(100, 0);
+        assert_eq!(kept.clock(Duration::from_secs(103)), 4100);
+    }
+}

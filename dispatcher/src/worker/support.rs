@@ -1,0 +1,533 @@
+//! Answers whose owner dies: taken over by another backend (docs/protocol/takeover.md)
+//! [MIGRATE01 §4].
+//!
+//! ```text
+//!  UPDATE ──► kept ──(owner silent)──► asking the client ──(its ACK)──► setting up ──(UPDATE)──► kept
+//!                                        what has it had?               TAKE to a wedge
+//! ```
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddrV4};
+use std::time::Duration;
+
+use trapeze_core::config::Transfer;
+use trapeze_core::flow::FlowKey;
+use trapeze_core::head::Expected;
+use trapeze_core::intake::{Arrived, Isns};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::takeover::{Message, Rest, SoftState, Take, WEDGE_PORT};
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_core::wire::segment::Segment;
+use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
+use trapeze_datapath::abi::FlowState;
+
+use super::State;
+use crate::cluster::Choice;
+use crate::farewell;
+use crate::look::Extent;
+use crate::memory::Placed;
+use crate::records::{Assignment, Record};
+use crate::support::Kept;
+
+/// A client is asked so often what it has had, and a wedge told to go on, at these and
+/// doubling intervals.
+const TRIES: u32 = 6;
+const FIRST_ASK: Duration = Duration::from_millis(100);
+const FIRST_TAKE: Duration = Duration::from_millis(50);
+
+/// The answers that are being taken over.
+#[derive(Debug, Default)]
+pub(super) struct Takings {
+    all: HashMap<FlowKey, Taking>,
+}
+
+#[derive(Debug)]
+struct Taking {
+    kept: Kept,
+    /// Who had it before, and whoever has refused.
+    tried: Vec<u32>,
+    stage: Stage,
+    tries: u32,
+    due: Duration,
+}
+
+#[derive(Debug)]
+enum Stage {
+    /// The client is to say what it has had.
+    Asking,
+    /// A wedge is to say that it goes on; in that epoch.
+    SettingUp {
+        epoch: u32,
+        to: SocketAddrV4,
+        datagrams: Vec<Vec<u8>>,
+    },
+}
+
+impl Takings {
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.all.values().map(|taking| taking.due).min()
+    }
+}
+
+impl State {
+    /// A backend's daemon says something of an answer.
+    pub(super) fn on_support(&mut self, now: Duration, meta: &Meta, inner: &[u8]) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let key = arrived.key;
+        match Message::open(arrived.payload, &self.cluster.keys, &key) {
+            Some(Message::Update(state)) => self.on_update(now, key, state),
+            Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
+            _ => self.count("rejected"),
+        }
+    }
+
+    fn on_update(&mut self, now: Duration, key: FlowKey, state: SoftState) {
+        let Ok(Some(record)) = self.shared.records.get(&key) else {
+            return;
+        };
+        let pool = self.cluster.config.pools.get(record.pool);
+        if pool.is_none_or(|pool| pool.protect_from.is_none()) || record.epoch != state.epoch {
+            return;
+        }
+        if let Some(taking) = self.takings.all.get(&key)
+            && matches!(taking.stage, Stage::SettingUp { epoch, .. } if epoch == state.epoch)
+        {
+            self.takings.all.remove(&key);
+            self.count("taken-over");
+        }
+        if !self
+            .support
+            .keep(record.slot, key, Kept { state, said: now })
+        {
+            self.count("support-full");
+        }
+    }
+
+    /// A wedge has found another object: another backend may have the client's.
+    fn on_not_same(&mut self, now: Duration, key: &FlowKey, epoch: u32, why: &str) {
+        if self.on_taking_refused(now, key, epoch) {
+            eprintln!("{key:?}: a backend does not go on with its answer: {why}");
+            self.count("not-same");
+        }
+    }
+
+    /// Looks for answers whose owners have died, and does what is due of those.
+    pub(super) fn on_support_due(&mut self, now: Duration) {
+        let health = &self.shared.health;
+        let is_dead = |slot| health.state(slot) == crate::health::State::Silent;
+        for (slot, key, kept) in self.support.orphans(now, is_dead) {
+            self.begin_taking(now, slot, key, kept);
+        }
+        let due = (self.takings.all.iter())
+            .filter(|(_, taking)| taking.due <= now)
+            .map(|(key, _)| *key);
+        for key in due.collect::<Vec<_>>() {
+            self.on_taking_due(now, &key);
+        }
+    }
+
+    /// The owner's server has closed in the midst of an answer. False: another one cannot go
+    /// on with it.
+    pub(super) fn takes_over(&mut self, now: Duration, key: &FlowKey, record: &Record) -> bool {
+        let Some(kept) = self.support.forget(record.slot, key) else {
+            // It is said again until that is done.
+            return self.takings.all.contains_key(key);
+        };
+        self.begin_taking(now, record.slot, *key, kept);
+        self.takings.all.contains_key(key)
+    }
+
+    /// Its owner is silent, or its server has closed, in the midst of this.
+    fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, kept: Kept) {
+        let Ok(Some(record)) = self.shared.records.get(&key) else {
+            return;
+        };
+        let is_in_progress = (record.slot, record.epoch) == (slot, kept.state.epoch)
+            && record.requests as u16 == kept.state.answer
+            && record.state == FlowState::Established;
+        if !is_in_progress {
+            return;
+        }
+        // What a client asks ahead goes the way of the handoff; not yet with this. An owner that has
+        // begun to answer has the flow, whether the client has heard it or not.
+        if record.is_tunnel()
+            || record.expected != Expected::Head
+            || self.waiting.get(&key).is_some()
+            || self.intake.holds(&key)
+        {
+            return self.count("not-taken-over");
+        }
+        match self.shared.records.taking(&key, record.epoch, true) {
+            Ok(true) => {}
+            Ok(false) => return,
+            Err(_) => return self.count("record-failures"),
+        }
+        let taking = Taking {
+            kept,
+            tried: vec![slot],
+            stage: Stage::Asking,
+            tries: 0,
+            due: now,
+        };
+        self.takings.all.insert(key, taking);
+    }
+
+    fn on_taking_due(&mut self, now: Duration, key: &FlowKey) {
+        // It has gone another way, or its client has.
+        let record = self.shared.records.get(key).ok().flatten();
+        let is_meant = |taking: &Taking| {
+            record.is_some_and(|record| {
+                record.epoch == taking.kept.state.epoch && record.state == FlowState::Established
+            })
+        };
+        if !self.takings.all.get(key).is_some_and(is_meant) {
+            self.takings.all.remove(key);
+            return;
+        }
+        let Some(taking) = self.takings.all.get_mut(key) else {
+            return;
+        };
+        let first = match taking.stage {
+            Stage::Asking => FIRST_ASK,
+            Stage::SettingUp { .. } => FIRST_TAKE,
+        };
+        taking.due = now + first * (1 << taking.tries);
+        taking.tries += 1;
+        if taking.tries > TRIES {
+            return self.stop_taking(now, key, "nobody answers");
+        }
+        match &taking.stage {
+            Stage::Asking => {
+                let clock = taking.kept.clock(now);
+                self.ask_client(key, clock);
+            }
+            Stage::SettingUp { to, datagrams, .. } => {
+                for datagram in datagrams {
+                    self.to_backends
+                        .push(*to, |out| out.extend_from_slice(datagram));
+                }
+            }
+        }
+    }
+
+    /// A segment that the client has had all of is answered by an acknowledgement (RFC 9293
+    /// §3.10.7.4): what it has had by now, and its clock.
+    fn ask_client(&mut self, key: &FlowKey, clock: u32) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        let (Ok(agreed), IpAddr::V4(client)) = (Meta::decode(&record.option), key.client.ip())
+        else {
+            return;
+        };
+        let timestamps = agreed.handshake.timestamps.then_some(Timestamps {
+            value: clock,
+            echo: 0,
+        });
+        let question = Segment {
+            source: key.vip,
+            destination: key.client,
+            header: Header {
+                seq: (record.heard + u32::MAX).raw(),
+                ack: record.next.raw(),
+                window: u16::MAX,
+                flags: Flags::ACK,
+                options: Options {
+                    timestamps,
+                    ..Options::default()
+                },
+                ..Header::default()
+            },
+            payload: Vec::new(),
+        };
+        self.to_clients
+            .push(SocketAddrV4::new(client, 0), |out| question.write(out));
+    }
+
+    /// A client whose answer is being taken over says something. False: it is not.
+    pub(super) fn hears_of_taking(&mut self, now: Duration, arrived: &Arrived<'_>) -> bool {
+        let key = arrived.key;
+        let Some(taking) = self.takings.all.get(&key) else {
+            return false;
+        };
+        if !matches!(taking.stage, Stage::Asking) {
+            return false;
+        }
+        let Ok(Some(record)) = self.shared.records.get(&key) else {
+            self.takings.all.remove(&key);
+            return false;
+        };
+        let header = &arrived.header;
+        let end = ClientSeq::new(header.seq) + arrived.payload.len() as u32;
+        // It goes away, or asks ahead. What it repeats is as good as an acknowledgement.
+        if header.flags.has(Flags::RST)
+            || header.flags.has(Flags::FIN)
+            || record.next.before(end)
+            || record.epoch != taking.kept.state.epoch
+        {
+            self.count("not-taken-over");
+            self.takings.all.remove(&key);
+            let _ = self.shared.records.taking(&key, record.epoch, false);
+            return false;
+        }
+        self.give_to_wedge(now, arrived, &record);
+        true
+    }
+
+    /// Another backend is to go on from what the client has acknowledged.
+    fn give_to_wedge(&mut self, now: Duration, arrived: &Arrived<'_>, record: &Record) {
+        let key = arrived.key;
+        let Some(taking) = self.takings.all.get(&key) else {
+            return;
+        };
+        // Of the packet whose window and clock are used, too. One that has been overtaken says less
+        // than the record knows; what is sent twice does no harm.
+        let heard = ServerSeq::new(arrived.header.ack);
+        let state = &taking.kept.state;
+        let rest = state
+            .before(heard)
+            .and_then(|had| Some((had, Rest::of(&state.head, had)?)));
+        let Some((had, rest)) = rest else {
+            return self.on_nothing_left(now, &key, record, heard);
+        };
+        let request = record.request;
+        let health = &self.shared.health;
+        let (pool, port) = (record.pool, key.vip.port());
+        let fits = |choice: &Choice| {
+            choice.transfer == Transfer::Rebuild && !taking.tried.contains(&choice.slot)
+        };
+        let chosen = (self.cluster).choose(health, pool, port, request);
+        let others = || {
+            let alive = self.cluster.backends(health, pool, port)?;
+            let placed = Placed::unnoticed(request);
+            let choices = alive.open().iter();
+            let mut choices = choices.filter_map(|one| self.cluster.choice(pool, one.id, placed));
+            choices.find(fits)
+        };
+        let fitting = chosen.filter(fits);
+        if let (Some(chosen), None) = (chosen, fitting) {
+            self.cluster.not_taken(&chosen);
+        }
+        let Some(choice) = fitting.or_else(others) else {
+            return self.stop_taking(now, &key, "no other backend has it");
+        };
+        let (clock, epoch) = (taking.kept.clock(now), record.epoch.wrapping_add(1));
+        let take = Message::Take(Take {
+            state: SoftState {
+                epoch,
+                answer: 1,
+                offset: had,
+                at: heard,
+                clock,
+                ..state.clone()
+            },
+            had,
+            server_port: choice.server_port,
+        });
+        let Ok(agreed) = Meta::decode(&record.option) else {
+            return;
+        };
+        let command = take.seal(&self.cluster.keys, &key);
+        let start = record.next + (command.len() as u32).wrapping_neg();
+        let wedge = Choice {
+            server_port: WEDGE_PORT,
+            ..choice
+        };
+        let assignment = Assignment {
+            key,
+            isns: Isns {
+                client: start + u32::MAX,
+                server: heard + u32::MAX,
+            },
+            handshake: agreed.handshake,
+            choice: &wedge,
+            keys: &self.cluster.keys,
+            after: None,
+            older: None,
+            held: command.len(),
+            extent: Extent {
+                next: Some((command.len(), Expected::Head)),
+                is_head: false,
+                is_last: rest.closes || !agreed.care.outlive,
+            },
+            care: Care {
+                park: false,
+                ..self.cluster.care(record.pool)
+            },
+            has_rest: false,
+            predecessor: None,
+            splice: None,
+        };
+        let taken = self.shared.records.take_over(&assignment, record.epoch);
+        let Ok(Some(assigned)) = taken else {
+            self.cluster.not_taken(&choice);
+            self.takings.all.remove(&key);
+            return self.count("record-failures");
+        };
+        self.tell(assigned.finished);
+        self.forsake(&key, record, (epoch, start), heard);
+        let option = assigned.record.option;
+        let timestamps = arrived.header.options.timestamps;
+        let header = Header {
+            ack: heard.raw(),
+            window: arrived.header.window,
+            flags: Flags::ACK | Flags::PSH,
+            options: Options {
+                // The next owner's clock goes on from there.
+                timestamps: timestamps.map(|clocks| Timestamps {
+                    echo: later_clock(clocks.echo, clock),
+                    ..clocks
+                }),
+                ..Options::default()
+            },
+            ..Header::default()
+        };
+        let most = usize::from(self.payload_max(&agreed.handshake));
+        let pieces = command.chunks(most).enumerate().map(|(index, piece)| {
+            let segment = Segment {
+                payload: piece.to_vec(),
+                ..Segment::of_client(
+                    &key,
+                    Header {
+                        seq: (start + (index * most) as u32).raw(),
+                        ..header
+                    },
+                )
+            };
+            let mut datagram = Vec::new();
+            geneve::write(&option, &segment.to_packet(), &mut datagram);
+            datagram
+        });
+        let datagrams = pieces.collect();
+        let Some(to) = self.backend_address(choice.slot) else {
+            return self.count("no-backend");
+        };
+        let Some(taking) = self.takings.all.get_mut(&key) else {
+            return;
+        };
+        taking.tried.push(choice.slot);
+        taking.kept.state.epoch = epoch;
+        taking.stage = Stage::SettingUp {
+            epoch,
+            to,
+            datagrams,
+        };
+        taking.tries = 0;
+        taking.due = now;
+        self.count("takeovers");
+    }
+
+    /// The client has had all of it; or something that nobody knows.
+    fn on_nothing_left(&mut self, now: Duration, key: &FlowKey, record: &Record, heard: ServerSeq) {
+        let Some(taking) = self.takings.all.get(key) else {
+            return;
+        };
+        let state = &taking.kept.state;
+        let whole = trapeze_core::takeover::AnswerHead::parse(&state.head)
+            .map(|head| head.len as u64 + head.length);
+        if whole.is_some() && state.before(heard) == whole {
+            self.takings.all.remove(key);
+            if (self.shared.records.owes_nothing(key, record.epoch, heard)).is_err() {
+                self.count("record-failures");
+            }
+            return;
+        }
+        self.stop_taking(now, key, "its client is somewhere else");
+    }
+
+    /// The wedge cannot be set up there: another one may.
+    pub(super) fn on_taking_refused(&mut self, now: Duration, key: &FlowKey, epoch: u32) -> bool {
+        let Some(taking) = self.takings.all.get_mut(key) else {
+            return false;
+        };
+        if !matches!(taking.stage, Stage::SettingUp { epoch: tried, .. } if tried == epoch) {
+            return false;
+        }
+        taking.stage = Stage::Asking;
+        taking.tries = 0;
+        taking.due = now;
+        if !matches!(self.shared.records.taking(key, epoch, true), Ok(true)) {
+            self.takings.all.remove(key);
+        }
+        true
+    }
+
+    /// It is not taken over. A client that waits for bytes which will not come is told.
+    fn stop_taking(&mut self, now: Duration, key: &FlowKey, why: &str) {
+        let Some(taking) = self.takings.all.remove(key) else {
+            return;
+        };
+        let epoch = taking.kept.state.epoch;
+        let was_silent = now.saturating_sub(taking.kept.said);
+        eprintln!("{key:?}: its answer is not gone on with after {was_silent:?}: {why}");
+        self.count("not-taken-over");
+        self.abandon(key, epoch);
+    }
+
+    fn abandon(&mut self, key: &FlowKey, epoch: u32) {
+        match self.shared.records.abandon(key, epoch) {
+            Ok(Some(flow)) => {
+                if let IpAddr::V4(client) = key.client.ip() {
+                    let reset = farewell::reset_of_client(key, &flow);
+                    self.to_clients
+                        .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
+                }
+            }
+            Ok(None) => {}
+            Err(_) => self.count("record-failures"),
+        }
+    }
+
+    /// The owner before may only have been cut off: what its socket says is nobody's.
+    fn forsake(
+        &mut self,
+        key: &FlowKey,
+        record: &Record,
+        (epoch, start): (u32, ClientSeq),
+        heard: ServerSeq,
+    ) {
+        let (Some(to), Ok(agreed)) = (
+            self.backend_address(record.slot),
+            Meta::decode(&record.option),
+        ) else {
+            return;
+        };
+        let Some(binding) = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip) else {
+            return;
+        };
+        let forsake = Meta {
+            kind: Kind::Forsake,
+            epoch,
+            start,
+            requests: record.requests as u16,
+            ..agreed
+        };
+        let option = forsake.seal(&self.cluster.keys, &binding);
+        let packet = Segment::of_client(
+            key,
+            Header {
+                seq: record.next.raw(),
+                ack: heard.raw(),
+                flags: Flags::ACK,
+                ..Header::default()
+            },
+        );
+        let mut datagram = Vec::new();
+        geneve::write(&option, &packet.to_packet(), &mut datagram);
+        self.to_backends
+            .push(to, |out| out.extend_from_slice(&datagram));
+        self.shared.forsaken.remember(record.slot, to, datagram);
+    }
+}
+
+/// RFC 7323: clocks come round.
+fn later_clock(clock: u32, other: u32) -> u32 {
+    if (other.wrapping_sub(clock) as i32) > 0 {
+        other
+    } else {
+        clock
+    }
+}

@@ -1,0 +1,470 @@
+//! Backends that die in the midst of an answer: another one goes on with it, on the same
+//! connection, and only where it is provably the same (docs/protocol/takeover.md).
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddrV4, TcpStream};
+use std::path::Path;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use tempfile::TempDir;
+use trapeze_dispatcher::Status;
+use trapeze_lab::{LinkSettings, Process};
+use trapeze_tests::raw::RawClient;
+use trapeze_tests::scattered::scattered_over;
+use trapeze_tests::{Cluster, Connection, Content, VIP, same, until};
+
+const MIB: usize = 1 << 20;
+/// More than client, network and server have room for.
+const LARGE: usize = 64 * MIB;
+
+/// A lab whose pool protects answers from 1 MB on; `more` is what else the pool says.
+struct Site {
+    cluster: Cluster,
+    root: TempDir,
+    large: Vec<u8>,
+}
+
+impl Site {
+    fn up(test: &str, backends: u8) -> Self {
+        Self::with(test, backends, "protect_from = 1000000\n")
+    }
+
+    fn with(test: &str, backends: u8, more: &str) -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let large = Content::new(7, LARGE as u64).bytes();
+        put(root.path(), "large", &large);
+        put(root.path(), "1k", &large[..1024]);
+        let names: Vec<String> = (1..=backends).map(|n| format!("\"b{n}\"")).collect();
+        let text = format!(
+            "[[pool]]\nname = \"web\"\n{more}backends = [{}]\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
+            names.join(", ")
+        );
+        let path = root.path().to_owned();
+        let cluster =
+            Cluster::configured(test, backends, &text, |options| options.root = Some(path));
+        Self {
+            cluster,
+            root,
+            large,
+        }
+    }
+
+    fn start(&self) -> Download {
+        self.cluster
+            .on("c1", || Download::start(Connection::open()))
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        let counters = self.cluster.daemon().counters;
+        counters.get(what).copied().unwrap_or(0)
+    }
+
+    /// The dispatcher has been told of it.
+    fn await_protection(&self, answers: usize) {
+        until("the answers are protected", || {
+            (self.cluster.daemon().protected_answers == answers).then_some(())
+        });
+    }
+
+    /// The dispatcher knows that somebody has gone on with it.
+    fn await_taken(&self, count: u64) {
+        until("it is taken over", || {
+            (self.count("taken-over") == count).then_some(())
+        });
+    }
+}
+
+/// In one step, as deployments do it: what is open stays as it was.
+fn put(root: &Path, name: &str, bytes: &[u8]) {
+    let new = root.join(format!("{name}.new"));
+    std::fs::write(&new, bytes).expect("a temporary file");
+    std::fs::rename(new, root.join(name)).expect("in its place");
+}
+
+/// An answer that is read as its test wants.
+struct Download {
+    stream: TcpStream,
+    owner: String,
+    length: usize,
+    body: Vec<u8>,
+}
+
+impl Download {
+    fn start(connection: Connection) -> Self {
+        let stream = connection.stream().try_clone().expect("a socket");
+        Self::on(stream)
+    }
+
+    fn on(mut stream: TcpStream) -> Self {
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("a socket");
+        stream
+            .write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("it is sent");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("ASCII");
+        let field = |name: &str| {
+            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+            let line = lines.find(|(n, _)| n.eq_ignore_ascii_case(name));
+            line.unwrap_or_else(|| panic!("no {name}: {head}")).1
+        };
+        Self {
+            owner: field("x-backend").to_owned(),
+            length: field("content-length").parse().expect("a number"),
+            body: Vec::new(),
+            stream,
+        }
+    }
+
+    fn read(&mut self, bytes: usize) -> io::Result<&mut Self> {
+        let at = self.body.len();
+        let end = (at + bytes).min(self.length);
+        self.body.resize(end, 0);
+        let mut done = at;
+        while done < end {
+            match self.stream.read(&mut self.body[done..]) {
+                Ok(count) if count > 0 => done += count,
+                other => {
+                    self.body.truncate(done);
+                    other?;
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.read(usize::MAX - self.body.len()).map(drop)
+    }
+
+    /// The next request of the connection.
+    fn ask(&mut self) -> String {
+        self.stream
+            .write_all(b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("it is sent");
+        let mut answer = Vec::new();
+        while !ends_with_body(&answer) {
+            let mut piece = [0; 4096];
+            let count = self.stream.read(&mut piece).expect("an answer");
+            assert!(count > 0, "closed");
+            answer.extend_from_slice(&piece[..count]);
+        }
+        let head = String::from_utf8_lossy(&answer).into_owned();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let (_, rest) = head.split_once("X-Backend: ").expect("its backend");
+        rest[..2].to_owned()
+    }
+}
+
+fn ends_with_body(answer: &[u8]) -> bool {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    end.is_some_and(|end| answer.len() == end + 4 + 1024)
+}
+
+#[test]
+fn a_download_outlives_its_backend_and_so_does_its_connection() {
+    let site = Site::up("take-power", 2);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let dead = download.owner.clone();
+    let other = if dead == "b1" { "b2" } else { "b1" };
+    site.cluster.kill(&dead, None).unwrap();
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    site.await_taken(1);
+    assert_eq!(site.cluster.agent(other).of("taken-over"), 1);
+    for _ in 0..5 {
+        assert_eq!(download.ask(), other, "a normal connection again");
+    }
+    drop(download);
+    until("nothing is left of it", || {
+        let sockets = site
+            .cluster
+            .run(other, &["ss", "-Htn", "sport", "=", ":80"]);
+        sockets.is_empty().then_some(())
+    });
+}
+
+#[test]
+fn a_second_death_is_another_takeover() {
+    let site = Site::up("take-twice", 3);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let mut dead = download.owner.clone();
+    for taken in 1..=2 {
+        site.cluster.kill(&dead, None).unwrap();
+        download.read(16 * MIB).unwrap();
+        site.await_taken(taken);
+        let mut alive = ["b1", "b2", "b3"].into_iter().filter(|name| {
+            site.cluster.host(name).is_ok() && site.cluster.backend(name).active == 1
+        });
+        dead = alive.next_back().expect("its owner").to_owned();
+    }
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+}
+
+/// The host is well, and its kernel closes the server's sockets in the midst of an answer.
+#[test]
+fn a_download_outlives_its_server_process() {
+    let site = Site::up("take-server", 2);
+    for taken in 1..=2 {
+        let mut download = site.start();
+        download.read(8 * MIB).unwrap();
+        site.await_protection(1);
+        let owner = download.owner.clone();
+        site.cluster.kill(&owner, Some(Process::Server)).unwrap();
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+        site.await_taken(taken);
+        assert_ne!(download.ask(), owner);
+        site.cluster.start(&owner, Some(Process::Server)).unwrap();
+        drop(download);
+        until("nothing is protected", || {
+            (site.cluster.daemon().protected_answers == 0).then_some(())
+        });
+    }
+}
+
+/// So it does the process that goes on with it.
+#[test]
+fn a_download_outlives_a_wedge() {
+    let site = Site::up("take-wedge", 3);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    site.cluster.kill(&download.owner, None).unwrap();
+    download.read(8 * MIB).unwrap();
+    site.await_taken(1);
+    let mut others = ["b1", "b2", "b3"].into_iter();
+    let wedges = others
+        .find(|name| *name != download.owner && site.cluster.agent(name).of("taken-over") == 1);
+    (site
+        .cluster
+        .kill(wedges.expect("one has it"), Some(Process::Agent)))
+    .unwrap();
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    site.await_taken(2);
+}
+
+#[test]
+fn another_version_of_the_object_is_not_gone_on_with() {
+    let site = Site::up("take-changed", 3);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let other = Content::new(8, LARGE as u64).bytes();
+    put(site.root.path(), "large", &other);
+    site.cluster.kill(&download.owner, None).unwrap();
+    let error = download.finish().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    same(&download.body, &site.large[..download.body.len()]);
+    // Each of the others was asked.
+    until("it is counted", || {
+        (site.count("not-same") == 2).then_some(())
+    });
+    until("nothing is left of it", || {
+        let on = ["b1", "b2", "b3"].into_iter();
+        let on = on.filter(|name| site.cluster.host(name).is_ok());
+        let sockets = on.map(|name| (site.cluster).run(name, &["ss", "-Htn", "sport", "=", ":80"]));
+        sockets.collect::<String>().is_empty().then_some(())
+    });
+}
+
+/// Nothing that no rule protects is looked at, or costs a message.
+#[test]
+fn what_is_not_protected_costs_nothing() {
+    for (test, more) in [
+        ("take-none", ""),
+        ("take-small", "protect_from = 100000000\n"),
+    ] {
+        let site = Site::with(test, 2, more);
+        let mut download = site.start();
+        download.read(8 * MIB).unwrap();
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+        let messages = site.cluster.agents().of("begun");
+        assert_eq!((messages, site.cluster.daemon().protected_answers), (0, 0));
+    }
+}
+
+/// It was only cut off, and comes back while another one sends.
+#[test]
+fn a_backend_that_was_cut_off_does_no_harm() {
+    let site = Site::up("take-cut", 2);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let owner = download.owner.clone();
+    let cut = LinkSettings {
+        loss: 1.0,
+        ..LinkSettings::default()
+    };
+    site.cluster.link(&owner, &cut).unwrap();
+    download.read(16 * MIB).unwrap();
+    site.await_taken(1);
+    site.cluster.link(&owner, &LinkSettings::default()).unwrap();
+    until("it is back", || {
+        (site.cluster.backend(&owner).state == "up").then_some(())
+    });
+    until("its socket goes", || {
+        let sockets = site
+            .cluster
+            .run(&owner, &["ss", "-Htn", "sport", "=", ":80"]);
+        sockets.is_empty().then_some(())
+    });
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    download.ask();
+}
+
+/// What the client has behind a gap, it acknowledges before the next owner has said it.
+#[test]
+fn downloads_with_losses_outlive_their_backend() {
+    let site = Site::up("take-loss", 2);
+    let lossy = LinkSettings {
+        loss: 0.01,
+        delay: Duration::from_millis(2),
+        rate: Some(400_000_000),
+        ..LinkSettings::default()
+    };
+    site.cluster.link("c1", &lossy).unwrap();
+    let mut downloads: Vec<Download> = (0..6).map(|_| site.start()).collect();
+    site.await_protection(6);
+    let (large, begun) = (&site.large, Barrier::new(7));
+    std::thread::scope(|scope| {
+        for download in &mut downloads {
+            let begun = &begun;
+            scope.spawn(move || {
+                download.read(2 * MIB).unwrap();
+                begun.wait();
+                download.finish().unwrap();
+                same(&download.body, large);
+            });
+        }
+        begun.wait();
+        // All of them are being read, and their packets on the way.
+        site.cluster.kill("b1", None).unwrap();
+    });
+    assert_eq!(site.count("taken-over"), 3);
+}
+
+/// Each packet by way of another dispatcher than the one before. Who keeps the flow takes over.
+#[test]
+fn downloads_outlive_their_backend_behind_several_dispatchers() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let large = Content::new(9, LARGE as u64).bytes();
+    put(root.path(), "large", &large);
+    put(root.path(), "1k", &large[..1024]);
+    let cluster = scattered_over(&["d1", "d2"], "take-several", |options| {
+        options.root = Some(root.path().to_owned());
+    });
+    let config = (cluster.config()).replace("[[pool]]\n", "[[pool]]\nprotect_from = 1000000\n");
+    for backend in ["b1", "b2"] {
+        cluster.reload(backend, Process::Agent, &config);
+    }
+    for dispatcher in ["d1", "d2"] {
+        cluster.reload(dispatcher, Process::Dispatch, &config);
+    }
+    let sum = |what: fn(&Status) -> usize| -> usize {
+        let all = ["d1", "d2"].map(|name| cluster.dispatch_status(name));
+        all.iter().flatten().map(what).sum()
+    };
+    let taken = |status: &Status| {
+        let taken = status.counters.get("taken-over");
+        taken.map_or(0, |&count| count as usize)
+    };
+    let mut downloads: Vec<Download> = (0..4)
+        .map(|_| cluster.on("c1", || Download::start(Connection::open())))
+        .collect();
+    for download in &mut downloads {
+        download.read(4 * MIB).unwrap();
+    }
+    until("all are protected", || {
+        (sum(|status| status.protected_answers) == 4).then_some(())
+    });
+    let mut due = 0;
+    for (backend, process) in [("b1", Some(Process::Server)), ("b2", None)] {
+        // Dispatchers take turns by themselves. Those of b1, and then all.
+        let of_b1 = |download: &&Download| download.owner == "b1";
+        due += match process {
+            Some(_) => downloads.iter().filter(of_b1).count(),
+            None => downloads.len(),
+        };
+        cluster.kill(backend, process).unwrap();
+        for download in &mut downloads {
+            download.read(16 * MIB).unwrap();
+        }
+        until("they are taken over", || (sum(taken) == due).then_some(()));
+        if process.is_some() {
+            cluster.start(backend, process).unwrap();
+        }
+    }
+    for download in &mut downloads {
+        download.finish().unwrap();
+        same(&download.body, &large);
+        assert_eq!(download.ask(), "b1");
+    }
+}
+
+/// Clients that have had nothing of an answer, some of its head, all of that, or a byte behind it.
+#[test]
+fn an_answer_is_gone_on_with_from_any_byte() {
+    let site = Site::up("take-bytes", 2);
+    let medium = &site.large[..2 * MIB];
+    put(site.root.path(), "medium", medium);
+    site.cluster.lend_address("c1", "10.77.0.9");
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let (first, second) = (get("/1k"), get("/medium"));
+    let head_of = |answer: &[u8]| {
+        answer
+            .windows(4)
+            .position(|w| w == b"\r\n\r\n")
+            .map(|at| at + 4)
+    };
+    site.cluster.on("c1", || {
+        let open = |port| {
+            let address = SocketAddrV4::new([10, 77, 0, 9].into(), port);
+            let mut client = RawClient::connect(address, VIP);
+            client.send(0, first.as_bytes());
+            let is_whole =
+                |answer: &[u8]| head_of(answer).is_some_and(|at| answer.len() == at + 1024);
+            client.receive_until("the first answer", |c| is_whole(c.received()));
+            let before = client.received().len();
+            client.send(first.len(), second.as_bytes());
+            client.hear_until("the second", |c| head_of(&c.received()[before..]).is_some());
+            (client, before)
+        };
+        let mut clients: Vec<_> = (0..10).map(|n| open(40_000 + n)).collect();
+        site.await_protection(10);
+        // Requests take turns: all that are being answered are b2's.
+        site.cluster.kill("b2", None).unwrap();
+        std::thread::scope(|scope| {
+            for (number, (client, before)) in clients.iter_mut().enumerate() {
+                scope.spawn(move || {
+                    let head = head_of(&client.received()[*before..]).unwrap();
+                    let had = [0, 10, head - 1, head, head + 1][number / 2];
+                    client.lose_behind(*before + had);
+                    let end = *before + head + medium.len();
+                    let is_over = |c: &RawClient| c.received().len() >= end || c.ended().is_some();
+                    client.repeat_until("the rest", is_over);
+                    let answer = &client.received()[*before..];
+                    assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "{had}");
+                    same(&answer[head_of(answer).unwrap()..], medium);
+                });
+            }
+        });
+    });
+    site.await_taken(10);
+}
