@@ -348,6 +348,7 @@ impl State {
             after: None,
             older: None,
             held: command.len(),
+            window: record.window,
             extent: Extent {
                 next: Some((command.len(), Expected::Head)),
                 is_head: false,
