@@ -4,8 +4,9 @@ use std::fmt;
 use std::path::PathBuf;
 
 use serde::Serialize;
+use trapeze_core::config::PolicyKind;
 use trapeze_sim::tournament::{Round, Standing, standings};
-use trapeze_sim::{Bound, Run};
+use trapeze_sim::{Bound, Limit, Run};
 
 use super::setup;
 use crate::output::Output;
@@ -109,6 +110,54 @@ impl fmt::Display for Report {
             let cell = bound.map_or_else(|| "-".to_owned(), |bound| format!("{bound:.3}"));
             write!(f, "  {cell:>width$}", width = round.len().max(8))?;
         }
-        writeln!(f)
+        writeln!(f)?;
+        write!(f, "  {:width$}               ", "limited by")?;
+        for (bound, round) in self.bounds.iter().zip(&self.rounds) {
+            let cell = bound.as_ref().map_or("-", |bound| limit(bound.limit));
+            write!(f, "  {cell:>width$}", width = round.len().max(8))?;
+        }
+        writeln!(f)?;
+        self.over_lard_r(f, width)
+    }
+}
+
+impl Report {
+    /// The published policy that is to be exceeded: by how much the first one does, and
+    /// by how much anyone could.
+    fn over_lard_r(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+        let lard_r = PolicyKind::LardR.name();
+        let Some(lard_r) = self.standings.iter().find(|s| s.policy == lard_r) else {
+            return Ok(());
+        };
+        let first = &self.standings[0];
+        let of_best = first.of_best.iter().copied().map(Some).collect();
+        writeln!(f, "\nover lard-r, in per cent")?;
+        for (name, of_best) in [
+            (first.policy.as_str(), &of_best),
+            ("at most", &self.bound_of_best),
+        ] {
+            write!(f, "  {name:width$}               ")?;
+            for ((of_best, lard_r), round) in of_best.iter().zip(&lard_r.of_best).zip(&self.rounds)
+            {
+                let cell = of_best.map_or_else(
+                    || "-".to_owned(),
+                    |of_best| format!("{:+.1}", (of_best / lard_r - 1.0) * 100.0),
+                );
+                write!(f, "  {cell:>width$}", width = round.len().max(8))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+fn limit(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Dispatchers => "front",
+        Limit::Processors => "CPUs",
+        Limit::Disks => "disks",
+        Limit::Links => "links",
+        Limit::ClientLinks | Limit::ClientProcessors => "clients",
+        Limit::Users => "users",
     }
 }
