@@ -417,3 +417,23 @@ impl Link {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_short_names() {
+        let named = |name: &str| {
+            let command = clap::Command::new("lab").arg(clap::Arg::new("p").value_parser(policy()));
+            let matches = command.try_get_matches_from(["lab", name]).ok()?;
+            matches.get_one::<PolicyKind>("p").copied()
+        };
+        assert_eq!(named("wlc"), Some(PolicyKind::LeastConnections));
+        assert_eq!(named("rr"), Some(PolicyKind::RoundRobin));
+        for kind in PolicyKind::ALL {
+            assert_eq!(named(kind.name()), Some(kind));
+        }
+        assert_eq!(named("nothing"), None);
+    }
+}

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use anyhow::{bail, ensure};
 use serde::Serialize;
 use trapeze_core::config::PolicyKind;
 use trapeze_sim::tournament::{Round, Standing, standings};
+use trapeze_sim::workload::{NAMES, Pace};
 use trapeze_sim::{Bound, Limit, Run};
 
 use super::setup;
@@ -14,6 +16,15 @@ use crate::output::Output;
 /// All policies on all workloads and traces: how far is each from the best?
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Workloads: zipf, rice, ibm, surge, webbench, hot, mix, all, or none
+    #[arg(
+        short,
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    workload: Vec<String>,
     /// Recorded traces besides; each with memory for a tenth and for a fortieth of it
     #[arg(short, long, value_name = "FILE")]
     trace: Vec<PathBuf>,
@@ -51,15 +62,28 @@ struct Report {
 /// Runs it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let entrants = setup::entrants(&args.policies)?;
-    let mut rounds = Round::synthetic(args.backends.max(1), args.seed);
+    let mut rounds = synthetic(args)?;
     for path in &args.trace {
         let trace = setup::open(path, None)?;
         let name = path
             .file_stem()
             .map_or_else(String::new, |n| n.to_string_lossy().into());
         let name = name.split('.').next().unwrap_or_default().to_owned();
+        let users = Pace::Admission.users(args.backends.max(1)).unwrap_or(0);
+        if trace.records.len() < 10 * users {
+            let requests = trace.records.len();
+            eprintln!(
+                "{}: {requests} requests of {users} users at once: what comes of it is chance; \
+                 10,000 and more tell policies apart",
+                path.display()
+            );
+        }
         rounds.extend(Round::recorded(&name, &trace, args.backends.max(1)));
     }
+    ensure!(
+        !rounds.is_empty(),
+        "nothing to run: name workloads or a trace, such as -w zipf or -t access.log"
+    );
     let runs: Vec<Run<'_>> = (rounds.iter())
         .flat_map(|round| entrants.iter().map(|entrant| round.run(entrant, args.seed)))
         .collect();
@@ -80,6 +104,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bounds,
         standings: standings(&entrants, &outcomes),
     })
+}
+
+fn synthetic(args: &Args) -> anyhow::Result<Vec<Round>> {
+    let has = |name: &str| args.workload.iter().any(|word| word == name);
+    let known = |name: &String| {
+        ["all", "none"].contains(&name.as_str()) || NAMES.iter().any(|(known, _)| known == name)
+    };
+    if let Some(unknown) = args.workload.iter().find(|name| !known(name)) {
+        let known = NAMES.map(|(name, _)| name).join(", ");
+        bail!("no workload `{unknown}`; there are: {known}, all, none");
+    }
+    let mut rounds = Round::synthetic(args.backends.max(1), args.seed);
+    rounds.retain(|round| has("all") || has(&round.name));
+    Ok(rounds)
 }
 
 impl fmt::Display for Report {
