@@ -120,3 +120,54 @@ fn subclusters_keep_state_and_messages_from_growing() {
     assert!(String::from_utf8_lossy(&text.stdout).contains("sub-clusters"));
     assert!(!sim("subclusters -n 0").status.success());
 }
+
+#[test]
+fn a_tournament_tells_how_far_anyone_could_get() {
+    let trace = std::env::temp_dir().join(format!("trapeze-many-{}.csv", std::process::id()));
+    let lines = (0..3000).map(|n| format!("{n},/{},{},200,GET\r\n", n * n % 701, 1000 + n % 7));
+    std::fs::write(&trace, lines.collect::<String>()).unwrap();
+    let arguments = format!(
+        "tournament -w none -b 2 -p lard-r,wlc -t {}",
+        trace.display()
+    );
+    let report = json(&arguments);
+    let output = sim(&arguments);
+    std::fs::remove_file(&trace).unwrap();
+    assert_eq!(report["rounds"].as_array().unwrap().len(), 2);
+    for (bound, of_best) in (report["bounds"].as_array().unwrap().iter())
+        .zip(report["bound_of_best"].as_array().unwrap())
+    {
+        let slack = bound["slack"].as_f64().unwrap();
+        assert!(of_best.as_f64().unwrap() * (1.0 + slack) >= 1.0, "{report}");
+    }
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.contains("limited by") && text.contains("over lard-r"),
+        "{text}"
+    );
+    assert!(text.contains("at most"), "{text}");
+    // Enough of them for 89 users at once.
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.is_empty(), "{said}");
+}
+
+#[test]
+fn a_tournament_wants_something_to_run_and_enough_of_it() {
+    let refused = |arguments: &str, said: &str| {
+        let output = sim(arguments);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(!output.status.success() && text.contains(said), "{text}");
+    };
+    refused("tournament -w none", "nothing to run");
+    refused("tournament -w zipff", "there are: zipf");
+    let trace = std::env::temp_dir().join(format!("trapeze-few-{}.csv", std::process::id()));
+    std::fs::write(&trace, "0,/a,1,200,GET\n").unwrap();
+    let output = sim(&format!("tournament -w none -p wlc -t {}", trace.display()));
+    std::fs::remove_file(&trace).unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        said.contains("1 requests") && said.contains("chance"),
+        "{said}"
+    );
+}

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Parser, Subcommand, value_parser};
 use trapeze_core::config::PolicyKind;
 
@@ -345,12 +345,23 @@ fn positive(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The policies, by the names that the configuration has for them.
+/// The policies, by the names that the configuration has for them, and by those that
+/// simulations know besides.
 fn policy() -> impl TypedValueParser<Value = PolicyKind> {
-    PossibleValuesParser::new(PolicyKind::ALL.map(PolicyKind::name)).map(|name| {
-        let named = PolicyKind::ALL.into_iter().find(|kind| kind.name() == name);
+    let names = PolicyKind::ALL.map(|kind| PossibleValue::new(kind.name()).aliases(short(kind)));
+    PossibleValuesParser::new(names).map(|name| {
+        let named = (PolicyKind::ALL.into_iter())
+            .find(|&kind| kind.name() == name || short(kind).contains(&name.as_str()));
         named.expect("clap has checked the name")
     })
+}
+
+fn short(kind: PolicyKind) -> &'static [&'static str] {
+    match kind {
+        PolicyKind::LeastConnections => &["wlc", "lc"],
+        PolicyKind::RoundRobin => &["rr"],
+        _ => &[],
+    }
 }
 
 impl Up {
@@ -404,5 +415,25 @@ impl Link {
             limit: self.limit,
             seed: self.seed,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policies_have_short_names() {
+        let named = |name: &str| {
+            let command = clap::Command::new("lab").arg(clap::Arg::new("p").value_parser(policy()));
+            let matches = command.try_get_matches_from(["lab", name]).ok()?;
+            matches.get_one::<PolicyKind>("p").copied()
+        };
+        assert_eq!(named("wlc"), Some(PolicyKind::LeastConnections));
+        assert_eq!(named("rr"), Some(PolicyKind::RoundRobin));
+        for kind in PolicyKind::ALL {
+            assert_eq!(named(kind.name()), Some(kind));
+        }
+        assert_eq!(named("nothing"), None);
     }
 }

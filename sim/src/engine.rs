@@ -13,116 +13,23 @@
 //! Reads of a file that is being read already wait for that read.
 
 mod agenda;
+mod entrant;
 mod placement;
 mod tally;
 
-use serde::Serialize;
-use trapeze_core::config::PolicyConfig;
 use trapeze_core::policy::{BackendId, Request};
 
 use crate::cache::Cache;
-use crate::hardware::{Change, Condition, Hardware, link_ns, wire_bytes};
+use crate::hardware::{
+    Change, Condition, Hardware, LoadUntil, acknowledgements, link_ns, wire_bytes,
+};
 use crate::outcome::Outcome;
 use crate::station::{Discipline, Entry, Station};
 use crate::workload::{Ask, Content, Kind, Object, Pace, Source, Then, Workload};
 use agenda::{Agenda, Event};
+pub use entrant::{Decides, Entrant, Span, Until};
 use placement::Placement;
 use tally::Tally;
-
-/// A policy as it takes part.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Entrant {
-    /// Its name in tables.
-    pub name: String,
-    /// The policy.
-    pub policy: PolicyConfig,
-    /// What it decides about.
-    pub decides: Decides,
-}
-
-/// What a decision is made for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Decides {
-    /// Each request, by handing connections over.
-    Requests,
-    /// Each connection, by its first request.
-    Connections,
-    /// Each connection, before there is a request: as a layer-4 balancer.
-    Blindly,
-}
-
-impl Entrant {
-    /// A policy under its own name, deciding for each request.
-    pub fn of(policy: impl Into<PolicyConfig>) -> Self {
-        let policy = policy.into();
-        Entrant {
-            name: policy.name().to_owned(),
-            policy,
-            decides: Decides::Requests,
-        }
-    }
-
-    /// Deciding otherwise.
-    pub fn deciding(mut self, decides: Decides) -> Self {
-        self.decides = decides;
-        self
-    }
-
-    /// Under another name.
-    pub fn named(mut self, name: &str) -> Self {
-        self.name = name.to_owned();
-        self
-    }
-}
-
-/// How long a run is, and what of it counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Span {
-    /// Requests until the end, if the workload has as many.
-    pub requests: u64,
-    /// How many of these pass, to fill caches, before counting begins.
-    pub warmup: u64,
-    /// Simulated time until the end.
-    pub most_ns: u64,
-    /// When a workload that ends is over.
-    pub until: Until,
-}
-
-/// When a workload that ends is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Until {
-    /// With the last answer.
-    LastAnswer,
-    /// When one of its users has nothing left to ask, unless hardly anything has been
-    /// counted by then. The cluster runs empty from there on: how long the longest of a
-    /// handful of queues is says nothing about throughput.
-    UserWithoutRequest,
-}
-
-impl Span {
-    /// So many requests, of which the first fifth does not count; if the workload ends
-    /// with them, neither do those that come when the first users have no more.
-    pub fn requests(requests: u64) -> Self {
-        Span {
-            requests,
-            warmup: requests / 5,
-            most_ns: u64::MAX,
-            until: Until::UserWithoutRequest,
-        }
-    }
-
-    /// So many seconds from cold caches on; all counts.
-    pub fn seconds(seconds: u64) -> Self {
-        Span {
-            requests: u64::MAX,
-            warmup: 0,
-            most_ns: seconds * 1_000_000_000,
-            until: Until::LastAnswer,
-        }
-    }
-}
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
@@ -170,6 +77,8 @@ struct Slot {
     placed: placement::Placed,
     /// Whether the placement is for the connection and lasts beyond this answer.
     open: bool,
+    /// Whether the one before has its answer, and is load still.
+    lingers: bool,
     /// How often the backend had gone when it was placed there.
     deaths: u32,
     bytes: u64,
@@ -287,7 +196,7 @@ impl<'a> Engine<'a> {
             caches: vec![cache; map.backends],
             deaths: vec![0; map.backends],
             placements: (0..map.dispatchers as u64)
-                .map(|d| Placement::new(&run.entrant.policy, map.backends, run.seed ^ d))
+                .map(|d| Placement::new(run.entrant, map.backends, run.seed ^ d))
                 .collect(),
             slots: Vec::new(),
             free: Vec::new(),
@@ -382,10 +291,13 @@ impl<'a> Engine<'a> {
         let dispatcher = self.dispatcher(user);
         let state = &mut self.slots[user as usize];
         state.connected = None;
+        let placement = &mut self.placements[dispatcher];
+        if std::mem::take(&mut state.lingers) {
+            placement.released(self.now, &state.placed);
+        }
         if !std::mem::take(&mut state.open) {
             return;
         }
-        let placement = &mut self.placements[dispatcher];
         placement.finished(self.now, &state.request, &state.placed, state.bytes);
         if let Some(waiting) = placement.admitted() {
             self.decide(waiting);
@@ -434,7 +346,7 @@ impl<'a> Engine<'a> {
                 costs.handshake_ns + costs.request_ns
             }
             (Decides::Requests, false) => costs.request_ns,
-            (Decides::Connections | Decides::Blindly, false) => 0,
+            (Decides::Connections | Decides::Blindly, false) => costs.packet_ns,
         };
         state.stage = Stage::Dispatcher;
         let dispatcher = self.dispatcher(slot);
@@ -502,6 +414,10 @@ impl<'a> Engine<'a> {
                     continue;
                 }
                 state.connected = None;
+                if std::mem::take(&mut state.lingers) {
+                    let dispatcher = slot % self.map.dispatchers;
+                    self.placements[dispatcher].released(self.now, &state.placed);
+                }
                 if std::mem::take(&mut state.open) {
                     let dispatcher = slot % self.map.dispatchers;
                     self.placements[dispatcher].lost(self.now, &state.request, &state.placed);
@@ -527,6 +443,9 @@ impl<'a> Engine<'a> {
         let state = &mut self.slots[slot as usize];
         let placement = &mut self.placements[dispatcher];
         state.moved = false;
+        if std::mem::take(&mut state.lingers) {
+            placement.released(self.now, &state.placed);
+        }
         if !state.open {
             state.request = Request {
                 current: state.connected,
@@ -658,8 +577,8 @@ impl<'a> Engine<'a> {
 
     /// The client's acknowledgements cost the dispatcher.
     fn acknowledge(&mut self, slot: u32) {
-        let acks = self.slots[slot as usize].ask.bytes.div_ceil(2 * 1460);
-        let work_ns = acks * self.hardware.dispatcher.ack_ns;
+        let acks = acknowledgements(self.slots[slot as usize].ask.bytes);
+        let work_ns = acks * self.hardware.dispatcher.packet_ns;
         if work_ns > 0 {
             let dispatcher = self.dispatcher(slot);
             self.visit(dispatcher, work_ns, NOBODY);
@@ -687,7 +606,12 @@ impl<'a> Engine<'a> {
         let placement = &mut self.placements[dispatcher];
         if self.decides == Decides::Requests || ask.then == Then::Close {
             state.open = false;
-            placement.finished(self.now, &state.request, &state.placed, state.bytes);
+            placement.answered(self.now, &state.request, &state.placed, state.bytes);
+            state.lingers = ask.then == Then::Keep
+                && self.hardware.dispatcher.load_until == LoadUntil::NextRequest;
+            if !state.lingers {
+                placement.released(self.now, &state.placed);
+            }
         }
         let admitted = placement.admitted();
         if self.tally.begins_to_count() {
@@ -761,6 +685,7 @@ impl Slot {
             moved: false,
             placed: placement::Placed::default(),
             open: false,
+            lingers: false,
             deaths: 0,
             bytes: 0,
         }

@@ -62,8 +62,22 @@ pub struct Dispatcher {
     pub request_ns: u64,
     /// On top of that, to move a connection to another backend.
     pub handoff_ns: u64,
-    /// To forward one acknowledgement: one for two full segments of answer.
-    pub ack_ns: u64,
+    /// Until when a request is load to its policy.
+    pub load_until: LoadUntil,
+    /// To forward one more packet of a connection: an acknowledgement, of which there is
+    /// one for two segments of answer, or a request that it does not look at.
+    pub packet_ns: u64,
+}
+
+/// Until when a request is load to a dispatcher's policy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LoadUntil {
+    /// Its answer's end.
+    Answer,
+    /// The connection's next request, or its end: answers do not pass the dispatcher, and
+    /// nobody tells it.
+    NextRequest,
 }
 
 /// A backend.
@@ -166,6 +180,12 @@ impl Backend {
 pub fn wire_bytes(bytes: u64) -> u64 {
     let payload = bytes + 300;
     payload + payload.div_ceil(1460) * 78
+}
+
+/// Packets by which a client acknowledges so many bytes of answer: one for two segments
+/// of 1460; what is left over goes with its next request, or with the end.
+pub fn acknowledgements(bytes: u64) -> u64 {
+    bytes.div_ceil(1460) / 2
 }
 
 /// The time that these bytes take on a link.

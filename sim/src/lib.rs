@@ -26,6 +26,6 @@ pub use batch::run_all;
 pub use bound::{Bound, Limit};
 pub use cache::Replacement;
 pub use engine::{Decides, Entrant, Run, Span, Until};
-pub use hardware::{Backend, Change, Clients, Condition, Disk, Dispatcher, Hardware};
+pub use hardware::{Backend, Change, Clients, Condition, Disk, Dispatcher, Hardware, LoadUntil};
 pub use outcome::{Busy, Outcome};
 pub use station::Discipline;

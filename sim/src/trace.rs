@@ -88,9 +88,21 @@ impl Reading {
             reason,
             lines: 1,
             first_line: number,
-            text: text.chars().take(SHOWN).collect(),
+            text: shown(text),
         });
     }
+}
+
+/// The beginning of a line as a terminal may have it: a log holds what strangers sent.
+fn shown(line: &str) -> String {
+    let mut text = String::new();
+    for c in line.chars().take(SHOWN) {
+        match c.is_control() {
+            true => text.extend(c.escape_default()),
+            false => text.push(c),
+        }
+    }
+    text
 }
 
 /// What a trace holds.

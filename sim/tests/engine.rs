@@ -4,10 +4,11 @@ use proptest::prelude::*;
 use trapeze_core::config::PolicyKind;
 use trapeze_sim::trace::{Reading, Record, Trace};
 use trapeze_sim::workload::{
-    self, Content, Kind, Object, Pace, Recorded, RecordedOptions, Workload, Zipf,
+    self, Ask, Content, Kind, Object, Pace, Recorded, RecordedOptions, Source, Then, Workload, Zipf,
 };
 use trapeze_sim::{
-    Change, Condition, Decides, Entrant, Hardware, Outcome, Replacement, Run, Span, Until,
+    Change, Condition, Decides, Entrant, Hardware, LoadUntil, Outcome, Replacement, Run, Span,
+    Until,
 };
 
 fn entrants() -> impl Strategy<Value = Entrant> {
@@ -253,6 +254,79 @@ fn a_cluster_of_one_is_m_d_1() {
             outcome.latency_mean_ms
         );
         assert!((outcome.cpu_busy.mean - load).abs() < 0.02);
+    }
+}
+
+/// A front end that sees no answers takes a user for a load who has long had his.
+#[test]
+fn who_has_his_answer_is_load_until_his_next_request_is_seen() {
+    let objects = [Object {
+        path: b"/".to_vec().into(),
+        query: None,
+        bytes: 0,
+        kind: Kind::Dynamic { work_ns: 1_000_000 },
+    }];
+    let workload = OneRests(objects);
+    let share_of_the_first = |load_until| {
+        let mut hardware = Hardware::lard98().with_backends(2);
+        hardware.dispatcher.load_until = load_until;
+        let outcome = Run {
+            hardware: &hardware,
+            workload: &workload,
+            entrant: &Entrant::of(PolicyKind::LeastConnections),
+            span: Span {
+                requests: 1_000,
+                warmup: 0,
+                most_ns: u64::MAX,
+                until: Until::LastAnswer,
+            },
+            seed: 1,
+        }
+        .go();
+        let most = outcome.requests_by_backend.iter().max().copied();
+        most.unwrap_or(0) as f64 / outcome.requests as f64
+    };
+    // Both are idle, and take turns; or the one that the other user has left is avoided.
+    assert!(share_of_the_first(LoadUntil::Answer) < 0.52);
+    assert!(share_of_the_first(LoadUntil::NextRequest) > 0.98);
+}
+
+/// Two users of one program: after the first answer one rests for a day.
+#[derive(Debug)]
+struct OneRests([Object; 1]);
+
+impl Workload for OneRests {
+    fn name(&self) -> &str {
+        "one rests"
+    }
+
+    fn objects(&self) -> &[Object] {
+        &self.0
+    }
+
+    fn pace(&self) -> Pace {
+        Pace::Users(2)
+    }
+
+    fn start(&self, _seed: u64, users: usize) -> Box<dyn Source + '_> {
+        Box::new(Asked(vec![0; users]))
+    }
+}
+
+/// How often each user has asked.
+struct Asked(Vec<u64>);
+
+impl Source for Asked {
+    fn next(&mut self, user: u32) -> Option<Ask> {
+        let asked = &mut self.0[user as usize];
+        *asked += 1;
+        Some(Ask {
+            object: 0,
+            bytes: 0,
+            wait_ns: u64::from(user == 0 && *asked > 1) * 86_400_000_000_000,
+            content: Content::Spared,
+            then: Then::Keep,
+        })
     }
 }
 

@@ -117,13 +117,29 @@ fn xlard_r_gains_58_to_156_per_cent_and_lard_r_is_between() {
     }
 }
 
-/// The paper has CAWLL below WLC. In the model both are limited by their disks, and
-/// CAWLL's handoffs cost processors that have time: docs/simulator.md.
+/// Of the connection's four packets LVS-CAD's front end forwards three.
 #[test]
-fn cawll_gains_nothing_on_static_content() {
+fn the_platform_alone_gains_where_the_front_end_is_the_limit() {
+    let gain = |backends| {
+        let workload = WebBench::one_file(1024);
+        let rate = |decides| {
+            let wlc = Entrant::of(PolicyKind::LeastConnections).deciding(decides);
+            rate(backends, &workload, &wlc)
+        };
+        rate(Decides::Connections) / rate(Decides::Blindly) - 1.0
+    };
+    let (one, eight) = (gain(1), gain(8));
+    assert!((0.005..0.02).contains(&one), "{one:.3}");
+    assert!((0.20..0.33).contains(&eight), "{eight:.3}");
+}
+
+/// With few backends both are limited by disks, and equal within chance; with eight
+/// what CAWLL's handoffs take shows.
+#[test]
+fn cawll_is_below_wlc_on_static_content() {
     let wlc = rate(8, &webbench(), &blindly(PolicyKind::LeastConnections));
     let cawll = rate(8, &webbench(), &Entrant::of(PolicyKind::Cawll));
-    assert!(cawll < wlc * 1.02, "{cawll:.0} and {wlc:.0}");
+    assert!(cawll < wlc, "{cawll:.0} and {wlc:.0}");
 }
 
 #[test]
@@ -137,10 +153,7 @@ fn on_hot_pages_the_order_is_the_papers() {
         let xlard_r = rate(in_lvs_cad(PolicyKind::XlardR));
         let gain = xlard_r / wlc - 1.0;
         assert!((0.10..0.65).contains(&gain), "{pages} {clicks}: {gain:.2}");
-        assert!(
-            cawll < wlc * 1.02 && lard_r <= xlard_r * 1.01,
-            "{pages} {clicks}"
-        );
+        assert!(cawll < wlc && lard_r <= xlard_r * 1.01, "{pages} {clicks}");
     }
 }
 
@@ -158,7 +171,8 @@ fn on_mixes_cahrd_is_best_and_cawll_overtakes_xlard_r_beyond_70_to_30() {
         ]
         .map(|kind| rate(in_lvs_cad(kind)));
         let rates = format!("{share}: {wlc:.0} {lard_r:.0} {xlard_r:.0} {cawll:.0} {cahrd:.0}");
-        assert!(lard_r < xlard_r * 1.005, "{rates}");
+        // The two are equal in the model: docs/simulator.md.
+        assert!(lard_r < xlard_r * 1.01, "{rates}");
         assert!(xlard_r < cahrd && cawll < cahrd, "{rates}");
         assert!(cahrd > wlc * 1.08, "{rates}");
         // The two cross beyond 70:30.

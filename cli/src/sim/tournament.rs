@@ -3,9 +3,12 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use anyhow::{bail, ensure};
 use serde::Serialize;
+use trapeze_core::config::PolicyKind;
 use trapeze_sim::tournament::{Round, Standing, standings};
-use trapeze_sim::{Bound, Run};
+use trapeze_sim::workload::{NAMES, Pace};
+use trapeze_sim::{Bound, Limit, Run};
 
 use super::setup;
 use crate::output::Output;
@@ -13,6 +16,15 @@ use crate::output::Output;
 /// All policies on all workloads and traces: how far is each from the best?
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Workloads: zipf, rice, ibm, surge, webbench, hot, mix, all, or none
+    #[arg(
+        short,
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "all"
+    )]
+    workload: Vec<String>,
     /// Recorded traces besides; each with memory for a tenth and for a fortieth of it
     #[arg(short, long, value_name = "FILE")]
     trace: Vec<PathBuf>,
@@ -50,15 +62,28 @@ struct Report {
 /// Runs it.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     let entrants = setup::entrants(&args.policies)?;
-    let mut rounds = Round::synthetic(args.backends.max(1), args.seed);
+    let mut rounds = synthetic(args)?;
     for path in &args.trace {
         let trace = setup::open(path, None)?;
         let name = path
             .file_stem()
             .map_or_else(String::new, |n| n.to_string_lossy().into());
         let name = name.split('.').next().unwrap_or_default().to_owned();
+        let users = Pace::Admission.users(args.backends.max(1)).unwrap_or(0);
+        if trace.records.len() < 10 * users {
+            let requests = trace.records.len();
+            eprintln!(
+                "{}: {requests} requests of {users} users at once: what comes of it is chance; \
+                 10,000 and more tell policies apart",
+                path.display()
+            );
+        }
         rounds.extend(Round::recorded(&name, &trace, args.backends.max(1)));
     }
+    ensure!(
+        !rounds.is_empty(),
+        "nothing to run: name workloads or a trace, such as -w zipf or -t access.log"
+    );
     let runs: Vec<Run<'_>> = (rounds.iter())
         .flat_map(|round| entrants.iter().map(|entrant| round.run(entrant, args.seed)))
         .collect();
@@ -79,6 +104,20 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         bounds,
         standings: standings(&entrants, &outcomes),
     })
+}
+
+fn synthetic(args: &Args) -> anyhow::Result<Vec<Round>> {
+    let has = |name: &str| args.workload.iter().any(|word| word == name);
+    let known = |name: &String| {
+        ["all", "none"].contains(&name.as_str()) || NAMES.iter().any(|(known, _)| known == name)
+    };
+    if let Some(unknown) = args.workload.iter().find(|name| !known(name)) {
+        let known = NAMES.map(|(name, _)| name).join(", ");
+        bail!("no workload `{unknown}`; there are: {known}, all, none");
+    }
+    let mut rounds = Round::synthetic(args.backends.max(1), args.seed);
+    rounds.retain(|round| has("all") || has(&round.name));
+    Ok(rounds)
 }
 
 impl fmt::Display for Report {
@@ -109,6 +148,54 @@ impl fmt::Display for Report {
             let cell = bound.map_or_else(|| "-".to_owned(), |bound| format!("{bound:.3}"));
             write!(f, "  {cell:>width$}", width = round.len().max(8))?;
         }
-        writeln!(f)
+        writeln!(f)?;
+        write!(f, "  {:width$}               ", "limited by")?;
+        for (bound, round) in self.bounds.iter().zip(&self.rounds) {
+            let cell = bound.as_ref().map_or("-", |bound| limit(bound.limit));
+            write!(f, "  {cell:>width$}", width = round.len().max(8))?;
+        }
+        writeln!(f)?;
+        self.over_lard_r(f, width)
+    }
+}
+
+impl Report {
+    /// The published policy that is to be exceeded: by how much the first one does, and
+    /// by how much anyone could.
+    fn over_lard_r(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
+        let lard_r = PolicyKind::LardR.name();
+        let Some(lard_r) = self.standings.iter().find(|s| s.policy == lard_r) else {
+            return Ok(());
+        };
+        let first = &self.standings[0];
+        let of_best = first.of_best.iter().copied().map(Some).collect();
+        writeln!(f, "\nover lard-r, in per cent")?;
+        for (name, of_best) in [
+            (first.policy.as_str(), &of_best),
+            ("at most", &self.bound_of_best),
+        ] {
+            write!(f, "  {name:width$}               ")?;
+            for ((of_best, lard_r), round) in of_best.iter().zip(&lard_r.of_best).zip(&self.rounds)
+            {
+                let cell = of_best.map_or_else(
+                    || "-".to_owned(),
+                    |of_best| format!("{:+.1}", (of_best / lard_r - 1.0) * 100.0),
+                );
+                write!(f, "  {cell:>width$}", width = round.len().max(8))?;
+            }
+            writeln!(f)?;
+        }
+        Ok(())
+    }
+}
+
+fn limit(limit: Limit) -> &'static str {
+    match limit {
+        Limit::Dispatchers => "front",
+        Limit::Processors => "CPUs",
+        Limit::Disks => "disks",
+        Limit::Links => "links",
+        Limit::ClientLinks | Limit::ClientProcessors => "clients",
+        Limit::Users => "users",
     }
 }

@@ -167,7 +167,10 @@ proptest! {
     }
 }
 
-const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+const NAMES: [&str; 20] = [
+    "a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p", "q", "r", "s",
+    "t",
+];
 
 fn candidate(id: u16, weight: u16) -> Candidate {
     Candidate::new(BackendId(id), NAMES[usize::from(id)], weight)

@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use trapeze_core::config::PolicyConfig;
 use trapeze_core::policy::{
     self, BackendId, Backends, Candidate, Class, CostModel, Finished, Policy, Request, Subject,
 };
 
+use super::Entrant;
 use crate::hardware::Condition;
 use crate::workload::{Kind, Object};
 
@@ -70,14 +70,14 @@ pub(super) fn request(object: &Object) -> Request {
 }
 
 impl Placement {
-    pub(super) fn new(config: &PolicyConfig, backends: usize, seed: u64) -> Self {
+    pub(super) fn new(entrant: &Entrant, backends: usize, seed: u64) -> Self {
         let conditions = vec![Condition::Up; backends];
         Placement {
-            policy: policy::build(config, seed),
+            policy: policy::build(&entrant.policy, seed),
             backends: Backends::new(candidates(&conditions)),
             conditions,
             loads: vec![Load::default(); backends],
-            costs: CostModel::default(),
+            costs: CostModel::new(entrant.costs),
             unfinished: 0,
             waiting: VecDeque::new(),
         }
@@ -108,14 +108,26 @@ impl Placement {
         })
     }
 
+    /// A request has its answer, and is no load any more.
     pub(super) fn finished(&mut self, now_ns: u64, request: &Request, placed: &Placed, bytes: u64) {
+        self.released(now_ns, placed);
+        self.answered(now_ns, request, placed, bytes);
+    }
+
+    /// It is no load any more.
+    pub(super) fn released(&mut self, now_ns: u64, placed: &Placed) {
         self.unfinished -= 1;
-        let load = self.change(now_ns, placed.backend, |load| {
+        self.change(now_ns, placed.backend, |load| {
             load.outstanding -= 1;
             load.cost_us -= placed.charge_us;
         });
+    }
+
+    /// It has its answer.
+    pub(super) fn answered(&mut self, now_ns: u64, request: &Request, placed: &Placed, bytes: u64) {
+        let integral = self.outstanding_ns(placed.backend, now_ns);
         let elapsed_ns = now_ns - placed.at_ns;
-        let shared = (load.integral - placed.integral) / (elapsed_ns.max(1) as f64);
+        let shared = (integral - placed.integral) / (elapsed_ns.max(1) as f64);
         let finished = Finished {
             request: *request,
             backend: placed.backend,
@@ -132,11 +144,7 @@ impl Placement {
 
     /// A request's backend is gone.
     pub(super) fn lost(&mut self, now_ns: u64, request: &Request, placed: &Placed) {
-        self.unfinished -= 1;
-        self.change(now_ns, placed.backend, |load| {
-            load.outstanding -= 1;
-            load.cost_us -= placed.charge_us;
-        });
+        self.released(now_ns, placed);
         (self.policy).lost(Duration::from_nanos(now_ns), request, placed.backend);
     }
 

@@ -75,7 +75,7 @@ fn platform() -> Experiment {
     }
     Experiment {
         title: "Platform (§6.2), LVS-CAD over LVS, both with WLC",
-        setup: "one file of 1 KB, connections of several requests, 1 to 8 backends",
+        setup: "one file of 1 KB, a request for each connection, 1 to 8 backends",
         trials,
         compare: |outcomes| {
             let at = |name: &str, n: usize| format!("{name} {n}");

@@ -15,7 +15,8 @@ impl Format for CommonLog {
             request(line).ok_or("no request in quotes with a status after it")?;
         let mut words = rest.split_whitespace();
         let status = text::status(words.next().unwrap_or("")).ok_or("the status is no number")?;
-        let bytes = text::bytes(words.next().unwrap_or("")).ok_or("the size is no number")?;
+        let bytes =
+            text::bytes(words.next().unwrap_or("")).ok_or("the size is no number below 2^50")?;
         let request = request.trim();
         let (method, url) = match request.split_once([' ', '\t']) {
             Some((method, rest)) => (text::method(method), rest.trim()),

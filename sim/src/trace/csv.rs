@@ -95,7 +95,8 @@ impl Format for Csv {
             method: text::method(field(self.columns.method)).ok_or("the method is no word")?,
             url: url.to_owned(),
             status: text::status(field(self.columns.status)).ok_or("the status is no number")?,
-            bytes: text::bytes(field(self.columns.bytes)).ok_or("the size is no number")?,
+            bytes: text::bytes(field(self.columns.bytes))
+                .ok_or("the size is no number below 2^50")?,
         }))
     }
 }

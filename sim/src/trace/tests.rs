@@ -85,7 +85,12 @@ fn malformed_lines_are_counted_and_shown() {
         [
             ("no column for the URL", 1, 3, "nonsense"),
             ("the time is no number", 1, 4, "x,/b,1,200,GET"),
-            ("the size is no number", 1, 5, "1,/c,many,200,GET"),
+            (
+                "the size is no number below 2^50",
+                1,
+                5,
+                "1,/c,many,200,GET"
+            ),
             ("the status is no number", 1, 6, "1,/d,1,abc,GET"),
         ]
     );
@@ -270,7 +275,7 @@ h - - [10/Oct/2025:13:55:36 +0000] \"-\" 408 -
         [
             ("no URL", 2, 5),
             ("neither Common Log Format nor CSV", 1, 1),
-            ("the size is no number", 1, 7),
+            ("the size is no number below 2^50", 1, 7),
             ("no request in quotes with a status after it", 1, 8),
         ]
     );
@@ -314,4 +319,13 @@ proptest::proptest! {
         let _ = Trace::read([&b"t,url,bytes,status,method\n"[..], &bytes].concat().as_slice());
         let _ = Trace::read([LOG.as_bytes(), &bytes].concat().as_slice());
     }
+}
+
+/// What is shown of a line that was left out does nothing to the terminal.
+#[test]
+fn control_characters_of_strangers_are_not_shown_as_they_are() {
+    let error = Trace::read("\u{1b}[2Jgarbage\u{7}\n".as_bytes()).unwrap_err();
+    let said = error.to_string();
+    assert!(said.contains("\\u{1b}[2Jgarbage\\u{7}"), "{said}");
+    assert!(!said.chars().any(char::is_control), "{said:?}");
 }

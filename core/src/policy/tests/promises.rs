@@ -28,13 +28,18 @@ fn may_move(kind: PolicyKind) -> Option<f64> {
     }
 }
 
-fn eight(load: u32, without: Option<usize>) -> Backends {
-    let present = (0u16..8).filter(|&id| Some(usize::from(id)) != without);
+fn equal(n: u16, load: u32, without: Option<usize>) -> Backends {
+    let present = (0..n).filter(|&id| Some(usize::from(id)) != without);
     Backends::new(present.map(|id| Candidate {
         outstanding: load,
         cost_us: u64::from(load) * 500,
         ..candidate(id, 1)
     }))
+}
+
+/// How many backends, at least two, and the index of one.
+fn some_and_one_of_them() -> impl Strategy<Value = (u16, usize)> {
+    (2u16..=20).prop_flat_map(|n| (Just(n), 0..usize::from(n)))
 }
 
 fn known(object: u64) -> Request {
@@ -48,7 +53,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn when_one_goes_only_its_objects_move(gone in 0usize..8, load in 0u32..40, first: u64) {
+    fn when_one_goes_only_its_objects_move(
+        (n, gone) in some_and_one_of_them(),
+        load in 0u32..40,
+        first: u64,
+    ) {
         let objects = (0..2000).map(|i| first.wrapping_add(i));
         let now = Duration::from_secs(1);
         for config in configs() {
@@ -59,9 +68,9 @@ proptest! {
             };
             let mut policy = build(&config, 0);
             let before: BTreeMap<u64, BackendId> = (objects.clone())
-                .map(|o| (o, place(&mut *policy, now, &known(o), &eight(load, None)).unwrap()))
+                .map(|o| (o, place(&mut *policy, now, &known(o), &equal(n, load, None)).unwrap()))
                 .collect();
-            let rest = eight(load, Some(gone));
+            let rest = equal(n, load, Some(gone));
             let (mut moved, mut kept) = (0, 0);
             for (&object, &was) in before.iter().filter(|(_, was)| was.index() != gone) {
                 let is = preview(&mut *policy, now, &known(object), &rest).unwrap();
@@ -74,16 +83,16 @@ proptest! {
 
     /// What is remembered by id comes back with the backend.
     #[test]
-    fn when_it_comes_back_so_do_its_objects(gone in 0usize..8) {
+    fn when_it_comes_back_so_do_its_objects((n, gone) in some_and_one_of_them()) {
         let now = Duration::from_secs(1);
         for config in configs() {
             if may_move(config.kind()).is_none() { continue }
             let mut policy = build(&config, 0);
-            let all = eight(5, None);
+            let all = equal(n, 5, None);
             let objects = 0..500u64;
             let before: Vec<_> = (objects.clone())
                 .map(|o| place(&mut *policy, now, &known(o), &all)).collect();
-            preview(&mut *policy, now, &known(0), &eight(5, Some(gone)));
+            preview(&mut *policy, now, &known(0), &equal(n, 5, Some(gone)));
             let after: Vec<_> = objects.map(|o| preview(&mut *policy, now, &known(o), &all)).collect();
             prop_assert_eq!(before, after, "{:?}", config);
         }
@@ -166,7 +175,7 @@ fn memory_stays_within_its_bound() {
             87 + 3,
         ),
     ];
-    let backends = eight(5, None);
+    let backends = equal(8, 5, None);
     for (config, bytes) in bounded {
         let mut policy = build(&config, 0);
         for object in 0..50_000 {
