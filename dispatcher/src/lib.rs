@@ -24,6 +24,7 @@ mod health;
 mod inquiry;
 mod keys;
 mod knocks;
+mod listening;
 mod look;
 mod members;
 mod memory;
@@ -174,7 +175,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         peers,
         standing,
         reports: Mutex::new(FinishedRequests::open(&node.pins())?),
-        health: Health::new(loads, cluster.config.limits.heartbeat),
+        health: Health::new(loads, cluster.config.limits.heartbeat, own.workers),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         forsaken: Forsaken::default(),
         registry: Mutex::new(registry),

@@ -36,7 +36,7 @@ use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
-use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
+use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::Cluster;
 use crate::handoff::Waitings;
@@ -90,6 +90,8 @@ impl Worker {
         let socket = UdpSocket::bind(address, index, own.workers)
             .map_err(|e| anyhow::anyhow!("cannot bind UDP {address}: {e}"))?;
         let cluster = shared.cluster();
+        let ear = socket.ear()?;
+        shared.health.listening().open(index, ear);
         let mut intake = Intake::new(Bounds::per_worker(&cluster.config.limits, own.workers));
         intake.have_copied(shared.peers.are_there());
         Ok(Self {
@@ -119,15 +121,16 @@ impl Worker {
     pub fn run(mut self) -> anyhow::Result<()> {
         let mut shown = Instant::now();
         while !self.state.shared.stopping.load(Ordering::Relaxed) {
-            let now = clock::monotonic();
+            let before = clock::monotonic();
             let dues = [
                 self.state.intake.poll_timeout(),
                 self.state.waiting.next_due(),
                 self.state.connections.next_due(),
             ];
             let due = dues.into_iter().flatten().min();
-            let due = due.map(|at| at.saturating_sub(now));
+            let due = due.map(|at| at.saturating_sub(before));
             let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
+            self.state.shared.health.listening().begin(self.index);
             // In this order: a decision by an older configuration must not stand.
             self.state.decisions = self.state.shared.standing.generation();
             self.state.follow_reload();
@@ -138,6 +141,8 @@ impl Worker {
                 let (datagram, from) = self.socket.datagram(index);
                 self.state.on_datagram(now, datagram, from);
             }
+            let all = (count < BATCH).then_some(before.as_millis() as u64);
+            self.state.shared.health.listening().end(self.index, all);
             self.state.intake.on_timeout(now);
             let idle = self.state.shared.drains.take_idle(self.index);
             self.state.take_from_owners(now, &idle);
