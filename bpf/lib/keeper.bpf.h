@@ -66,6 +66,17 @@ static __noinline __u32 keeper_of(const struct segment *segment)
 	return slot;
 }
 
+/*
+ * Without a daemon here, is there nobody else who could decide about the flow? Not static: the
+ * verifier walks it once.
+ */
+__noinline int is_alone(const struct segment *segment)
+{
+	if (!segment)
+		return 0;
+	return !is_among_others() || (keeper_of(segment) == NO_DISPATCHER && !is_fit());
+}
+
 /* Whether the one in that slot, which keeps the flow as far as is known here, leaves it to us (2.3). */
 static __always_inline bool is_left_to_us(const struct passage *how, __u32 slot)
 {
