@@ -265,7 +265,7 @@ struct flow {
 	__u32 idle_epoch; /* in which epoch, */
 	__u32 idle_requests; /* and of how many requests; 0: it has not */
 	struct splice splice;
-	__u32 spare;
+	__u32 turn; /* of the daemon's, at whose end others have been told of this version; 0: they have */
 };
 
 enum spliced_state {

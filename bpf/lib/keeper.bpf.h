@@ -123,6 +123,7 @@ static __noinline bool explains(const struct flow *flow, const struct segment *s
 
 	if (!flow || !segment || flow->state != FLOW_ESTABLISHED || !(segment->flags & TCP_ACK) ||
 	    segment->flags & (TCP_SYN | TCP_FIN | TCP_RST) || reaches_beyond(flow, segment) ||
+	    is_untold(flow) ||
 	    !is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ) ||
 	    !is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK))
 		return false;

@@ -125,7 +125,7 @@ pod!(
         idle_epoch: u32,
         idle_requests: u32,
         splice: Splice,
-        spare: u32,
+        turn: u32,
     }
 );
 pod!(

@@ -167,6 +167,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         Splices::new(maps.clone(), &own)?,
     );
     records.know_slots(registry.all());
+    records.doubt_untold()?;
     let shared = Arc::new(Shared {
         config_path,
         interface: own.interface.clone(),

@@ -11,6 +11,7 @@ mod replica;
 mod reseal;
 mod spliced;
 mod take_back;
+mod untold;
 mod vacancy;
 
 pub use assignment::Assignment;
@@ -54,6 +55,8 @@ pub struct Records {
     /// threads one would undo what the other has done.
     changing: Mutex<()>,
     highest_epoch: AtomicU64,
+    /// What the daemon before may not have told.
+    doubted: Mutex<Vec<abi::FlowKey>>,
 }
 
 /// A record has a backend.
@@ -83,6 +86,7 @@ impl Records {
             peers,
             changing: Mutex::new(()),
             highest_epoch: AtomicU64::new(0),
+            doubted: Mutex::default(),
         }
     }
 

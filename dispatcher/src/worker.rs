@@ -152,7 +152,7 @@ impl Worker {
             self.state.on_waiting_due(now);
             self.state.on_connections_due(now);
             self.state.act();
-            self.send();
+            self.send()?;
             if shown.elapsed() > LONGEST_WAIT {
                 let lost = self.socket.lost()?;
                 self.state.counters.insert("queue-full", lost.into());
@@ -162,14 +162,14 @@ impl Worker {
         }
         self.state.intake.abandon();
         self.state.act();
-        self.send();
-        Ok(())
+        Ok(self.send()?)
     }
 
     /// Sends what there is to send.
-    fn send(&mut self) {
+    fn send(&mut self) -> std::io::Result<()> {
         // The other dispatchers know first what follows from a record.
-        (self.state.shared.peers.herald).send(&self.socket, &self.state.cluster.keys);
+        let keys = &self.state.cluster.keys;
+        self.state.shared.records.tell_peers(&self.socket, keys)?;
         // A port's older connection is ended before its SYN comes, which an agent may get.
         if !self.state.to_servers.is_empty() {
             let lost = self.state.raw.send(&self.state.to_servers);
@@ -186,6 +186,7 @@ impl Worker {
             self.state.count_many("not-sent-to-client", lost);
             self.state.to_clients.clear();
         }
+        Ok(())
     }
 }
 

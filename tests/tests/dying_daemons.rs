@@ -85,6 +85,65 @@ fn a_request_waits_for_the_next_keeper_when_its_keepers_daemon_has_died() {
     });
 }
 
+/// A daemon is killed when it has changed a record, and has told nobody yet. Its data path lets
+/// nothing follow from that, and the daemon after it takes what the others have.
+#[test]
+fn what_a_daemon_has_not_told_before_it_dies_has_not_happened() {
+    let cluster = scattered("untold");
+    // It was given to its owner, or has moved, and been refused, and moved again.
+    for moves in [0, 3] {
+        cluster.on("c1", || die_untold(&cluster, moves));
+    }
+}
+
+fn die_untold(cluster: &Cluster, moves: u32) {
+    let wanted = cluster.document("1k");
+    let mut client = Connection::open();
+    same(&client.ask("/1k").body, &wanted);
+    let keeper = keeper_of(cluster, &client);
+    cluster.kill(&keeper, Some(Process::Dispatch)).unwrap();
+    let maps = cluster.dispatcher_maps_of(&keeper);
+    let (key, flow) = record(cluster, &keeper, &client).expect("it keeps it");
+    let request = "GET /1k HTTP/1.1\r\nHost: site.example\r\n\r\n";
+    let mut meta = flow.meta;
+    let epoch = u32::from_be_bytes(meta[4..8].try_into().unwrap());
+    meta[4..8].copy_from_slice(&epoch.wrapping_add(moves).to_be_bytes());
+    let untold = Flow {
+        next: flow.next.wrapping_add(request.len() as u32),
+        requests: flow.requests + 1,
+        version: flow.version + 1,
+        turn: maps.told.get(&0).unwrap().expect("there is one") + 1,
+        meta,
+        ..flow
+    };
+    maps.flows.put(&key, &untold, Update::Replace).unwrap();
+    same(&client.send(request).response().body, &wanted);
+    // Somebody has placed it who could tell.
+    let of = |name: &str| {
+        let (_, flow) = record(cluster, name, &client).expect("all have it");
+        (
+            flow.meta,
+            flow.version,
+            flow.maker,
+            flow.next,
+            flow.requests,
+        )
+    };
+    let others: Vec<_> = (DISPATCHERS.into_iter())
+        .filter(|name| *name != keeper)
+        .collect();
+    until("the others know of it", || {
+        let is_behind = |name: &&str| of(name).3 == untold.next;
+        (others.iter().all(is_behind) && of(others[0]) == of(others[1])).then_some(())
+    });
+    cluster.start(&keeper, Some(Process::Dispatch)).unwrap();
+    ready(cluster, &DISPATCHERS, &keeper);
+    assert_eq!(of(&keeper), of(others[0]));
+    for _ in 0..3 {
+        same(&client.ask("/1k").body, &wanted);
+    }
+}
+
 /// Daemons die in turn under load, and come back. Nothing fails, and in the end all know that
 /// all is over.
 #[test]

@@ -166,7 +166,9 @@ impl Vigil {
             self.silent.tell(now, &self.shared.peers)?;
             self.socket.send(&self.outbox);
             self.outbox.clear();
-            self.shared.peers.herald.send(&self.socket, &cluster.keys);
+            self.shared
+                .records
+                .tell_peers(&self.socket, &cluster.keys)?;
         }
         Ok(())
     }
@@ -387,6 +389,7 @@ impl Vigil {
         if self.shared.peers.stage() == Stage::CatchingUp {
             self.useless.clear();
             println!("has caught up");
+            self.shared.records.end_doubt()?;
             self.join(now)?;
         }
         Ok(())

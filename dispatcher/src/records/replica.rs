@@ -86,6 +86,7 @@ impl Records {
         flow.maker = known.maker;
         flow.told = known.told;
         flow.refreshed_ns = known.refreshed_ns;
+        flow.turn = known.turn;
         let is_private = flow.state == FlowState::Reading as u32 && known.version == 0;
         let is_known = known.version != 0 && what_others_know(known) == what_others_know(flow);
         let is_news = self.peers.are_there() && !is_private && !is_known;
@@ -95,16 +96,18 @@ impl Records {
         is_news
     }
 
-    fn raise_version(&self, flow: &mut Flow) {
+    pub(super) fn raise_version(&self, flow: &mut Flow) {
         flow.version = flow.version.wrapping_add(1).max(1);
         flow.maker = self.peers.own.octets();
         flow.told = flow.state;
+        flow.turn = self.peers.herald.turn();
         flow.refreshed_ns = clock::monotonic().as_nanos() as u64;
     }
 
     pub(super) fn tell(&self, key: &abi::FlowKey, flow: &Flow) {
-        if let Some(record) = self.record_of(key, flow) {
-            self.peers.herald.tell(&Entry::Record(record));
+        match self.record_of(key, flow) {
+            Some(record) => self.peers.herald.tell(&Entry::Record(record)),
+            None => self.peers.herald.tell_nothing(),
         }
     }
 
@@ -154,26 +157,25 @@ impl Records {
         flow: &Flow,
     ) -> io::Result<Option<replica::Record>> {
         let is_private = flow.state == FlowState::Reading as u32 && flow.version == 0;
-        if is_private || flow.marks & MARK_MOVING != 0 {
+        if is_private || flow.marks & MARK_MOVING != 0 || self.is_doubted(flow) {
             return Ok(None);
         }
         let is_told = |flow: &Flow| flow.version != 0 && flow.state == flow.told;
         if is_told(flow) {
             return Ok(self.record_of(key, flow));
         }
-        let flow = self.swap(&self.changing(), key, |flow| {
+        let changing = self.changing();
+        let flow = self.swap(&changing, key, |flow| {
             let mut flow = *flow;
             if !is_told(&flow) {
                 self.raise_version(&mut flow);
             }
             Some(flow)
         })?;
+        let Some(flow) = flow else { return Ok(None) };
         // Not to the one that asks alone: under one version all have the same.
-        let record = flow.and_then(|flow| self.record_of(key, &flow));
-        if let Some(record) = &record {
-            self.peers.herald.tell(&Entry::Record(*record));
-        }
-        Ok(record)
+        self.tell(key, &flow);
+        Ok(self.record_of(key, &flow))
     }
 
     /// Another dispatcher has told a record. What is here stays, if that is later. What the
@@ -204,11 +206,11 @@ impl Records {
         let mut told = told;
         if old.cookie == told.cookie {
             let now = self.swap(&changing, &key, |old| {
-                left = Some(*old).filter(|old| is_newer(record, old));
+                left = Some(*old).filter(|old| is_newer(record, old) || self.is_doubted(old));
                 left.map(|old| goes_on(&told, &old))
             })?;
             told = now.unwrap_or(told);
-        } else if is_newer(record, &old) {
+        } else if is_newer(record, &old) || self.is_doubted(&old) {
             let flow = Flow {
                 syn_isn: old.syn_isn,
                 syn_seen_ns: old.syn_seen_ns,
@@ -275,7 +277,9 @@ impl Records {
         let has_ended = flow.state != flow.told;
         let refreshed = Duration::from_nanos(flow.refreshed_ns);
         let now = clock::monotonic();
-        let lives = flow.last_seen_ns > flow.refreshed_ns && now >= refreshed + REFRESH;
+        let lives = !self.is_doubted(flow)
+            && flow.last_seen_ns > flow.refreshed_ns
+            && now >= refreshed + REFRESH;
         if !has_ended && !lives {
             return Ok(());
         }
@@ -295,6 +299,8 @@ impl Records {
         let refreshed = self.swap(&changing, key, |flow| {
             Some(Flow {
                 refreshed_ns,
+                // Told long ago: turns are numbers that come again.
+                turn: 0,
                 ..*flow
             })
         })?;
