@@ -144,6 +144,53 @@ fn die_untold(cluster: &Cluster, moves: u32) {
     }
 }
 
+/// What a daemon has told clients to have of their heads others have copies of, and who was not
+/// there when it was told gets them before it keeps flows.
+#[test]
+fn half_read_requests_are_read_on_by_daemons_that_come_back() {
+    let cluster = scattered("readon");
+    let wanted = cluster.document("1k");
+    let read_half = || {
+        let mut clients: Vec<_> = (0..12).map(|_| Connection::open()).collect();
+        for client in clients.iter_mut().skip(6) {
+            same(&client.ask("/1k").body, &wanted);
+        }
+        for piece in ["GET /1k HTTP/1.1\r\nHost: site", ".example\r\nX-Long: "] {
+            for client in &mut clients {
+                client.send(piece);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        clients
+    };
+    cluster.on("c1", || {
+        // Those that were read there itself, and by others while it was away.
+        let mut clients = read_half();
+        cluster.kill("d2", Some(Process::Dispatch)).unwrap();
+        until("others keep its flows", || {
+            let keeps = |name: &&str| {
+                let status = cluster.dispatch_status(name)?;
+                let d2 = status.peers.iter().find(|peer| peer.name == "d2")?;
+                (d2.lots == 0).then_some(())
+            };
+            (["d1", "d3"].iter().filter_map(keeps).count() == 2).then_some(())
+        });
+        clients.extend(read_half());
+        let its = clients
+            .iter()
+            .filter(|client| keeper_of(&cluster, client) == "d2");
+        assert!(its.count() >= 3, "of 24 connections");
+        cluster.start("d2", Some(Process::Dispatch)).unwrap();
+        ready(&cluster, &DISPATCHERS, "d2");
+        for client in &mut clients {
+            client.send("x\r\n\r\n");
+        }
+        for client in &mut clients {
+            same(&client.response().body, &wanted);
+        }
+    });
+}
+
 /// Daemons die in turn under load, and come back. Nothing fails, and in the end all know that
 /// all is over.
 #[test]
