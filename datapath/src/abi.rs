@@ -315,7 +315,7 @@ pod!(
         slot: u32,
         server_port: [u8; 2],
         care: u8,
-        pad: u8,
+        stays: u8,
         since_ns: u64,
         until_ns: u64,
         most_us: i64,
