@@ -177,6 +177,8 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		flow->last_seen_ns = now;
 		return dispatch_vacant(ctx, segment, flow);
 	}
+	if (is_untold(flow))
+		return ask_daemon(ctx, segment, flow);
 	if (would_start_too_early(flow, segment))
 		return drop(DROP_REPEATED);
 	if (flow->packets == 1)
@@ -189,7 +191,8 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		case BOUNDARY_REPEATED:
 			return drop(DROP_REPEATED);
 		case BOUNDARY_ASK:
-			if (has_daemon())
+			/* Who keeps the flow next would know nothing of a request that had stayed. */
+			if (has_daemon() || !is_alone(segment))
 				return ask_daemon(ctx, segment, flow);
 			stay(flow);
 		}

@@ -269,7 +269,7 @@ struct flow {
 	__u32 idle_epoch; /* in which epoch, */
 	__u32 idle_requests; /* and of how many requests; 0: it has not */
 	struct splice splice;
-	__u32 spare;
+	__u32 turn; /* of the daemon's, at whose end others have been told of this version; 0: they have */
 };
 
 enum spliced_state {
@@ -410,7 +410,7 @@ struct decision {
 	__u32 slot; /* or SLOT_BY_TURNS */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__u8 care; /* CARE_*: of the pool */
-	__u8 pad;
+	__u8 stays; /* 1: for a connection that its owner keeps by it alone; a daemon opens the others */
 	/* Of a policy that looks at loads; all 0 with others. */
 	__u64 since_ns; /* CLOCK_MONOTONIC: `placed` counts from then */
 	__u64 until_ns; /* the same: then the daemon is asked again; 0: never */

@@ -180,9 +180,6 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 		return BOUNDARY_ASK;
 	if (segment->seq != flow->next || !may_begin(flow) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
-	/* Connections are opened, and ended, by the daemon. */
-	if (flow->splice.port)
-		return BOUNDARY_ASK;
 	/* It would give nothing up, and answer nothing. */
 	if (is_silent(flow->backend))
 		return BOUNDARY_ASK;
@@ -194,13 +191,17 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	decision = decision_for(ctx, segment, bench, service);
 	if (!decision || !(decision->care & CARE_FOLLOW))
 		return BOUNDARY_ASK;
+	/* Its server is to be asked by the daemon whether it has closed. */
+	if (bench->closes && flow->splice.port)
+		return BOUNDARY_ASK;
 	bench->care = care_for(decision, bench);
 	if (!whose_turn(decision, &turn, flow))
 		return BOUNDARY_ASK;
 	/* An owner knows of a HEAD, and of a last request, only where it is a setup's first. */
 	stays = is_owner(flow, &turn) && !(bench->care & CARE_HEAD) &&
 		!(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE);
-	if (!stays && (turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
+	/* Spliced connections are opened, and ended, by the daemon. */
+	if (!stays && (decision->stays || flow->splice.port || turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
 		return BOUNDARY_ASK;
 	if (!take_record(flow))
 		return BOUNDARY_REPEATED;

@@ -13,6 +13,14 @@ struct {
 	__type(value, struct flow);
 } flows SEC(".maps");
 
+/* The daemon's latest turn of which other dispatchers have been told (docs/protocol/replication.md 4.3). */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} told SEC(".maps");
+
 /* Handshakes proved by their bare ACK: the oldest makes room for the newest. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -98,6 +98,20 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 	return check_cookie(segment, options.timestamps, options.tsecr, &terms);
 }
 
+/*
+ * Has the daemon changed the record, and told nobody yet? If it dies now, nobody else ever knows:
+ * nothing may follow from that. Not static: the verifier walks it once.
+ */
+__noinline int is_untold(const struct flow *flow)
+{
+	__u32 zero = 0;
+	__u32 *until = bpf_map_lookup_elem(&told, &zero);
+
+	if (!flow || !until)
+		return 0;
+	return flow->turn && (__s32)(flow->turn - *until) > 0;
+}
+
 /* Has the client had a byte of the answer to its latest request? */
 static __always_inline bool is_answered(const struct flow *flow)
 {

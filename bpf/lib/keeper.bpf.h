@@ -66,6 +66,17 @@ static __noinline __u32 keeper_of(const struct segment *segment)
 	return slot;
 }
 
+/*
+ * Without a daemon here, is there nobody else who could decide about the flow? Not static: the
+ * verifier walks it once.
+ */
+__noinline int is_alone(const struct segment *segment)
+{
+	if (!segment)
+		return 0;
+	return !is_among_others() || (keeper_of(segment) == NO_DISPATCHER && !is_fit());
+}
+
 /* Whether the one in that slot, which keeps the flow as far as is known here, leaves it to us (2.3). */
 static __always_inline bool is_left_to_us(const struct passage *how, __u32 slot)
 {
@@ -112,6 +123,7 @@ static __noinline bool explains(const struct flow *flow, const struct segment *s
 
 	if (!flow || !segment || flow->state != FLOW_ESTABLISHED || flow->marks & MARK_TAKING || !(segment->flags & TCP_ACK) ||
 	    segment->flags & (TCP_SYN | TCP_FIN | TCP_RST) || reaches_beyond(flow, segment) ||
+	    is_untold(flow) ||
 	    !is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ) ||
 	    !is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK))
 		return false;

@@ -418,7 +418,7 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 		return false;
 	decision = decision_for(ctx, segment, bench, service);
 	rules = bpf_map_lookup_elem(&standing, &zero);
-	if (!decision || !rules)
+	if (!decision || !rules || decision->stays)
 		return false;
 	if (!whose_turn(decision, &turn, NULL) || turn.slot >= BACKENDS_MAX ||
 	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),

@@ -125,7 +125,7 @@ pod!(
         idle_epoch: u32,
         idle_requests: u32,
         splice: Splice,
-        spare: u32,
+        turn: u32,
     }
 );
 pod!(
@@ -315,7 +315,7 @@ pod!(
         slot: u32,
         server_port: [u8; 2],
         care: u8,
-        pad: u8,
+        stays: u8,
         since_ns: u64,
         until_ns: u64,
         most_us: i64,

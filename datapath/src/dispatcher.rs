@@ -47,6 +47,8 @@ pub struct DispatcherMaps {
     pub cookie_keys: Map<u32, SiphashKey>,
     /// Tag keys by id.
     pub tag_keys: Map<u32, SiphashKey>,
+    /// The daemon's latest turn of which others have been told.
+    pub told: Map<u32, u32>,
     /// What it says of itself.
     pub presence: Map<u32, Presence>,
     /// Who has asked whether it is there, by address.
@@ -123,6 +125,7 @@ impl DispatcherMaps {
             node: Map::from_pin(&pins.join("node"))?,
             cookie_keys: Map::from_pin(&pins.join("cookie_keys"))?,
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
+            told: Map::from_pin(&pins.join("told"))?,
             presence: Map::from_pin(&pins.join("presence"))?,
             peers: Map::from_pin(&pins.join("peers"))?,
             spraying: Map::from_pin(&pins.join("spraying"))?,

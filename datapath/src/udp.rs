@@ -26,6 +26,21 @@ pub struct UdpSocket {
     batch: Box<Batch>,
 }
 
+/// Tells whether anything waits at a socket; reads nothing.
+pub struct Ear(OwnedFd);
+
+impl Ear {
+    /// A datagram has come that has not been taken.
+    pub fn has_unread(&self) -> io::Result<bool> {
+        let mut length: libc::c_int = 0;
+        // SAFETY: an int, which is what it fills.
+        match unsafe { libc::ioctl(self.0.as_raw_fd(), libc::FIONREAD as _, &raw mut length) } {
+            0 => Ok(length > 0),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+}
+
 /// What `recvmmsg` fills; set up once, for the headers point into the buffers.
 struct Batch {
     buffers: Vec<u8>,
@@ -184,6 +199,11 @@ impl UdpSocket {
         batches
             .map(|batch| send_batch(&self.fd, &datagrams.bytes, batch))
             .sum()
+    }
+
+    /// For another thread, to see whether anything waits here.
+    pub fn ear(&self) -> io::Result<Ear> {
+        Ok(Ear(self.fd.try_clone()?))
     }
 
     /// Datagrams lost so far because this socket's queue was full.

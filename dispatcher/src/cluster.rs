@@ -203,15 +203,29 @@ impl Cluster {
         }
     }
 
-    /// What of the pool's policy can stand. A data path opens no connections.
+    /// What of the pool's policy can stand. Where [`Self::connects`], a turn that the data path
+    /// takes and cannot use would be lost, so turns stand only where all are the same one's.
     pub fn stands(&self, pool: usize) -> Stands {
         let of_pool = &self.config.pools[pool];
-        let mut backends = (of_pool.members.iter()).map(|m| &self.config.backends[m.backend]);
-        let connects = backends.any(|backend| backend.transfer.connects());
+        let stands = self.pools[pool].stands();
         match &of_pool.stickiness {
-            None if !connects => self.pools[pool].stands(),
-            _ => Stands::Not,
+            Some(_) => Stands::Not,
+            None if stands == Stands::ByTurns
+                && self.connects(pool)
+                && of_pool.members.len() > 1 =>
+            {
+                Stands::Not
+            }
+            None => stands,
         }
+    }
+
+    /// Some of the pool's connections are opened by a daemon: a data path only says which of
+    /// them stay.
+    pub fn connects(&self, pool: usize) -> bool {
+        let members = &self.config.pools[pool].members;
+        let mut backends = members.iter().map(|m| &self.config.backends[m.backend]);
+        backends.any(|backend| backend.transfer.connects())
     }
 
     /// Where requests like the one that this choice was made for may go without asking,

@@ -12,6 +12,8 @@ use trapeze_datapath::abi::BACKENDS_MAX;
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::Loads;
 
+use crate::listening::Listening;
+
 /// Heartbeats missed in a row that mean dead [SPLICE06 §5].
 const MISSED: usize = 3;
 /// Who has never answered is taken to be up for so long at least.
@@ -28,6 +30,7 @@ const FEEDBACK_LIFETIME: Duration = Duration::from_secs(10);
 pub struct Health {
     loads: Arc<Loads>,
     beats: Beats,
+    listening: Listening,
     slots: Vec<Slot>,
 }
 
@@ -90,8 +93,9 @@ pub fn grace(interval: Duration) -> Duration {
 }
 
 impl Health {
-    pub fn new(loads: Arc<Loads>, interval: Duration) -> Self {
+    pub fn new(loads: Arc<Loads>, interval: Duration, workers: usize) -> Self {
         Self {
+            listening: Listening::new(workers),
             loads,
             beats: Beats::new(interval, now_ms()),
             slots: std::iter::repeat_with(Slot::default)
@@ -108,6 +112,16 @@ impl Health {
     /// All backends were asked. By one thread.
     pub fn asked(&self) {
         self.beats.sent(now_ms());
+    }
+
+    /// Whether answers have been heard, if there were any.
+    pub fn listening(&self) -> &Listening {
+        &self.listening
+    }
+
+    /// Workers that wait have heard all. Before and after a heartbeat.
+    pub fn listen(&self) {
+        self.listening.look(now_ms());
     }
 
     /// An answer to heartbeat number `beat`. False: it is old.
@@ -205,7 +219,7 @@ impl Health {
         let entry = &self.slots[slot as usize];
         let now = now_ms();
         let heard = entry.heard_ms.load(Ordering::Relaxed);
-        if self.beats.are_missed(heard, now) {
+        if (self.beats).are_missed(heard, now, self.listening.until_ms()) {
             State::Silent
         } else if entry.drained.load(Ordering::Relaxed) {
             State::Drained
@@ -266,15 +280,17 @@ impl Beats {
     }
 
     /// Has a backend missed that many, last heard of at `heard_ms` (0: never)? Time alone does
-    /// not tell: while the daemon itself waits for a processor it asks nobody.
-    fn are_missed(&self, heard_ms: u64, now_ms: u64) -> bool {
+    /// not tell: while the daemon itself waits for a processor it asks nobody, or does not hear
+    /// what comes after `listened_ms`.
+    fn are_missed(&self, heard_ms: u64, now_ms: u64, listened_ms: u64) -> bool {
         let asked = |beat: usize| self.asked_ms[beat].load(Ordering::Relaxed);
         let interval = self.interval_ms.load(Ordering::Relaxed);
         let grace = grace(Duration::from_millis(interval)).as_millis() as u64;
         let first = (interval * MISSED as u64 + grace).max(FIRST_MS);
-        let third_is_late = || now_ms.saturating_sub(asked(0)) > grace;
+        let is_late = |beat: usize| listened_ms.min(now_ms).saturating_sub(asked(beat)) > grace;
         (heard_ms != 0 || now_ms - self.started_ms > first)
-            && (asked(MISSED) > heard_ms || asked(MISSED - 1) > heard_ms && third_is_late())
+            && (asked(MISSED) > heard_ms && is_late(1)
+                || asked(MISSED - 1) > heard_ms && is_late(0))
     }
 }
 
@@ -323,27 +339,41 @@ mod tests {
     fn three_missed_beats_are_silence() {
         let beats = beating([20_000, 20_200, 20_400, 20_600]);
         assert!(
-            !beats.are_missed(20_001, 20_665),
+            !beats.are_missed(20_001, 20_665, 20_665),
             "the third may be answered"
         );
-        assert!(beats.are_missed(20_001, 20_666));
-        assert!(!beats.are_missed(20_201, 20_700), "two");
+        assert!(beats.are_missed(20_001, 20_666, 20_666));
+        assert!(!beats.are_missed(20_201, 20_700, 20_700), "two");
         beats.sent(20_800);
-        assert!(beats.are_missed(20_001, 20_800), "and so it stays");
+        assert!(beats.are_missed(20_001, 20_800, 20_800), "and so it stays");
     }
 
     #[test]
     fn who_was_not_asked_is_not_silent() {
         let beats = beating([20_000, 20_200]);
-        assert!(!beats.are_missed(20_201, 25_000));
+        assert!(!beats.are_missed(20_201, 25_000, 25_000));
         beats.sent(25_000);
-        assert!(!beats.are_missed(20_201, 25_100));
+        assert!(!beats.are_missed(20_201, 25_100, 25_100));
     }
 
     #[test]
     fn a_backend_has_time_to_be_heard_of_first() {
         let beats = beating([10_000, 10_200, 10_400, 10_600, 10_800]);
-        assert!(!beats.are_missed(0, 11_000));
-        assert!(beats.are_missed(0, 11_001));
+        assert!(!beats.are_missed(0, 11_000, 11_000));
+        assert!(beats.are_missed(0, 11_001, 11_001));
+    }
+
+    #[test]
+    fn an_answer_that_nobody_has_looked_at_is_no_silence() {
+        let beats = beating([20_000, 20_200, 20_400, 20_600, 20_800]);
+        assert!(beats.are_missed(19_900, 20_900, 20_900));
+        // Its worker was at work on something else, and may have all answers in its queue.
+        for listened_ms in [19_950, 20_265, 20_465] {
+            assert!(
+                !beats.are_missed(19_900, 20_900, listened_ms),
+                "{listened_ms}"
+            );
+        }
+        assert!(beats.are_missed(19_900, 20_900, 20_666));
     }
 }

@@ -24,6 +24,7 @@ mod health;
 mod inquiry;
 mod keys;
 mod knocks;
+mod listening;
 mod look;
 mod members;
 mod memory;
@@ -167,6 +168,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         Splices::new(maps.clone(), &own)?,
     );
     records.know_slots(registry.all());
+    records.doubt_untold()?;
     let shared = Arc::new(Shared {
         config_path,
         interface: own.interface.clone(),
@@ -175,7 +177,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         peers,
         standing,
         reports: Mutex::new(FinishedRequests::open(&node.pins())?),
-        health: Health::new(loads, cluster.config.limits.heartbeat),
+        health: Health::new(loads, cluster.config.limits.heartbeat, own.workers),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         forsaken: Forsaken::default(),
         registry: Mutex::new(registry),

@@ -22,11 +22,15 @@ pub use vigil::{PeerStatus, Vigil};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 use anyhow::bail;
 use trapeze_core::config::{Config, Dispatcher, SprayMode};
 use trapeze_core::flow::FlowKey;
+use trapeze_core::intake::Kept;
 use trapeze_core::membership::lots::{self, Holder, NOBODY};
+use trapeze_core::replica::Entry;
+use trapeze_core::replica::record::PIECE;
 use trapeze_datapath::abi::{DISPATCHERS_MAX, Spraying};
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::dispatchers;
@@ -177,14 +181,38 @@ impl Peers {
             .is_some_and(|holder| holder.slot == SELF)
     }
 
+    /// Others are to have what a client is told that a dispatcher has of its head.
+    pub fn tell_head(&self, kept: &Kept) {
+        for (index, piece) in kept.bytes.chunks(PIECE).enumerate() {
+            self.herald.tell(&Entry::Bytes(Kept {
+                offset: kept.offset + (index * PIECE) as u32,
+                bytes: piece.to_vec(),
+                ..kept.clone()
+            }));
+        }
+    }
+
+    /// Somebody will keep flows who was not there when their heads were told.
+    fn tell_heads_again(&self, now: Duration) {
+        for kept in self.copies.all(now) {
+            self.tell_head(&kept);
+        }
+    }
+
     /// What a dispatcher was reading that is dead, and this one keeps now, is a worker's.
     fn inherit(&self, from: Ipv4Addr) {
-        for key in self
-            .copies
-            .of(from)
-            .into_iter()
-            .filter(|key| self.keeps(key))
-        {
+        self.adopt(self.copies.of(from));
+    }
+
+    /// This dispatcher comes to keep flows whose heads others were reading: they pass on what
+    /// comes from now on.
+    fn inherit_all(&self, now: Duration) {
+        let all = self.copies.all(now);
+        self.adopt(all.into_iter().map(|kept| kept.key).collect());
+    }
+
+    fn adopt(&self, keys: Vec<FlowKey>) {
+        for key in keys.into_iter().filter(|key| self.keeps(key)) {
             let worker = usize::from(key.client.port()) % self.orphans.len();
             let orphans = self.orphans[worker].lock();
             orphans.expect("no thread panics with it").push(key);

@@ -68,12 +68,14 @@ impl Pulse {
             }
             // A beat that is lost is a beat missed.
             self.socket.send(&beats);
+            self.shared.health.listen();
             self.shared.health.asked();
             self.tell_the_data_path(&cluster, &mut silent)?;
             self.shared.renew_decisions()?;
             self.shared.hear_finished(&cluster)?;
             // When an answer is too late: what the data path decides meanwhile goes astray.
             std::thread::sleep(health::grace(interval) + Duration::from_millis(1));
+            self.shared.health.listen();
             self.tell_the_data_path(&cluster, &mut silent)?;
             self.shared.renew_decisions()?;
             due = (due + interval).max(Instant::now());

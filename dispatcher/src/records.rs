@@ -12,6 +12,7 @@ mod reseal;
 mod spliced;
 mod take_back;
 mod takeover;
+mod untold;
 mod vacancy;
 
 pub use assignment::Assignment;
@@ -56,6 +57,8 @@ pub struct Records {
     /// threads one would undo what the other has done.
     changing: Mutex<()>,
     highest_epoch: AtomicU64,
+    /// What the daemon before may not have told.
+    doubted: Mutex<Vec<abi::FlowKey>>,
 }
 
 /// A record has a backend.
@@ -85,6 +88,7 @@ impl Records {
             peers,
             changing: Mutex::new(()),
             highest_epoch: AtomicU64::new(0),
+            doubted: Mutex::default(),
         }
     }
 

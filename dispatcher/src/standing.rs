@@ -247,6 +247,7 @@ fn decision(generation: u32, cluster: &Cluster, choice: &Choice, slot: u32) -> D
         slot,
         server_port: choice.server_port.to_be_bytes(),
         care: cluster.care(choice.pool).bits(),
+        stays: cluster.connects(choice.pool).into(),
         ..Decision::zeroed()
     }
 }

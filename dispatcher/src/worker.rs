@@ -38,7 +38,7 @@ use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
-use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
+use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::cluster::Cluster;
 use crate::handoff::Waitings;
@@ -98,6 +98,8 @@ impl Worker {
         let socket = UdpSocket::bind(address, index, own.workers)
             .map_err(|e| anyhow::anyhow!("cannot bind UDP {address}: {e}"))?;
         let cluster = shared.cluster();
+        let ear = socket.ear()?;
+        shared.health.listening().open(index, ear);
         let mut intake = Intake::new(Bounds::per_worker(&cluster.config.limits, own.workers));
         intake.have_copied(shared.peers.are_there());
         Ok(Self {
@@ -129,7 +131,7 @@ impl Worker {
     pub fn run(mut self) -> anyhow::Result<()> {
         let mut shown = Instant::now();
         while !self.state.shared.stopping.load(Ordering::Relaxed) {
-            let now = clock::monotonic();
+            let before = clock::monotonic();
             let dues = [
                 self.state.intake.poll_timeout(),
                 self.state.waiting.next_due(),
@@ -138,8 +140,9 @@ impl Worker {
                 self.state.takings.next_due(),
             ];
             let due = dues.into_iter().flatten().min();
-            let due = due.map(|at| at.saturating_sub(now));
+            let due = due.map(|at| at.saturating_sub(before));
             let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
+            self.state.shared.health.listening().begin(self.index);
             // In this order: a decision by an older configuration must not stand.
             self.state.decisions = self.state.shared.standing.generation();
             self.state.follow_reload();
@@ -150,6 +153,8 @@ impl Worker {
                 let (datagram, from) = self.socket.datagram(index);
                 self.state.on_datagram(now, datagram, from);
             }
+            let all = (count < BATCH).then_some(before.as_millis() as u64);
+            self.state.shared.health.listening().end(self.index, all);
             self.state.intake.on_timeout(now);
             let idle = self.state.shared.drains.take_idle(self.index);
             self.state.take_from_owners(now, &idle);
@@ -160,7 +165,7 @@ impl Worker {
             self.state.on_connections_due(now);
             self.state.on_support_due(now);
             self.state.act();
-            self.send();
+            self.send()?;
             if shown.elapsed() > LONGEST_WAIT {
                 let lost = self.socket.lost()?;
                 self.state.counters.insert("queue-full", lost.into());
@@ -170,14 +175,14 @@ impl Worker {
         }
         self.state.intake.abandon();
         self.state.act();
-        self.send();
-        Ok(())
+        Ok(self.send()?)
     }
 
     /// Sends what there is to send.
-    fn send(&mut self) {
+    fn send(&mut self) -> std::io::Result<()> {
         // The other dispatchers know first what follows from a record.
-        (self.state.shared.peers.herald).send(&self.socket, &self.state.cluster.keys);
+        let keys = &self.state.cluster.keys;
+        self.state.shared.records.tell_peers(&self.socket, keys)?;
         // A port's older connection is ended before its SYN comes, which an agent may get.
         if !self.state.to_servers.is_empty() {
             let lost = self.state.raw.send(&self.state.to_servers);
@@ -194,6 +199,7 @@ impl Worker {
             self.state.count_many("not-sent-to-client", lost);
             self.state.to_clients.clear();
         }
+        Ok(())
     }
 }
 

@@ -302,6 +302,35 @@ fn each_request_goes_where_it_belongs() {
     assert!(counters.get("drained") >= Some(&200), "{counters:?}");
 }
 
+/// A connection's later requests stay by a decision that stands, without a daemon; those that
+/// go elsewhere, and connections' first ones, are the daemon's as before.
+#[test]
+fn requests_that_stay_need_no_daemon() {
+    let cluster = by_path("splitstay", "");
+    let [small, large] = ["1k", "100k"].map(|name| cluster.document(name));
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        for round in 1..=3 {
+            let stayed = cluster.dispatcher().of("stayed");
+            for _ in 0..20 {
+                let response = client.ask("/1k");
+                assert_eq!(response.backend(), "b1");
+                same(&response.body, &small);
+            }
+            let stayed = cluster.dispatcher().of("stayed") - stayed;
+            assert!(stayed >= 18, "{stayed} in round {round}");
+            // The owner is asked how it stands after so many: it has counted them as well.
+            let response = client.ask("/100k");
+            assert_eq!(response.backend(), "b2");
+            same(&response.body, &large);
+            let response = Connection::open().ask("/1k");
+            assert_eq!(response.backend(), "b1");
+        }
+    });
+    let agent = cluster.agent("b1");
+    assert!(agent.of("given-up") >= 3, "{agent:?}");
+}
+
 #[test]
 fn a_drained_backend_has_no_connection_left() {
     let cluster = Splice::Split.cluster("splitdrain", |options| options.backends = Some(2));

@@ -232,9 +232,13 @@ impl Intake {
         self.end(&connection, End::Evicted);
     }
 
-    /// Nobody reads on here. What has been acknowledged of a head is lost with us: its
-    /// client hears of it at once. All other bytes come again, for whoever is next.
+    /// Nobody reads on here. What has been acknowledged of a head is lost with us, unless
+    /// others have been told of it: its client hears of it at once. All other bytes come again,
+    /// for whoever is next.
     pub fn abandon(&mut self) {
+        if self.has_copied {
+            return;
+        }
         while let Some(flow) = self.table.take_reading_older_than(u64::MAX) {
             let mut connection = flow.connection;
             if let Phase::Reading(reading) = flow.phase

@@ -25,7 +25,7 @@ const TO_SLOT: Decision = Decision {
     slot: SLOT,
     server_port: 8080u16.to_be_bytes(),
     care: 0,
-    pad: 0,
+    stays: 0,
     since_ns: 0,
     until_ns: 0,
     most_us: 0,

@@ -48,16 +48,27 @@ impl Copies {
         self.count.store(held.copies.len(), Ordering::Release);
     }
 
-    /// What there is of a flow; it is the taker's from then on.
-    pub fn take(&self, key: &FlowKey) -> Option<Kept> {
+    /// What there is of a flow that others have read; it is the taker's from then on. What
+    /// `own` has read it knows.
+    pub fn take(&self, key: &FlowKey, own: Ipv4Addr) -> Option<Kept> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mut held = self.held.lock().expect("no thread panics with it");
+        if held.copies.get(key)?.maker == own {
+            return None;
+        }
         let copy = held.copies.remove(key)?;
         held.bytes -= copy.kept.bytes.len();
         self.count.store(held.copies.len(), Ordering::Release);
         Some(copy.kept)
+    }
+
+    /// All that may still be needed, for somebody who was not there.
+    pub fn all(&self, now: Duration) -> Vec<Kept> {
+        let held = self.held.lock().expect("no thread panics with it");
+        let fresh = held.copies.values().filter(|copy| copy.until > now);
+        fresh.map(|copy| copy.kept.clone()).collect()
     }
 
     /// The flows that a dispatcher was reading.
@@ -108,6 +119,7 @@ mod tests {
     use trapeze_core::seq::{ClientSeq, ServerSeq};
 
     const D1: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+    const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
     const NOW: Duration = Duration::from_secs(100);
 
     fn kept(port: u16, isn: u32, offset: u32, bytes: &[u8]) -> Kept {
@@ -142,14 +154,29 @@ mod tests {
         // Again, and one behind a gap.
         copies.add(NOW, D1, kept(1, 5, 4, b"/ HTTP"), 100);
         copies.add(NOW, D1, kept(1, 5, 20, b"late"), 100);
-        assert_eq!(copies.take(&key).expect("it is there").bytes, b"GET / HTTP");
-        assert_eq!(copies.take(&key), None);
+        assert_eq!(
+            copies.take(&key, OWN).expect("it is there").bytes,
+            b"GET / HTTP"
+        );
+        assert_eq!(copies.take(&key, OWN), None);
         // Another connection takes the place, and one whose beginning is missing does not stay.
         copies.add(NOW, D1, kept(1, 5, 0, b"POST"), 100);
         copies.add(NOW, D1, kept(1, 6, 0, b"PUT "), 100);
-        assert_eq!(copies.take(&key).expect("it is there").bytes, b"PUT ");
+        assert_eq!(copies.take(&key, OWN).expect("it is there").bytes, b"PUT ");
         copies.add(NOW, D1, kept(1, 5, 4, b"POST"), 100);
-        assert_eq!(copies.take(&key), None);
+        assert_eq!(copies.take(&key, OWN), None);
+    }
+
+    #[test]
+    fn what_is_read_here_is_for_others_alone() {
+        let copies = Copies::default();
+        let key = kept(1, 0, 0, b"").key;
+        copies.add(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
+        assert_eq!(copies.take(&key, OWN), None);
+        assert_eq!(copies.all(NOW), [kept(1, 5, 0, b"GET ")]);
+        assert_eq!(copies.all(NOW + LIFETIME), []);
+        copies.add(NOW, D1, kept(1, 5, 4, b"/ "), 100);
+        assert_eq!(copies.take(&key, OWN), Some(kept(1, 5, 0, b"GET / ")));
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! What the other dispatchers are to know: collected by whoever changes a record, sent by
 //! whoever sends next, and kept for a while in case that it is lost.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use serde::{Deserialize, Serialize};
 use trapeze_core::flow::Handshake;
@@ -29,6 +30,8 @@ pub struct Herald {
     own: Ipv4Addr,
     /// Something is to be said.
     is_pending: AtomicBool,
+    /// What is changed now is told at the end of this turn.
+    turn: AtomicU32,
     state: Mutex<State>,
 }
 
@@ -45,6 +48,8 @@ pub struct Told {
 
 struct State {
     told: Told,
+    /// The latest turn of which all have been told.
+    noted: u32,
     /// When it began.
     stream: u32,
     sent: Sent,
@@ -58,8 +63,10 @@ impl Herald {
         Self {
             own,
             is_pending: AtomicBool::new(false),
+            turn: AtomicU32::new(0),
             state: Mutex::new(State {
                 told: Told::default(),
+                noted: 0,
                 stream: clock::cluster().as_millis() as u32,
                 sent: Sent::default(),
                 bodies: Vec::new(),
@@ -85,6 +92,34 @@ impl Herald {
         self.state().told
     }
 
+    /// The turn at whose end others are told of what is changed now; never 0.
+    pub fn turn(&self) -> u32 {
+        self.turn.load(Ordering::Acquire)
+    }
+
+    /// The first turn is that one.
+    pub fn begin_at(&self, turn: u32) {
+        self.turn.store(turn.max(1), Ordering::Release);
+    }
+
+    /// The next turn begins: which one ends. What was changed in that has been given to
+    /// [`Self::tell`], for nothing is being changed.
+    pub fn end_turn(&self) -> u32 {
+        let ended = self.turn();
+        self.begin_at(ended.wrapping_add(1));
+        ended
+    }
+
+    /// Is there anything to say?
+    pub fn is_pending(&self) -> bool {
+        self.is_pending.load(Ordering::Acquire)
+    }
+
+    /// Nothing is to be said of what has been changed; its turn ends all the same.
+    pub fn tell_nothing(&self) {
+        self.is_pending.store(true, Ordering::Release);
+    }
+
     /// To be told to all.
     pub fn tell(&self, entry: &Entry) {
         let mut state = self.state();
@@ -98,12 +133,16 @@ impl Herald {
         self.is_pending.store(true, Ordering::Release);
     }
 
-    /// Tells it. Whoever sends something that follows from a record calls this first.
-    pub fn send(&self, socket: &UdpSocket, keys: &Keys) {
-        if !self.is_pending.load(Ordering::Acquire) {
-            return;
-        }
+    /// Tells it, and then notes that all are told of that turn.
+    pub fn send(
+        &self,
+        socket: &UdpSocket,
+        keys: &Keys,
+        turn: u32,
+        note: impl FnOnce(u32) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut state = self.state();
+        let is_later = turn.wrapping_sub(state.noted).cast_signed() > 0;
         self.is_pending.store(false, Ordering::Release);
         let State {
             told,
@@ -112,6 +151,7 @@ impl Herald {
             bodies,
             to,
             outbox,
+            ..
         } = &mut *state;
         for body in bodies.drain(..) {
             let head = Head {
@@ -130,6 +170,11 @@ impl Herald {
         // What is lost on the way is asked for.
         socket.send(outbox);
         outbox.clear();
+        if is_later {
+            state.noted = turn;
+            note(turn)?;
+        }
+        Ok(())
     }
 
     /// A message once more, for one. False: it is not kept.

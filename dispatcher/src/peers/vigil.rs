@@ -80,6 +80,8 @@ pub struct Vigil {
     is_unknown: bool,
     tail_told: (u32, Duration),
     silent: Silent,
+    /// Their data paths are there, and their daemons are not.
+    bereft: Vec<Ipv4Addr>,
     outbox: Outbox,
     show_at: Duration,
     generation: u64,
@@ -111,6 +113,7 @@ impl Vigil {
             is_unknown: false,
             tail_told: (0, Duration::ZERO),
             silent: Silent::default(),
+            bereft: Vec::new(),
             outbox: Outbox::default(),
             show_at: Duration::ZERO,
             watch,
@@ -141,6 +144,7 @@ impl Vigil {
                 println!("{} is {}", peer.name, change.state.name());
             }
             self.catch_up(now, &cluster.keys)?;
+            let kept = self.keeps();
             self.settle(now)?;
             self.deal(reloaded)?;
             if reloaded || !changes.is_empty() {
@@ -153,6 +157,12 @@ impl Vigil {
                 self.views.forget(self.peers[change.member].address);
                 self.shared.peers.inherit(self.peers[change.member].address);
             }
+            if !kept && self.keeps() {
+                self.shared.peers.inherit_all(now);
+            }
+            for peer in std::mem::take(&mut self.bereft) {
+                self.shared.peers.inherit(peer);
+            }
             self.tell_views(&cluster.keys);
             if let Some(number) = self.watch.beat(now) {
                 self.ask_all(number, &cluster.keys);
@@ -164,9 +174,12 @@ impl Vigil {
             }
             self.ask_for_what_is_lacking(now, &cluster.keys);
             self.silent.tell(now, &self.shared.peers)?;
+            // Who is told that it is known has had what it needs before.
+            self.shared
+                .records
+                .tell_peers(&self.socket, &cluster.keys)?;
             self.socket.send(&self.outbox);
             self.outbox.clear();
-            self.shared.peers.herald.send(&self.socket, &cluster.keys);
         }
         Ok(())
     }
@@ -201,6 +214,7 @@ impl Vigil {
                     let is_new = self.watch.hear(now, place, packet.meta.epoch, said);
                     if is_new && before.map(kind_of) != Some(kind_of(said)) {
                         self.views.repeat(asked);
+                        self.follow_daemon(now, asked, said);
                     }
                 }
                 Ok(())
@@ -216,6 +230,17 @@ impl Vigil {
                 }
             }
             _ => Ok(()),
+        }
+    }
+
+    /// A peer says something else of itself than before.
+    fn follow_daemon(&mut self, now: Duration, peer: Ipv4Addr, said: Presence) {
+        match said {
+            // Before it hears that it is taken for one that keeps flows.
+            Presence::Joining => self.shared.peers.tell_heads_again(now),
+            // Its daemon is dead, or has just begun: who reads on is in the lots, once dealt.
+            Presence::Dispatcher { workload: None } => self.bereft.push(peer),
+            _ => {}
         }
     }
 
@@ -387,6 +412,7 @@ impl Vigil {
         if self.shared.peers.stage() == Stage::CatchingUp {
             self.useless.clear();
             println!("has caught up");
+            self.shared.records.end_doubt()?;
             self.join(now)?;
         }
         Ok(())

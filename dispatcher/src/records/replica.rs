@@ -86,6 +86,7 @@ impl Records {
         flow.maker = known.maker;
         flow.told = known.told;
         flow.refreshed_ns = known.refreshed_ns;
+        flow.turn = known.turn;
         let is_private = flow.state == FlowState::Reading as u32 && known.version == 0;
         let is_known = known.version != 0 && what_others_know(known) == what_others_know(flow);
         let is_news = self.peers.are_there() && !is_private && !is_known;
@@ -95,16 +96,18 @@ impl Records {
         is_news
     }
 
-    fn raise_version(&self, flow: &mut Flow) {
+    pub(super) fn raise_version(&self, flow: &mut Flow) {
         flow.version = flow.version.wrapping_add(1).max(1);
         flow.maker = self.peers.own.octets();
         flow.told = flow.state;
+        flow.turn = self.peers.herald.turn();
         flow.refreshed_ns = clock::monotonic().as_nanos() as u64;
     }
 
     pub(super) fn tell(&self, key: &abi::FlowKey, flow: &Flow) {
-        if let Some(record) = self.record_of(key, flow) {
-            self.peers.herald.tell(&Entry::Record(record));
+        match self.record_of(key, flow) {
+            Some(record) => self.peers.herald.tell(&Entry::Record(record)),
+            None => self.peers.herald.tell_nothing(),
         }
     }
 
@@ -146,27 +149,33 @@ impl Records {
     }
 
     /// A record for somebody who catches up; none of what is nobody else's affair. One that
-    /// was made before there were others is theirs too from now on.
+    /// was made before there were others is theirs too from now on, as is an end that nobody
+    /// has been told of.
     pub fn to_be_told(
         &self,
         key: &abi::FlowKey,
         flow: &Flow,
     ) -> io::Result<Option<replica::Record>> {
         let is_private = flow.state == FlowState::Reading as u32 && flow.version == 0;
-        if is_private || flow.marks & MARK_MOVING != 0 {
+        if is_private || flow.marks & MARK_MOVING != 0 || self.is_doubted(flow) {
             return Ok(None);
         }
-        if flow.version != 0 {
+        let is_told = |flow: &Flow| flow.version != 0 && flow.state == flow.told;
+        if is_told(flow) {
             return Ok(self.record_of(key, flow));
         }
-        let flow = self.swap(&self.changing(), key, |flow| {
+        let changing = self.changing();
+        let flow = self.swap(&changing, key, |flow| {
             let mut flow = *flow;
-            if flow.version == 0 {
+            if !is_told(&flow) {
                 self.raise_version(&mut flow);
             }
             Some(flow)
         })?;
-        Ok(flow.and_then(|flow| self.record_of(key, &flow)))
+        let Some(flow) = flow else { return Ok(None) };
+        // Not to the one that asks alone: under one version all have the same.
+        self.tell(key, &flow);
+        Ok(self.record_of(key, &flow))
     }
 
     /// Another dispatcher has told a record. What is here stays, if that is later. What the
@@ -194,12 +203,14 @@ impl Records {
             return self.begin(&key, &told).map(|()| None);
         };
         let mut left = None;
+        let mut told = told;
         if old.cookie == told.cookie {
-            self.swap(&changing, &key, |old| {
-                left = Some(*old).filter(|old| is_newer(record, old));
+            let now = self.swap(&changing, &key, |old| {
+                left = Some(*old).filter(|old| is_newer(record, old) || self.is_doubted(old));
                 left.map(|old| goes_on(&told, &old))
             })?;
-        } else if is_newer(record, &old) {
+            told = now.unwrap_or(told);
+        } else if is_newer(record, &old) || self.is_doubted(&old) {
             let flow = Flow {
                 syn_isn: old.syn_isn,
                 syn_seen_ns: old.syn_seen_ns,
@@ -257,18 +268,18 @@ impl Records {
     }
 
     /// What the others are to know of a flow that the data path alone has changed: its end,
-    /// if this dispatcher keeps it, and now and then that it lives.
+    /// and now and then that it lives. Whoever has seen an end tells it: the flow may be
+    /// another's by now, to whom its packet has not come.
     pub fn tell_what_has_been_seen(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<()> {
         if flow.version == 0 || !self.peers.are_there() {
             return Ok(());
         }
-        let name = FlowKey::from(*key);
-        // A server's reset comes by way of any dispatcher.
-        let seen_here = flow.splice.terms().is_some() && flow.state == FlowState::Reset as u32;
-        let has_ended = flow.state != flow.told && (seen_here || self.peers.keeps(&name));
+        let has_ended = flow.state != flow.told;
         let refreshed = Duration::from_nanos(flow.refreshed_ns);
         let now = clock::monotonic();
-        let lives = flow.last_seen_ns > flow.refreshed_ns && now >= refreshed + REFRESH;
+        let lives = !self.is_doubted(flow)
+            && flow.last_seen_ns > flow.refreshed_ns
+            && now >= refreshed + REFRESH;
         if !has_ended && !lives {
             return Ok(());
         }
@@ -288,13 +299,15 @@ impl Records {
         let refreshed = self.swap(&changing, key, |flow| {
             Some(Flow {
                 refreshed_ns,
+                // Told long ago: turns are numbers that come again.
+                turn: 0,
                 ..*flow
             })
         })?;
         if let Some(flow) = refreshed {
             let idle = refreshed_ns.saturating_sub(flow.last_seen_ns) / 1_000_000;
             self.peers.herald.tell(&Entry::Seen(Seen {
-                key: name,
+                key: FlowKey::from(*key),
                 cookie: ServerSeq::new(flow.cookie),
                 numbers: numbers(&flow),
                 idle_ms: idle as u32,
@@ -340,6 +353,10 @@ fn goes_on(told: &Flow, old: &Flow) -> Flow {
         busy: old.busy,
         ..met(told, &numbers(old), old.last_seen_ns)
     };
+    // A client says FIN once and for all. Who has made this record has not heard it yet.
+    if old.state == FlowState::ClientFin as u32 && told.state == FlowState::Established as u32 {
+        flow.state = old.state;
+    }
     if is_same_request(told, old) {
         flow.pool = old.pool;
         flow.object = old.object;
@@ -418,5 +435,35 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         refreshed_ns: now,
         splice: (record.splice.as_ref()).map_or(Splice::zeroed(), Splice::from),
         ..Flow::zeroed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(state: FlowState, version: u32) -> Flow {
+        Flow {
+            cookie: 7,
+            version,
+            state: state as u32,
+            told: state as u32,
+            ..Flow::zeroed()
+        }
+    }
+
+    #[test]
+    fn a_fin_that_is_known_stands_against_a_later_record_and_is_told() {
+        let (open, closed) = (FlowState::Established as u32, FlowState::ClientFin as u32);
+        let here = Flow {
+            told: open,
+            ..of(FlowState::ClientFin, 3)
+        };
+        let now = goes_on(&of(FlowState::Established, 5), &here);
+        assert_eq!((now.version, now.state, now.told), (5, closed, open));
+        let now = goes_on(&of(FlowState::Reset, 5), &here);
+        assert_eq!((now.state, now.told), (FlowState::Reset as u32, now.state));
+        let now = goes_on(&of(FlowState::ClientFin, 5), &of(FlowState::Established, 3));
+        assert_eq!((now.state, now.told), (closed, closed));
     }
 }

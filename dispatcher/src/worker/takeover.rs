@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{Arrived, Kept, Outcome};
-use trapeze_core::replica::Entry;
-use trapeze_core::replica::record::PIECE;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options};
+use trapeze_datapath::clock;
 
 use super::State;
 use super::first::Before;
@@ -21,18 +20,15 @@ use crate::look::{Found, Later, Look};
 impl State {
     /// Others are to have what a client is about to be told that we have.
     pub(super) fn share(&self, kept: Kept) {
-        for (index, piece) in kept.bytes.chunks(PIECE).enumerate() {
-            self.shared.peers.herald.tell(&Entry::Bytes(Kept {
-                offset: kept.offset + (index * PIECE) as u32,
-                bytes: piece.to_vec(),
-                ..kept.clone()
-            }));
-        }
+        let (peers, now) = (&self.shared.peers, clock::monotonic());
+        peers.tell_head(&kept);
+        let limit = self.cluster.config.limits.reading_bytes;
+        peers.copies.add(now, peers.own, kept, limit);
     }
 
     /// Goes on with a head that another dispatcher was reading, if there is one.
     pub(super) fn read_on(&mut self, now: Duration, key: &FlowKey) {
-        let Some(kept) = self.shared.peers.copies.take(key) else {
+        let Some(kept) = self.shared.peers.copies.take(key, self.shared.peers.own) else {
             return;
         };
         let Ok(record) = self.shared.records.get(key) else {
@@ -81,6 +77,9 @@ impl State {
             return;
         }
         self.count("read-on");
+        let limit = self.cluster.config.limits.reading_bytes;
+        let peers = &self.shared.peers;
+        peers.copies.add(now, peers.own, kept.clone(), limit);
         let later = same
             .filter(|_| kept.later)
             .and_then(|record| later(&record));

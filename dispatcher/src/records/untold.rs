@@ -1,0 +1,89 @@
+//! Changes of which nobody has been told. A daemon changes a record, tells the others, and then
+//! sends what follows from it; the data path lets nothing follow before (bpf/lib/flow.bpf.h). So
+//! what a daemon had not told when it was killed has not happened: the daemon after it takes
+//! whatever the others have instead (docs/protocol/replication.md 4.3a).
+
+use std::io;
+
+use trapeze_core::wire::meta::Keys;
+use trapeze_datapath::abi::{Flow, MARK_MOVING};
+use trapeze_datapath::map::Update;
+use trapeze_datapath::udp::UdpSocket;
+
+use super::Records;
+
+/// A record that is doubted is of a turn so far ahead.
+const DOUBT: u32 = 1 << 30;
+
+impl Records {
+    /// Tells the others what is to be told. Whoever sends something that follows from a record
+    /// calls this first.
+    pub fn tell_peers(&self, socket: &UdpSocket, keys: &Keys) -> io::Result<()> {
+        let herald = &self.peers.herald;
+        if !herald.is_pending() {
+            return Ok(());
+        }
+        // Nobody is between a change and its news then.
+        let turn = {
+            let _changing = self.changing();
+            herald.end_turn()
+        };
+        let note = |turn| self.maps.told.put(&0, &turn, Update::Any);
+        herald.send(socket, keys, turn, note)
+    }
+
+    /// What the daemon before had not told when it ended is doubted. Before anything is told.
+    pub fn doubt_untold(&self) -> io::Result<()> {
+        let until = self.maps.told.get(&0)?.unwrap_or(0);
+        self.peers.herald.begin_at(until.wrapping_add(1));
+        if !self.peers.are_there() {
+            return Ok(());
+        }
+        let mut untold = Vec::new();
+        self.maps.flows.for_each(|key, flow| {
+            if is_after(flow.turn, until) {
+                untold.push(key);
+            }
+        })?;
+        let changing = self.changing();
+        for key in &untold {
+            self.swap(&changing, key, |flow| {
+                Some(Flow {
+                    turn: until.wrapping_add(DOUBT),
+                    ..*flow
+                })
+            })?;
+        }
+        *self.doubted.lock().expect("no thread panics with it") = untold;
+        Ok(())
+    }
+
+    /// Nobody has known better, of those that could be asked: what is still doubted holds.
+    pub fn end_doubt(&self) -> io::Result<()> {
+        let doubted = std::mem::take(&mut *self.doubted.lock().expect("no thread panics with it"));
+        let changing = self.changing();
+        for key in &doubted {
+            let settled = self.swap(&changing, key, |flow| {
+                let mut flow = *flow;
+                if !self.is_doubted(&flow) {
+                    return None;
+                }
+                self.raise_version(&mut flow);
+                Some(flow)
+            })?;
+            if let Some(flow) = settled.filter(|flow| flow.marks & MARK_MOVING == 0) {
+                self.tell(key, &flow);
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_doubted(&self, flow: &Flow) -> bool {
+        flow.turn != 0 && is_after(flow.turn, self.peers.herald.turn().wrapping_add(DOUBT / 2))
+    }
+}
+
+/// RFC 1982; 0 is no turn.
+fn is_after(turn: u32, other: u32) -> bool {
+    turn != 0 && turn.wrapping_sub(other).cast_signed() > 0
+}
