@@ -3,12 +3,14 @@
 //! shares with splice is in splice.rs.
 
 use std::io::{ErrorKind, Read};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_datapath::abi::FlowState;
 use trapeze_datapath::object;
 use trapeze_lab::{LinkSettings, Process};
-use trapeze_tests::{Cluster, Connection, Content, Splice, same, until};
+use trapeze_tests::raw::RawClient;
+use trapeze_tests::{Cluster, Connection, Content, Splice, VIP, same, until};
 
 fn slow() -> LinkSettings {
     LinkSettings {
@@ -351,4 +353,28 @@ fn a_drained_backend_has_no_connection_left() {
             same(&response.body, &one);
         }
     });
+}
+
+/// A client that repeats a request along with its next one: what lies before the boundary goes
+/// the connection's own way. Otherwise the backend would run it once more, on a second connection.
+#[test]
+fn a_request_repeated_with_the_next_one_runs_once() {
+    let cluster = Splice::Split.cluster("splitrepeat", |options| options.backends = Some(1));
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let documents = ["1k", "10k"].map(|name| cluster.document(name));
+    let [first, second] =
+        ["/1k", "/10k"].map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000), VIP);
+        let answered = |raw: &mut RawClient, document: &[u8]| {
+            raw.receive_until("its answer", |raw| raw.received().ends_with(document));
+        };
+        raw.send(0, first.as_bytes());
+        answered(&mut raw, &documents[0]);
+        raw.send(0, (first + &second).as_bytes());
+        answered(&mut raw, &documents[1]);
+    });
+    let agents = cluster.agents();
+    assert_eq!(agents.of("rebuilt"), 0, "{agents:?}");
 }

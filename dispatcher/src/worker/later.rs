@@ -79,9 +79,7 @@ impl State {
             let mut part = arrived;
             part.payload = owners;
             part.header.flags = part.header.flags.without(Flags::FIN);
-            if let Some((to, option)) = self.way_of(&arrived.key, record) {
-                self.forward_in_pieces(&option, to, &part);
-            }
+            self.forward_part(record, &part);
             arrived.payload = rest;
             arrived.header.seq = record.next.raw();
         }
@@ -384,7 +382,11 @@ impl State {
                 Held::Closing => true,
                 Held::Stranger => {
                     let record = self.shared.records.get(&key).ok().flatten();
-                    let given = record.map_or(Duration::MAX, |r| Records::age(r.epoch));
+                    // Where the dispatcher has opened the connection, it stood once.
+                    let given = match record.filter(|record| record.splice.is_none()) {
+                        Some(record) => Records::age(record.epoch),
+                        None => Duration::MAX,
+                    };
                     self.waiting.is_settled(&key, now, given)
                 }
                 Held::Answering | Held::Unacknowledged { .. } => false,

@@ -47,6 +47,17 @@ impl State {
         self.forward_in_pieces(&option, to, arrived);
     }
 
+    /// The same of a part of a packet, which nobody has sent in one piece.
+    pub(super) fn forward_part(&mut self, record: &Record, part: &Arrived<'_>) {
+        if record.splice.is_some() {
+            let payload_max = self.payload_max(&part.handshake);
+            return self.forward_to_server(record, part, payload_max);
+        }
+        if let Some((to, option)) = self.way_of(&part.key, record) {
+            self.forward_in_pieces(&option, to, part);
+        }
+    }
+
     /// Sends a client's packet on in pieces that fit.
     pub(super) fn forward_in_pieces(
         &mut self,
