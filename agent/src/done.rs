@@ -11,12 +11,14 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
+use trapeze_core::wire::meta::{Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::{geneve, tcp};
+use trapeze_core::wire::tcp;
 use trapeze_datapath::abi::Done;
 use trapeze_datapath::agent::dones;
 use trapeze_datapath::ring::Ring;
+
+use crate::message::enclose;
 
 /// How soon the thread sees that it shall end.
 const LONGEST_WAIT: Duration = Duration::from_millis(200);
@@ -102,10 +104,7 @@ fn datagram(done: &Done, keys: &Keys) -> Option<(Vec<u8>, SocketAddr)> {
         },
     )
     .to_packet();
-    let binding = Binding::of_packet(to, &inner)?;
-    let mut out = Vec::new();
-    geneve::write(&meta.seal(keys, &binding), &inner, &mut out);
-    Some((out, SocketAddr::new(to, geneve::PORT)))
+    enclose(&meta, &inner, to, keys)
 }
 
 #[cfg(test)]
@@ -114,6 +113,7 @@ mod tests {
     use trapeze_core::config::ClusterKey;
     use trapeze_core::flow::Handshake;
     use trapeze_core::seq::ClientSeq;
+    use trapeze_core::wire::geneve;
     use trapeze_core::wire::meta::Care;
     use trapeze_datapath::abi;
 

@@ -4,6 +4,7 @@
 //! when this process is gone, and new ones come.
 
 mod done;
+mod message;
 mod prepare;
 mod support;
 mod wedge;

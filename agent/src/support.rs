@@ -11,16 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use trapeze_core::flow::{FlowKey, Handshake};
-use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::flow::FlowKey;
+use trapeze_core::seq::ServerSeq;
 use trapeze_core::takeover::{AnswerHead, Message, Rest, SoftState, UPDATE_INTERVAL};
-use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
+use trapeze_core::wire::meta::{Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::{geneve, ipv4, tcp};
+use trapeze_core::wire::{ipv4, tcp};
 use trapeze_datapath::abi::{self, ANSWER_BODY, BegunAnswer, ENCAP_LEN};
 use trapeze_datapath::agent::{AgentMaps, begun};
 use trapeze_datapath::clock;
 use trapeze_datapath::ring::Ring;
+
+use crate::message::enclose;
 
 /// Answers that are over before the next look are not told of.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -287,24 +289,11 @@ fn datagram(
     keys: &Keys,
 ) -> Option<(Vec<u8>, SocketAddr)> {
     let to = IpAddr::from(dispatcher);
-    let meta = Meta {
-        kind: Kind::Support,
-        epoch: 0,
-        start: ClientSeq::new(0),
-        handshake: Handshake::default(),
-        server_port: 0,
-        requests: 0,
-        care: Care::default(),
-    };
     let inner = Segment {
         payload: message,
         ..Segment::of_client(flow, tcp::Header::default())
     };
-    let inner = inner.to_packet();
-    let binding = Binding::of_packet(to, &inner)?;
-    let mut out = Vec::new();
-    geneve::write(&meta.seal(keys, &binding), &inner, &mut out);
-    Some((out, SocketAddr::new(to, geneve::PORT)))
+    enclose(&Meta::of(Kind::Support), &inner.to_packet(), to, keys)
 }
 
 #[cfg(test)]

@@ -261,34 +261,47 @@ impl Records {
     /// under that epoch. None: it does not stand there any more.
     pub fn move_on(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Assigned>> {
         let start = to.isns.client + 1;
+        self.give_to(to, epoch, |flow, old| {
+            flow.last_seq = ClientSeq::new(flow.last_seq)
+                .later_of(ClientSeq::new(old.last_seq))
+                .raw();
+            flow.marks |= old.marks & MARK_PIPELINES;
+            old.next == start.raw()
+        })
+    }
+
+    /// The flow is another owner's from now on, under that epoch. `goes_on` makes the new
+    /// record go on from the old one; None, and nothing happens, if it says that it cannot.
+    fn give_to(
+        &self,
+        to: &Assignment<'_>,
+        epoch: u32,
+        mut goes_on: impl FnMut(&mut Flow, &Flow) -> bool,
+    ) -> io::Result<Option<Assigned>> {
         let made = to.flow(epoch);
         let mut left = None;
         let moved = self.exchange(&to.key, |old| {
-            if old.next != start.raw() {
+            let mut flow = made;
+            if !goes_on(&mut flow, old) {
                 return None;
             }
             left = Some((old.state, old.backend, old.charge_us, self.finished(old)));
-            let mut flow = made;
             inherit(&mut flow, old);
             // What the client has had of the owner before, if that still sends.
             flow.last_ack = old.last_ack;
             flow.window = old.window;
-            flow.last_seq = ClientSeq::new(flow.last_seq)
-                .later_of(ClientSeq::new(old.last_seq))
-                .raw();
             flow.state = old.state;
-            flow.marks |= old.marks & MARK_PIPELINES;
             Some(flow)
         })?;
         let (Some(flow), Some((state, owner, charge_us, finished))) = (moved, left) else {
             return Ok(None);
         };
-        let placed = &to.choice.placed;
+        let charge = to.choice.placed.charge_us;
         if state == FlowState::Established as u32 {
             self.loads.closed(owner);
-            self.loads.opened(to.choice.slot, placed.charge_us);
+            self.loads.opened(to.choice.slot, charge);
         } else {
-            self.loads.charged(to.choice.slot, placed.charge_us);
+            self.loads.charged(to.choice.slot, charge);
         }
         self.loads.finished(owner, charge_us);
         Ok(Record::read(&flow).map(|record| Assigned {

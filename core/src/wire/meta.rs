@@ -258,6 +258,19 @@ pub enum MetaError {
 }
 
 impl Meta {
+    /// A word that says nothing of a flow: all but its kind is 0.
+    pub fn of(kind: Kind) -> Self {
+        Self {
+            kind,
+            epoch: 0,
+            start: ClientSeq::new(0),
+            handshake: Handshake::default(),
+            server_port: 0,
+            requests: 0,
+            care: Care::default(),
+        }
+    }
+
     /// The option's bytes, tagged for `binding` with the signing key.
     pub fn seal(&self, keys: &Keys, binding: &Binding) -> Raw {
         keys.seal_again(&self.encode(keys.signing_id()), binding)

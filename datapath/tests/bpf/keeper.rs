@@ -5,12 +5,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::config::SprayMode;
-use trapeze_core::flow::{Handshake, addr_bytes};
+use trapeze_core::flow::addr_bytes;
 use trapeze_core::membership::lots::{LOTS, NOBODY};
 use trapeze_core::membership::{Presence, Workload};
-use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::{self, Dispatcher, Flow, FlowState, Node, Pod, Spraying};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -81,15 +80,7 @@ fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
 }
 
 fn meta(by_joining: bool, before: u32) -> Meta {
-    Meta {
-        kind: Kind::Passed { by_joining, before },
-        epoch: 0,
-        start: ClientSeq::new(0),
-        handshake: Handshake::default(),
-        server_port: 0,
-        requests: 0,
-        care: Care::default(),
-    }
+    Meta::of(Kind::Passed { by_joining, before })
 }
 
 /// On its way to the keeper.

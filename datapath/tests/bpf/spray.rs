@@ -8,11 +8,10 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use trapeze_core::config::SprayMode;
-use trapeze_core::flow::{FlowKey as CoreKey, Handshake, addr_bytes};
+use trapeze_core::flow::{FlowKey as CoreKey, addr_bytes};
 use trapeze_core::membership::{Presence, SprayState, Workload, lots};
-use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::{
     self, Backend, DISPATCHERS_MAX, Dispatcher, Pod, ServiceKey, Spraying,
 };
@@ -169,24 +168,12 @@ fn addressed(frame: &[u8]) -> Outcome {
     Outcome::new(Verdict::Redirect, packet, &["sprayed"])
 }
 
-fn member_meta(kind: Kind) -> Meta {
-    Meta {
-        kind,
-        epoch: 0,
-        start: ClientSeq::new(0),
-        handshake: Handshake::default(),
-        server_port: 0,
-        requests: 0,
-        care: Care::default(),
-    }
-}
-
 /// To the dispatcher with that slot, in the encapsulation.
 fn enclosed(slot: u32, client_port: u16, frame: &[u8]) -> Outcome {
     let inner = &frame[ETHERNET..];
     let binding = Binding::of_packet(address(slot).into(), inner).unwrap();
     let mut payload = Vec::new();
-    let raw = member_meta(Kind::Sprayed).seal(&keys(), &binding);
+    let raw = Meta::of(Kind::Sprayed).seal(&keys(), &binding);
     geneve::write(&raw, inner, &mut payload);
     let source = SocketAddrV4::new(NODE, client_port | 0xc000);
     let outer = udp(
@@ -449,7 +436,7 @@ fn beat_inner(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
 pub fn beat(said: Presence, number: u32) -> Vec<u8> {
     let meta = Meta {
         epoch: number,
-        ..member_meta(Kind::Beat(said))
+        ..Meta::of(Kind::Beat(said))
     };
     sealed_for(NODE, &meta, &beat_inner(ASKER, NODE))
 }
@@ -459,7 +446,7 @@ pub fn beat_reply(said: Presence, number: u32) -> Outcome {
     let inner = beat_inner(ASKER, NODE);
     let meta = Meta {
         epoch: number,
-        ..member_meta(Kind::BeatReply(said))
+        ..Meta::of(Kind::BeatReply(said))
     };
     let binding = Binding::of_packet(ASKER.into(), &inner).unwrap();
     let mut payload = Vec::new();
@@ -512,14 +499,14 @@ fn only_heartbeats_with_a_key_are_heard() {
         workload: Some(Workload::IDLE),
     };
     let inner = beat_inner(NODE, FIRST);
-    let reply = sealed_for(NODE, &member_meta(Kind::BeatReply(idle)), &inner);
-    let other_kind = sealed_for(NODE, &member_meta(Kind::Echo), &inner);
+    let reply = sealed_for(NODE, &Meta::of(Kind::BeatReply(idle)), &inner);
+    let other_kind = sealed_for(NODE, &Meta::of(Kind::Echo), &inner);
     let tcp = sealed_for(
         NODE,
-        &member_meta(Kind::Sprayed),
+        &Meta::of(Kind::Sprayed),
         &segment(SYN, 5, 6, b"").packet(),
     );
-    let for_another = sealed_for(NODE, &member_meta(Kind::Beat(ACTIVE)), &inner);
+    let for_another = sealed_for(NODE, &Meta::of(Kind::Beat(ACTIVE)), &inner);
     for spray in Spray::both() {
         let presence = abi::Presence::new(STANDBY, STANDBY, clock::monotonic(), Duration::ZERO);
         spray.maps.presence.put(&0, &presence, Update::Any).unwrap();

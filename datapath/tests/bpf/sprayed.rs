@@ -3,10 +3,8 @@
 
 use std::time::Duration;
 
-use trapeze_core::flow::Handshake;
 use trapeze_core::membership::{Presence, Workload};
-use trapeze_core::seq::ClientSeq;
-use trapeze_core::wire::meta::{Care, Kind, Meta};
+use trapeze_core::wire::meta::{Kind, Meta};
 use trapeze_datapath::abi;
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -21,16 +19,7 @@ const NEXT: u32 = CLIENT_ISN.wrapping_add(1);
 
 /// As a spray on another subnet sends it.
 fn sprayed(frame: &[u8]) -> Vec<u8> {
-    let meta = Meta {
-        kind: Kind::Sprayed,
-        epoch: 0,
-        start: ClientSeq::new(0),
-        handshake: Handshake::default(),
-        server_port: 0,
-        requests: 0,
-        care: Care::default(),
-    };
-    sealed_for(NODE, &meta, &frame[ETHERNET..])
+    sealed_for(NODE, &Meta::of(Kind::Sprayed), &frame[ETHERNET..])
 }
 
 /// The same, and it was unpacked first.

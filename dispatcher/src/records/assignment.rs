@@ -142,13 +142,9 @@ pub(super) fn inherit(flow: &mut Flow, old: &Flow) {
 
 fn meta_of(isns: Isns, handshake: Handshake) -> Meta {
     Meta {
-        kind: Kind::Forward,
-        epoch: 0,
         start: isns.client + 1,
         handshake,
-        server_port: 0,
-        requests: 0,
-        care: Care::default(),
+        ..Meta::of(Kind::Forward)
     }
 }
 

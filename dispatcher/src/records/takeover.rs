@@ -8,7 +8,6 @@ use trapeze_core::seq::ServerSeq;
 use trapeze_datapath::abi::{Flow, FlowState, MARK_TAKING};
 use trapeze_datapath::clock;
 
-use super::assignment::inherit;
 use super::{Assigned, Assignment, Record, Records};
 
 impl Records {
@@ -30,38 +29,11 @@ impl Records {
     /// Another backend goes on with the answer, in the next epoch: what it is told takes the
     /// place of the last bytes before the boundary. None: the flow has changed.
     pub fn take_over(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Assigned>> {
-        let made = to.flow(epoch.wrapping_add(1));
-        let mut left = None;
-        let moved = self.exchange(&to.key, |old| {
-            let record = Record::read(old)?;
-            if record.epoch != epoch || old.next != made.next || !record.has_backend() {
-                return None;
-            }
-            left = Some((old.state, old.backend, old.charge_us, self.finished(old)));
-            let mut flow = made;
-            inherit(&mut flow, old);
-            flow.last_ack = old.last_ack;
-            flow.window = old.window;
+        self.give_to(to, epoch.wrapping_add(1), |flow, old| {
             flow.last_seq = old.last_seq;
-            flow.state = old.state;
-            Some(flow)
-        })?;
-        let (Some(flow), Some((state, owner, charge_us, finished))) = (moved, left) else {
-            return Ok(None);
-        };
-        let charge = to.choice.placed.charge_us;
-        if state == FlowState::Established as u32 {
-            self.loads.closed(owner);
-            self.loads.opened(to.choice.slot, charge);
-        } else {
-            self.loads.charged(to.choice.slot, charge);
-        }
-        self.loads.finished(owner, charge_us);
-        Ok(Record::read(&flow).map(|record| Assigned {
-            record,
-            is_new: true,
-            finished,
-        }))
+            let is_meant = |record: Record| record.epoch == epoch && record.has_backend();
+            Record::read(old).is_some_and(is_meant) && old.next == flow.next
+        })
     }
 
     /// The client has had all of the answer that was in progress: nothing is owed.

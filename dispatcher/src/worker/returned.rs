@@ -10,6 +10,7 @@ use trapeze_core::intake::{Answer, Arrived, Body, Looked};
 use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Kind, Meta, Refusal};
+use trapeze_datapath::abi::Flow;
 
 use super::State;
 use super::first::Before;
@@ -230,14 +231,19 @@ impl State {
         match self.shared.records.lost(key, epoch, asked_at.raw()) {
             Ok(Some(flow)) => {
                 self.count("lost-by-backend");
-                if let IpAddr::V4(client) = key.client.ip() {
-                    let reset = farewell::reset_of_client(key, &flow);
-                    self.to_clients
-                        .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
-                }
+                self.reset_client(key, &flow);
             }
             Ok(None) => {}
             Err(_) => self.count("record-failures"),
+        }
+    }
+
+    /// The client of a record that has ended hears so.
+    pub(super) fn reset_client(&mut self, key: &FlowKey, flow: &Flow) {
+        if let IpAddr::V4(client) = key.client.ip() {
+            let reset = farewell::reset_of_client(key, flow);
+            self.to_clients
+                .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
         }
     }
 

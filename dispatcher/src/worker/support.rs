@@ -17,14 +17,13 @@ use trapeze_core::intake::{Arrived, Isns};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::{Message, Rest, SoftState, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
 use trapeze_datapath::abi::FlowState;
 
 use super::State;
 use crate::cluster::Choice;
-use crate::farewell;
 use crate::look::Extent;
 use crate::memory::Placed;
 use crate::records::{Assignment, Record};
@@ -470,13 +469,7 @@ impl State {
 
     fn abandon(&mut self, key: &FlowKey, epoch: u32) {
         match self.shared.records.abandon(key, epoch) {
-            Ok(Some(flow)) => {
-                if let IpAddr::V4(client) = key.client.ip() {
-                    let reset = farewell::reset_of_client(key, &flow);
-                    self.to_clients
-                        .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
-                }
-            }
+            Ok(Some(flow)) => self.reset_client(key, &flow),
             Ok(None) => {}
             Err(_) => self.count("record-failures"),
         }
@@ -490,23 +483,16 @@ impl State {
         (epoch, start): (u32, ClientSeq),
         heard: ServerSeq,
     ) {
-        let (Some(to), Ok(agreed)) = (
-            self.backend_address(record.slot),
-            Meta::decode(&record.option),
-        ) else {
-            return;
-        };
-        let Some(binding) = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip) else {
-            return;
-        };
-        let forsake = Meta {
+        let way = self.sealed(key, record, |meta| Meta {
             kind: Kind::Forsake,
             epoch,
             start,
             requests: record.requests as u16,
-            ..agreed
+            ..meta
+        });
+        let Some((to, option)) = way else {
+            return;
         };
-        let option = forsake.seal(&self.cluster.keys, &binding);
         let packet = Segment::of_client(
             key,
             Header {
