@@ -2,10 +2,11 @@
 //! close, and never a hang.
 
 use std::io::Write;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use trapeze_lab::Process;
+use trapeze_tests::raw::RawClient;
 use trapeze_tests::{Cluster, Connection, VIP, VIP_TLS, until};
 
 const SHORT_HEAD_TIMEOUT: &str = "\n[limits]\nhead_timeout = \"1s\"\n";
@@ -274,6 +275,55 @@ fn a_request_to_a_backend_that_has_just_died_is_answered() {
                 });
             }
         });
+    });
+    until("it is counted", || {
+        let unheard = *cluster.daemon().counters.get("unheard")?;
+        (unheard >= 1).then_some(())
+    });
+}
+
+/// What the client repeats to a backend that has died may be more than its request: what
+/// follows is a request of its own, and has a backend of its own.
+#[test]
+fn a_request_repeated_with_the_next_one_takes_it_nowhere() {
+    let text = "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n\
+                [[pool]]\nname = \"third\"\nbackends = [\"b3\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [[service.rule]]\npath_prefix = \"/10k\"\npool = \"third\"\n\
+                [limits]\nheartbeat = \"1s\"\n";
+    let cluster = Cluster::configured("repeated", 3, text, |_| {});
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    let second_document = cluster.document("10k");
+    let [first, second] =
+        ["/1k", "/10k"].map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    cluster.kill("b1", None).unwrap();
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (2000..2004)
+            .map(|port| RawClient::connect(SocketAddrV4::new(client, port), VIP))
+            .collect();
+        clients
+            .iter_mut()
+            .for_each(|raw| raw.send(0, first.as_bytes()));
+        until("its silence is noticed", || {
+            (cluster.backend("b1").state == "silent").then_some(())
+        });
+        // The data path is told a moment later.
+        std::thread::sleep(Duration::from_millis(50));
+        for raw in &mut clients {
+            raw.send(0, (first.clone() + &second).as_bytes());
+            raw.receive_until("both answers", |raw| {
+                raw.received().ends_with(&second_document)
+            });
+            let answers = String::from_utf8_lossy(raw.received()).to_lowercase();
+            let by: Vec<_> = answers
+                .split("x-backend: b")
+                .skip(1)
+                .map(|rest| &rest[..1])
+                .collect();
+            assert_eq!(by[1..], ["3"], "{by:?}");
+            assert_ne!(by[0], "3");
+        }
     });
     until("it is counted", || {
         let unheard = *cluster.daemon().counters.get("unheard")?;

@@ -76,12 +76,13 @@ impl State {
     /// more: it is sent on without that, if that one owed nothing.
     pub(super) fn pass_over_silent(
         &mut self,
+        now: Duration,
         record: &Record,
         arrived: &Arrived<'_>,
         inner: &[u8],
     ) {
         if !record.was_idle {
-            return self.forward(record, arrived, inner);
+            return self.pass_on(now, record, *arrived, inner);
         }
         let key = arrived.key;
         match self.shared.records.pass_over(&key, record.epoch) {
@@ -93,7 +94,7 @@ impl State {
         let moved = (record.epoch, record.isns.client + 1);
         self.remember_forsaken(&key, record, record.previous, moved, record.requests_before);
         if let Ok(Some(record)) = self.shared.records.get(&key) {
-            self.forward(&record, arrived, inner);
+            self.pass_on(now, &record, *arrived, inner);
         }
     }
 

@@ -77,7 +77,7 @@ impl State {
                 };
                 let payload_max = self.payload_max(&arrived.handshake);
                 if !self.intake.assigned(now, &arrived.key, payload_max) {
-                    self.forward(&record, &arrived, inner);
+                    self.pass_on(now, &record, arrived, inner);
                 }
             }
             // It is only busy: the client's TCP tries again.
@@ -130,7 +130,7 @@ impl State {
             if pause.is_none() {
                 let payload_max = self.payload_max(&arrived.handshake);
                 if !self.intake.assigned(now, &key, payload_max) {
-                    self.forward(&record, arrived, inner);
+                    self.pass_on(now, &record, *arrived, inner);
                 }
                 return self.act();
             }
@@ -181,10 +181,10 @@ impl State {
         };
         if !self.is_silent(record.slot) {
             if record.is_moving() && self.is_silent(record.previous) {
-                return self.pass_over_silent(&record, &arrived, inner);
+                return self.pass_over_silent(now, &record, &arrived, inner);
             }
             // It is back, or the request has moved already.
-            return self.forward(&record, &arrived, inner);
+            return self.pass_on(now, &record, arrived, inner);
         }
         self.count("unheard");
         let held = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
@@ -210,7 +210,7 @@ impl State {
                 if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
                     let payload_max = self.payload_max(&arrived.handshake);
                     if !self.intake.assigned(now, &arrived.key, payload_max) {
-                        self.forward(&record, &arrived, inner);
+                        self.pass_on(now, &record, arrived, inner);
                     }
                 }
             }
