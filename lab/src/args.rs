@@ -14,6 +14,7 @@ use crate::options::{Options, ServerKind};
 use crate::role::Process;
 use crate::servers::origin::OriginSettings;
 use crate::servers::origin::settings::parse_bytes;
+use crate::splice::Experiment;
 
 /// How connections get to backends.
 const TRANSFERS: [&str; 3] = ["rebuild", "splice", "split-splice"];
@@ -79,6 +80,8 @@ pub enum Command {
     Compare(Compare),
     /// Rerun the handoff experiments of SPLITSTACK02, in a lab of its own
     Handoff(Handoff),
+    /// Rerun the transfer experiments of SPLICE06, in labs of their own
+    Splice(Splice),
     /// The process that emulates a link
     #[command(hide = true)]
     Relay(Relay),
@@ -287,6 +290,38 @@ pub struct Handoff {
     /// Connections at a time [SPLITSTACK02 §V-A]
     #[arg(long, default_value_t = 150, value_parser = value_parser!(u16).range(1..=4000))]
     pub connections: u16,
+}
+
+/// `lab splice`. Its labs are called after the process, unless they are named.
+#[derive(Debug, Parser)]
+pub struct Splice {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+    /// Where to write table and JSON
+    #[arg(long, default_value = "target/splice")]
+    pub out: PathBuf,
+    /// Which of them
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        required = false,
+        default_value = "scaling,failover,split"
+    )]
+    pub experiments: Vec<Experiment>,
+    /// Leave larger transfers out
+    #[arg(long, default_value = "20mb", value_parser = parse_bytes)]
+    pub largest: u64,
+    /// How fast each host's link is, such as the paper's 100mbit [default: no limit]
+    #[arg(long, value_parser = settings::parse_rate)]
+    pub rate: Option<u64>,
+    /// How often each case has its turn
+    #[arg(long, default_value_t = 3, value_parser = value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Transfers at once [SPLICE06 §7.2]
+    #[arg(long, default_value_t = 100, value_parser = value_parser!(u16).range(1..=4000))]
+    pub transfers: u16,
 }
 
 /// `lab relay`.

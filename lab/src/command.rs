@@ -14,6 +14,7 @@ use crate::handoff;
 use crate::lab::Lab;
 use crate::link::relay;
 use crate::servers::origin;
+use crate::splice;
 
 /// Does what the command line says.
 ///
@@ -56,6 +57,7 @@ pub fn run(args: Args) -> Result<ExitCode> {
         Command::Bench(settings) => return bench::run(&name, &settings),
         Command::Compare(settings) => return compare::run(&name, &settings),
         Command::Handoff(settings) => return handoff::run(&name, &settings),
+        Command::Splice(settings) => return splice::run(&name, &settings),
         Command::Origin(settings) => origin::run(settings)?,
         Command::Relay(Relay {
             host_side,

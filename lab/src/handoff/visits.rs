@@ -11,6 +11,7 @@ use serde::Serialize;
 use socket2::{Domain, Socket, Type};
 use trapeze_datapath::netns;
 
+use crate::http;
 use crate::random::Random;
 
 /// Longer than any connection of an experiment lasts.
@@ -187,26 +188,9 @@ fn visit(plan: &Plan, paths: &[&str], end: Instant) -> io::Result<Visit> {
 
 /// Head and body of an answer that tells its length.
 fn read_answer(from: &mut impl BufRead) -> io::Result<()> {
-    let (mut line, mut length, mut ok) = (String::new(), None, false);
-    loop {
-        line.clear();
-        if from.read_line(&mut line)? == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let text = line.trim_end();
-        if text.is_empty() {
-            break;
-        }
-        ok |= text.starts_with("HTTP/1.1 200 ");
-        if let Some((name, value)) = text.split_once(':')
-            && name.eq_ignore_ascii_case("content-length")
-        {
-            length = value.trim().parse().ok();
-        }
-    }
-    let length: u64 = length.ok_or_else(|| io::Error::other("an answer without its length"))?;
-    let read = io::copy(&mut from.take(length), &mut io::sink())?;
-    match (ok, read == length) {
+    let head = http::read_head(from)?;
+    let read = io::copy(&mut from.take(head.length), &mut io::sink())?;
+    match (head.status == 200, read == head.length) {
         (true, true) => Ok(()),
         (false, _) => Err(io::Error::other("another answer than 200")),
         (_, false) => Err(io::ErrorKind::UnexpectedEof.into()),
