@@ -374,6 +374,13 @@ impl Intake {
         }
     }
 
+    /// The same, if it begins at `start`: what waits behind the request that its owner has
+    /// does not.
+    pub fn head_from(&self, key: &FlowKey, start: ClientSeq) -> Option<&[u8]> {
+        let begins = self.table.get(key)?.connection.start();
+        self.head(key).filter(|_| begins == start)
+    }
+
     /// The header with which the held bytes of a flow begin, for whoever is to have them.
     pub fn opening(&self, key: &FlowKey) -> Option<Header> {
         let connection = &self.table.get(key)?.connection;

@@ -91,6 +91,13 @@ impl Waitings {
         self.all.insert(key, waiting);
     }
 
+    /// What its request waits behind has another owner: it is to move to that epoch now.
+    pub fn follow(&mut self, key: &FlowKey, epoch: u32) {
+        if let Some(waiting) = self.all.get_mut(key) {
+            waiting.epoch = epoch;
+        }
+    }
+
     /// Its owner is not asked before then.
     pub fn defer(&mut self, key: &FlowKey, until: Duration) {
         if let Some(waiting) = self.all.get_mut(key) {

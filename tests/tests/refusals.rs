@@ -299,12 +299,16 @@ fn a_request_repeated_with_the_next_one_takes_it_nowhere() {
         ["/1k", "/10k"].map(|path| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n"));
     cluster.kill("b1", None).unwrap();
     cluster.on("c1", || {
-        let mut clients: Vec<_> = (2000..2004)
+        let mut clients: Vec<_> = (2000..2008)
             .map(|port| RawClient::connect(SocketAddrV4::new(client, port), VIP))
             .collect();
-        clients
-            .iter_mut()
-            .for_each(|raw| raw.send(0, first.as_bytes()));
+        for (number, raw) in clients.iter_mut().enumerate() {
+            raw.send(0, first.as_bytes());
+            // It waits for the first one's backend, or comes only with the repetition.
+            if number >= 4 {
+                raw.send(first.len(), second.as_bytes());
+            }
+        }
         until("its silence is noticed", || {
             (cluster.backend("b1").state == "silent").then_some(())
         });

@@ -170,11 +170,12 @@ impl State {
         (before, extent): (Before, Extent),
         splice: Option<Splice>,
     ) -> Option<Record> {
-        let held = self
-            .intake
-            .head(&arrived.key)
-            .map_or(arrived.payload.len(), <[u8]>::len);
-        let has_rest = self.intake.has_rest(&arrived.key);
+        let start = arrived.isns.client + 1;
+        let (held, has_rest) = match self.intake.head_from(&arrived.key, start) {
+            Some(head) => (head.len(), self.intake.has_rest(&arrived.key)),
+            // If anything is held, it is a later request.
+            None => (arrived.payload.len(), self.intake.holds(&arrived.key)),
+        };
         let assignment = Assignment {
             key: arrived.key,
             isns: arrived.isns,
@@ -206,6 +207,10 @@ impl State {
                 self.tell(assigned.finished);
                 if !assigned.is_new {
                     self.cluster.not_taken(choice);
+                }
+                if before.refused().is_some() {
+                    let next = assigned.record.epoch.wrapping_add(1);
+                    self.waiting.follow(&arrived.key, next);
                 }
                 Some(assigned.record)
             }

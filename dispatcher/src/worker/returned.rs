@@ -75,17 +75,13 @@ impl State {
                 else {
                     return;
                 };
-                let payload_max = self.payload_max(&arrived.handshake);
-                if !self.intake.assigned(now, &arrived.key, payload_max) {
-                    self.pass_on(now, &record, arrived, inner);
-                }
+                self.give_again(now, &record, arrived, inner);
             }
             // It is only busy: the client's TCP tries again.
             (_, Refusal::AcceptQueueFull | Refusal::NoSeat) => {}
-            (Decision::Refuse(answer, body), _) => self.intake.answer(now, &arrived, answer, body),
+            (Decision::Refuse(answer, body), _) => self.answer_again(now, &arrived, answer, body),
             (Decision::To(_), _) => {
-                self.intake
-                    .answer(now, &arrived, Answer::ServiceUnavailable, Body::Full);
+                self.answer_again(now, &arrived, Answer::ServiceUnavailable, Body::Full);
             }
         }
         self.act();
@@ -128,15 +124,14 @@ impl State {
                 None => return self.act(),
             }
             if pause.is_none() {
-                let payload_max = self.payload_max(&arrived.handshake);
-                if !self.intake.assigned(now, &key, payload_max) {
-                    self.pass_on(now, &record, *arrived, inner);
-                }
+                self.give_again(now, &record, *arrived, inner);
                 return self.act();
             }
         }
         // What is not held comes again from the client.
-        (self.intake).put_off(now, &key, pause.unwrap_or(pauses::FIRST));
+        if self.intake.head_from(&key, start).is_some() {
+            (self.intake).put_off(now, &key, pause.unwrap_or(pauses::FIRST));
+        }
         self.act();
     }
 
@@ -187,8 +182,10 @@ impl State {
             return self.pass_on(now, &record, arrived, inner);
         }
         self.count("unheard");
-        let held = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
-        let decision = match head::inspect(held, self.cluster.config.limits.head_bytes) {
+        let decision = match head::inspect(
+            self.head_of(&arrived),
+            self.cluster.config.limits.head_bytes,
+        ) {
             Inspection::Http(head) if !is_idempotent(head.method) => {
                 Decision::Refuse(Answer::GatewayTimeout, Body::Full)
             }
@@ -200,7 +197,7 @@ impl State {
         match decision {
             Decision::To(choice) if !record.may_go_to(choice.transfer) => {
                 self.cluster.not_taken(&choice);
-                (self.intake).answer(now, &arrived, Answer::Close, Body::Full);
+                self.answer_again(now, &arrived, Answer::Close, Body::Full);
             }
             Decision::To(choice) => {
                 let before = Before::Refused(record.epoch, record.predecessor());
@@ -208,15 +205,43 @@ impl State {
                     return;
                 }
                 if let Some(record) = self.assign(now, &arrived, &choice, before, record.again()) {
-                    let payload_max = self.payload_max(&arrived.handshake);
-                    if !self.intake.assigned(now, &arrived.key, payload_max) {
-                        self.pass_on(now, &record, arrived, inner);
-                    }
+                    self.give_again(now, &record, arrived, inner);
                 }
             }
-            Decision::Refuse(answer, body) => self.intake.answer(now, &arrived, answer, body),
+            Decision::Refuse(answer, body) => self.answer_again(now, &arrived, answer, body),
         }
         self.act();
+    }
+
+    /// The head of a request that has come back: as it is held, or of what came.
+    fn head_of<'a>(&'a self, arrived: &Arrived<'a>) -> &'a [u8] {
+        let start = arrived.isns.client + 1;
+        (self.intake.head_from(&arrived.key, start)).unwrap_or(arrived.payload)
+    }
+
+    /// Gives a request that has come back to another backend, as its record says.
+    fn give_again(&mut self, now: Duration, record: &Record, arrived: Arrived<'_>, inner: &[u8]) {
+        let payload_max = self.payload_max(&arrived.handshake);
+        if !self.gives_held(now, &arrived, payload_max) {
+            self.pass_on(now, record, arrived, inner);
+        }
+    }
+
+    /// Sends what is held of the request that this packet begins. False: nothing is, or only
+    /// what waits behind it.
+    pub(super) fn gives_held(&mut self, now: Duration, arrived: &Arrived<'_>, mss: u16) -> bool {
+        let start = arrived.isns.client + 1;
+        self.intake.head_from(&arrived.key, start).is_some()
+            && self.intake.assigned(now, &arrived.key, mss)
+    }
+
+    /// Answers a request that has come back, in its server's place. What waits behind it is
+    /// nobody's.
+    fn answer_again(&mut self, now: Duration, arrived: &Arrived<'_>, answer: Answer, body: Body) {
+        if let Some(waiting) = self.waiting.end(&arrived.key) {
+            self.not_moved(&waiting.target);
+        }
+        self.intake.answer(now, arrived, answer, body);
     }
 
     /// An idle connection's socket has come and gone, perhaps with a reset that the
@@ -255,8 +280,7 @@ impl State {
     ) -> Decision {
         let (cluster, health) = (&self.cluster, &self.shared.health);
         cluster.lost(pool, request, slot);
-        let bytes = self.intake.head(&arrived.key).unwrap_or(arrived.payload);
-        let inspection = head::inspect(bytes, cluster.config.limits.head_bytes);
+        let inspection = head::inspect(self.head_of(arrived), cluster.config.limits.head_bytes);
         if let Looked::Done(decision) | Looked::Cut(decision, _) = cluster.look(
             health,
             arrived.key.vip,

@@ -295,11 +295,11 @@ impl State {
         let room = if arrived.handshake.timestamps { 12 } else { 0 };
         let mss = open.mss.saturating_sub(room).max(1);
         let payload_max = self.payload_max(&arrived.handshake).min(mss);
-        if self.intake.assigned(now, &key, payload_max) {
+        if self.gives_held(now, &arrived, payload_max) {
             self.act();
             self.go_on(now, &key);
         } else {
-            self.forward_to_server(&record, &arrived, payload_max);
+            self.pass_on(now, &record, arrived, &[]);
         }
         for packet in &connecting.packets[1..] {
             let arrived = packet.arrived();
@@ -347,7 +347,7 @@ impl State {
                     return;
                 };
                 let payload_max = self.payload_max(&arrived.handshake);
-                if self.intake.assigned(now, &arrived.key, payload_max) {
+                if self.gives_held(now, &arrived, payload_max) {
                     self.act();
                     return self.go_on(now, &arrived.key);
                 }
@@ -356,7 +356,7 @@ impl State {
                     payload: arrived.payload.to_vec(),
                     ..Segment::of_client(&arrived.key, arrived.header)
                 };
-                self.forward(&record, &arrived, &segment.to_packet());
+                self.pass_on(now, &record, arrived, &segment.to_packet());
             }
             Decision::Refuse(answer, body) => self.intake.answer(now, &arrived, answer, body),
         }
