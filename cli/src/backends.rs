@@ -61,6 +61,9 @@ fn look(node: &Node) -> anyhow::Result<Report> {
                 name: slot.name,
                 address: slot.address,
                 state: state.into(),
+                reason: String::new(),
+                checks: Vec::new(),
+                history: Vec::new(),
                 ports_without_server: Vec::new(),
                 active: slot.active,
                 total: slot.total,
@@ -86,6 +89,7 @@ pub fn meaning(state: &str) -> (&'static str, Tone) {
             "no heartbeat: its host, its agent or the way to it is down",
             Tone::Bad,
         ),
+        "down" => ("its server fails its checks", Tone::Bad),
         "no-server" => ("nothing listens there: start the server", Tone::Bad),
         "busy" => ("its server accepts too slowly", Tone::Warning),
         REMOVED => (
@@ -113,6 +117,7 @@ impl fmt::Display for Report {
         for backend in &self.backends {
             let (meaning, tone) = meaning(&backend.state);
             let meaning = match &backend.ports_without_server[..] {
+                [] if backend.state == "down" => format!("{meaning}: {}", backend.reason),
                 [] => meaning.to_owned(),
                 ports => {
                     let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
@@ -173,6 +178,9 @@ mod tests {
                 name: "b1".into(),
                 address: "10.0.0.1".into(),
                 state: NOT_KNOWN.into(),
+                reason: String::new(),
+                checks: vec![],
+                history: vec![],
                 ports_without_server: vec![],
                 active: 1,
                 total: 20,
