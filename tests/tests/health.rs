@@ -1,12 +1,16 @@
 //! Servers that do not do their work, while their hosts are well: active checks find out, new
 //! requests go elsewhere, and come back (docs/decisions/0024).
 
+use std::io::Read;
 use std::process::Command;
 
 use tempfile::TempDir;
 use trapeze_dispatcher::{BackendStatus, CheckStatus};
-use trapeze_lab::Process;
-use trapeze_tests::{Cluster, Connection, until};
+use trapeze_lab::{Options, Process};
+use trapeze_tests::{Cluster, Connection, Content, same, until};
+
+/// More than client, network and server have room for.
+const LARGE: u64 = 64 << 20;
 
 const HTTP: &str = "[pool.check]\ntype = \"http\"\npath = \"/healthz\"\nstatus = 200\n\
                     body = \"well\"\ninterval = \"100ms\"\ntimeout = \"1s\"\nrise = 2\nfall = 2\n";
@@ -16,25 +20,44 @@ const SERVICE: &str =
 /// Two backends with nginx, whose servers are checked.
 struct Site {
     cluster: Cluster,
-    _root: TempDir,
+    root: TempDir,
 }
 
 impl Site {
     fn up(test: &str, pool: &str, check: &str) -> Self {
+        Self::of(test, &(Cluster::nodes(2) + &Self::pool(pool, check)))
+    }
+
+    /// The dispatcher opens the connections to both.
+    fn spliced(test: &str, check: &str) -> Self {
+        let nodes = Cluster::nodes(2)
+            .replace(
+                "attach = \"tc\"",
+                "attach = \"tc\"\nsplice_address = \"10.77.0.111\"",
+            )
+            .replace("[[backend]]", "[[backend]]\ntransfer = \"splice\"");
+        Self::of(test, &(nodes + &Self::pool("", check)))
+    }
+
+    fn pool(pool: &str, check: &str) -> String {
+        format!("[[pool]]\nname = \"web\"\n{pool}backends = [\"b1\", \"b2\"]\n{check}{SERVICE}")
+    }
+
+    fn of(test: &str, text: &str) -> Self {
         let root = tempfile::tempdir().expect("a temporary directory");
-        let documents = [("1k", "x".repeat(1024)), ("healthz", "all is well".into())];
-        for (name, text) in documents {
-            std::fs::write(root.path().join(name), text).expect("a temporary file");
+        let large = Content::new(7, LARGE).bytes();
+        let documents = [
+            ("1k", vec![b'x'; 1024]),
+            ("healthz", b"all is well".to_vec()),
+            ("large", large),
+        ];
+        for (name, bytes) in documents {
+            std::fs::write(root.path().join(name), bytes).expect("a temporary file");
         }
-        let text = format!(
-            "[[pool]]\nname = \"web\"\n{pool}backends = [\"b1\", \"b2\"]\n{check}{SERVICE}"
-        );
         let path = root.path().to_owned();
-        let cluster = Cluster::configured(test, 2, &text, |options| options.root = Some(path));
-        let site = Self {
-            cluster,
-            _root: root,
-        };
+        let change = |options: &mut Options| options.root = Some(path);
+        let cluster = Cluster::configured_whole(test, text, change);
+        let site = Self { cluster, root };
         for backend in ["b1", "b2"] {
             site.await_check(backend, "up");
         }
@@ -147,4 +170,153 @@ fn a_server_whose_answer_is_wrong_gets_nothing() {
         site.await_state("b2", "up");
         assert_eq!(site.owners(), ["b1", "b2"]);
     }
+}
+
+/// Checks from the dispatcher, to a server whose host runs nothing of ours.
+#[test]
+fn a_server_without_an_agent_is_checked_from_the_dispatcher() {
+    let site = Site::spliced("health-spliced", HTTP);
+    assert_eq!(site.check("b1").expect("it is checked").by, "dispatcher");
+    assert_eq!(site.owners(), ["b1", "b2"]);
+    site.say("b1", "return 500;");
+    let status = site.await_state("b1", "down");
+    assert_eq!(status.reason, "web:80: status 500");
+    assert_eq!(site.owners(), ["b2"]);
+    site.say("b1", "");
+    site.await_state("b1", "up");
+    assert_eq!(site.owners(), ["b1", "b2"]);
+}
+
+/// A TCP check is content with a listener, and says so when that is gone, though nobody asks
+/// for anything.
+#[test]
+fn a_tcp_check_finds_a_listener_gone() {
+    let tcp = "[pool.check]\ntype = \"tcp\"\ninterval = \"100ms\"\n";
+    let site = Site::up("health-tcp", "", tcp);
+    site.say("b1", "return 500;");
+    site.cluster
+        .kill("b2", Some(Process::Server))
+        .expect("it runs");
+    let status = site.await_state("b2", "down");
+    assert_eq!(status.reason, "web:80: nothing listens");
+    assert_eq!(site.check("b1").expect("it is checked").state, "up");
+    assert_eq!(site.owners(), ["b1"]);
+    site.cluster
+        .start("b2", Some(Process::Server))
+        .expect("it starts");
+    site.await_state("b2", "up");
+    assert_eq!(site.owners(), ["b1", "b2"]);
+}
+
+/// A check comes, changes and goes by reload, and a connection does not notice.
+#[test]
+fn checks_change_by_reload_and_no_flow_is_lost() {
+    let site = Site::up("health-reload", "", HTTP);
+    let mut kept = site.cluster.on("c1", Connection::open);
+    kept.ask("/1k").ok();
+    let with = |check: &str| {
+        let config = site.cluster.config();
+        let (before, rest) = config.split_once("[pool.check]").expect("there is one");
+        let (_, after) = rest.split_once("[[service]]").expect("there is one");
+        format!("{before}{check}[[service]]{after}")
+    };
+    let reload = |config: &str| {
+        for (host, process) in [
+            ("b1", Process::Agent),
+            ("b2", Process::Agent),
+            ("d1", Process::Dispatch),
+        ] {
+            let said = site.cluster.reload(host, process, config);
+            assert!(said.starts_with("reloaded"), "{said}");
+        }
+    };
+    let (elsewhere, none) = (
+        with("[pool.check]\ntype = \"http\"\npath = \"/nowhere\"\ninterval = \"100ms\"\n"),
+        with(""),
+    );
+    // A mistake changes nothing.
+    let wrong = with("[pool.check]\ntype = \"http\"\nstatus = 99\n");
+    let said = site.cluster.reload("d1", Process::Dispatch, &wrong);
+    assert!(said.contains("expected a status such as 200"), "{said}");
+    reload(&elsewhere);
+    for backend in ["b1", "b2"] {
+        let status = site.await_state(backend, "down");
+        assert_eq!(status.reason, "web:80: status 404");
+    }
+    let refused = site.cluster.on("c1", || Connection::open().ask("/1k"));
+    assert_eq!(refused.status, 503, "all are down");
+    reload(&none);
+    for backend in ["b1", "b2"] {
+        site.await_state(backend, "up");
+        assert_eq!(site.check(backend), None);
+    }
+    assert_eq!(site.owners(), ["b1", "b2"]);
+    kept.ask("/1k").ok();
+}
+
+/// Its share grows step by step to what it was.
+#[test]
+fn who_has_recovered_starts_slowly() {
+    let site = Site::up("health-slow", "slow_start = \"1h\"\n", HTTP);
+    let count = |of: &str| {
+        let ask = || Connection::open().ask("/1k").ok().to_owned();
+        let owners: Vec<_> = (site.cluster).on("c1", || (0..44).map(|_| ask()).collect());
+        owners.iter().filter(|owner| *owner == of).count()
+    };
+    assert_eq!(count("b1"), 22, "a daemon that starts takes all for warm");
+    site.say("b1", "return 503;");
+    site.await_state("b1", "down");
+    site.say("b1", "");
+    site.await_state("b1", "up");
+    // One to ten, in the first of ten steps.
+    assert_eq!(count("b1"), 4);
+}
+
+/// Its host answers heartbeats and acknowledges what clients send: it is dead all the same, and
+/// its answers are gone on with as those of a host that has lost its power.
+#[test]
+fn downloads_outlive_a_server_that_freezes() {
+    let site = Site::up("health-take", "protect_from = 1000000\n", HTTP);
+    let large = std::fs::read(site.root.path().join("large")).expect("it was written");
+    let mut downloads: Vec<(Connection, String)> = (0..4)
+        .map(|_| {
+            site.cluster.on("c1", || {
+                let mut client = Connection::open();
+                client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+                let owner = client.try_response(false).expect("a head").backend().into();
+                (client, owner)
+            })
+        })
+        .collect();
+    until("they are protected", || {
+        (site.cluster.daemon().protected_answers == 4).then_some(())
+    });
+    let of_b1 = downloads.iter().filter(|(_, owner)| owner == "b1").count();
+    assert_eq!(of_b1, 2);
+    site.signal("b1", "-STOP");
+    std::thread::scope(|scope| {
+        for (client, _) in &mut downloads {
+            let large = &large;
+            scope.spawn(move || {
+                let mut bytes = client.unread().to_vec();
+                let had = bytes.len();
+                bytes.resize(large.len(), 0);
+                let mut stream = client.stream();
+                stream.read_exact(&mut bytes[had..]).expect("all of it");
+                same(&bytes, large);
+            });
+        }
+    });
+    let counters = site.cluster.daemon().counters;
+    assert_eq!(counters.get("taken-over"), Some(&2));
+    assert_eq!(site.cluster.backend("b1").state, "down");
+    // Nothing that it wakes up with does harm, and none of it stays.
+    site.signal("b1", "-CONT");
+    site.await_state("b1", "up");
+    drop(downloads);
+    until("its sockets have gone", || {
+        let sockets = site.cluster.run("b1", &["ss", "-Htn", "sport", "=", ":80"]);
+        let of_client = sockets.lines().filter(|line| line.contains("10.77.0.1:"));
+        (of_client.count() == 0).then_some(())
+    });
 }
