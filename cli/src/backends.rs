@@ -90,6 +90,11 @@ pub fn meaning(state: &str) -> (&'static str, Tone) {
             Tone::Bad,
         ),
         "down" => ("its server fails its checks", Tone::Bad),
+        "ejected" => (
+            "left out for a while: it resets connections, or acknowledges nothing",
+            Tone::Bad,
+        ),
+        "drained" => ("drained by an operator", Tone::Plain),
         "no-server" => ("nothing listens there: start the server", Tone::Bad),
         "busy" => ("its server accepts too slowly", Tone::Warning),
         REMOVED => (

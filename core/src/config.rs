@@ -16,6 +16,8 @@ mod section;
 mod value;
 
 #[cfg(test)]
+mod check_tests;
+#[cfg(test)]
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
@@ -24,7 +26,7 @@ use std::time::Duration;
 use crate::policy::{BackendId, Class, Request, Subject, binding};
 use crate::route::Asked;
 
-pub use check::{Check, HttpProbe, Probe};
+pub use check::{Check, HttpProbe, Outliers, Probe};
 pub use errors::{ConfigError, ConfigErrors, NotNamed};
 pub use etcd::Etcd;
 pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
@@ -350,6 +352,8 @@ pub struct Pool {
     pub protect_from: Option<u64>,
     /// For how long the share of a backend that has recovered grows to its whole (default: none).
     pub slow_start: Option<Duration>,
+    /// When a backend is left out for a while by what becomes of clients' requests there (default: never).
+    pub outliers: Option<Outliers>,
     /// Its backends, at least one.
     pub members: Vec<Member>,
 }

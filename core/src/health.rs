@@ -8,12 +8,14 @@
 //!  outcome   what came of one check
 //!  monitor   so many outcomes in a row change a server's state
 //!  word      what an agent says of its servers, with its heartbeats
+//!  outliers  what becomes of clients' own requests, and who stands out by that
 //!  ramp      how much the recovered are given at first
 //! ```
 
 pub mod answer;
 pub mod monitor;
 pub mod outcome;
+pub mod outliers;
 pub mod ramp;
 pub mod targets;
 pub mod word;

@@ -359,7 +359,7 @@ impl Cluster {
     }
 
     /// The pool's live backends for that port of the VIP; those that are only busy when
-    /// there is no other.
+    /// there is no other, and then those that stand out.
     pub fn backends(&self, health: &Health, pool: usize, port: u16) -> Option<Backends> {
         let of_pool = self.config.pools.get(pool)?;
         let that = |takes: fn(State) -> bool| {
@@ -381,7 +381,11 @@ impl Cluster {
         };
         let free = that(State::is_free);
         if free.open().is_empty() {
-            return Some(that(|state| state == State::Busy));
+            let busy = that(|state| state == State::Busy);
+            return Some(match busy.open().is_empty() {
+                true => that(|state| state == State::Ejected),
+                false => busy,
+            });
         }
         Some(free)
     }

@@ -77,7 +77,7 @@ pub struct BackendStatus {
     pub name: String,
     /// Its address.
     pub address: String,
-    /// `up`, `unknown`, `silent`, `down`, `no-server`, `busy` or `drained`.
+    /// `up`, `unknown`, `silent`, `down`, `ejected`, `no-server`, `busy` or `drained`.
     pub state: String,
     /// Why.
     #[serde(default)]
@@ -266,6 +266,7 @@ pub(crate) fn reason(cluster: &Cluster, health: &Health, backend: usize) -> Stri
         State::Up => "heard of, and passes its checks".into(),
         State::Unknown => "not heard of yet".into(),
         State::Silent => "does not answer heartbeats".into(),
+        State::Ejected => "resets connections, or acknowledges nothing".into(),
         State::Drained => "drained by an operator".into(),
         State::Busy => "its server accepts too slowly".into(),
         State::NoServer => {

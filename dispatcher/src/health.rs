@@ -3,6 +3,7 @@
 //! port, a check about one pool's server: other servers of that host may be well.
 
 mod checked;
+mod ejected;
 mod history;
 mod recovery;
 
@@ -23,6 +24,7 @@ pub use checked::Checked;
 pub use history::Change;
 
 use checked::Checks;
+use ejected::Ejected;
 use history::History;
 use recovery::Recovery;
 
@@ -68,6 +70,10 @@ struct Slot {
     feedback: Mutex<Option<(u64, Feedback)>>,
     /// What checks hold of its servers.
     checks: Checks,
+    /// Which of them are left out for a while.
+    ejected: Ejected,
+    /// Connections that its servers have reset while they owed something.
+    resets: AtomicU64,
     /// Since when they are back.
     recovery: Recovery,
     history: Mutex<History>,
@@ -91,6 +97,8 @@ pub enum State {
     Silent,
     /// Its server fails its checks.
     Down,
+    /// It stands out by what becomes of clients' requests, and is left out for a while.
+    Ejected,
     /// It has no listener, as it told us just now.
     NoServer,
     /// Its server accepts too slowly, as it told us just now.
@@ -112,6 +120,7 @@ impl State {
             Self::Unknown => "unknown",
             Self::Silent => "silent",
             Self::Down => "down",
+            Self::Ejected => "ejected",
             Self::NoServer => "no-server",
             Self::Busy => "busy",
             Self::Drained => "drained",
@@ -277,6 +286,23 @@ impl Health {
         last.is_some_and(Outcome::is_dead)
     }
 
+    /// A server of it is left out until then (CLOCK_MONOTONIC).
+    pub fn eject(&self, slot: u32, number: u64, until: Duration) {
+        let ejected = &self.slots[slot as usize].ejected;
+        ejected.set(now_ms(), number, until.as_millis() as u64);
+    }
+
+    /// A server of it has reset a connection that it owed something.
+    pub fn has_reset(&self, slot: u32) {
+        let resets = &self.slots[slot as usize].resets;
+        resets.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many it has reset so.
+    pub fn resets(&self, slot: u32) -> u64 {
+        self.slots[slot as usize].resets.load(Ordering::Relaxed)
+    }
+
     /// The backend's, whichever server is asked: that of the worst one.
     pub fn state(&self, slot: u32) -> State {
         self.state_of(slot, |_| true, |_| true)
@@ -342,8 +368,10 @@ impl Health {
             State::Silent
         } else if entry.drained.load(Ordering::Relaxed) {
             State::Drained
-        } else if entry.checks.down(now, is_of).is_some() {
+        } else if entry.checks.down(now, &is_of).is_some() {
             State::Down
+        } else if entry.ejected.is_any(now, &is_of) {
+            State::Ejected
         } else if let Some(state) = entry.refused_now(now, concerns) {
             state
         } else if entry.heard_ms.load(Ordering::Relaxed) == 0 {
@@ -385,6 +413,7 @@ impl Health {
         entry.refused_until_ms.store(0, Ordering::Relaxed);
         entry.refusals().clear();
         entry.checks.reset();
+        entry.ejected.reset();
         entry.recovery.reset();
         *entry.history.lock().expect("no thread panics with it") = History::default();
         self.loads.reset(slot);

@@ -12,6 +12,7 @@
 //!  members  those of them that are registered in etcd
 //!  splice   connections to servers without an agent       knocks   who of those is alive
 //!  health   what is held of backends                      checks   servers without an agent are asked
+//!  outliers what becomes of clients' requests, and who is left out for that
 //! ```
 
 mod checks;
@@ -30,6 +31,7 @@ mod listening;
 mod look;
 mod members;
 mod memory;
+mod outliers;
 mod pauses;
 mod peers;
 mod pulse;

@@ -23,6 +23,7 @@ use trapeze_datapath::udp::{Outbox, UdpSocket};
 use crate::checks;
 use crate::cluster::Cluster;
 use crate::health::{self, State};
+use crate::outliers::Watched;
 use crate::peers::{NO_PROTOCOL, option};
 use crate::{Shared, v4};
 
@@ -54,6 +55,7 @@ impl Pulse {
         // Numbers go on where the daemon before stopped, and never step back.
         let (first, started) = (clock::cluster(), Instant::now());
         let mut silent = HashMap::new();
+        let mut watched = Watched::default();
         let mut due = Instant::now();
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let cluster = self.shared.cluster();
@@ -76,6 +78,7 @@ impl Pulse {
             self.socket.send(&beats);
             self.shared.health.listen();
             self.shared.health.asked();
+            watched.look(&self.shared, &cluster)?;
             self.tell_the_data_path(&cluster, &mut silent)?;
             checks::note(&self.shared, &cluster);
             self.shared.renew_decisions()?;

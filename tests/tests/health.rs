@@ -59,7 +59,11 @@ impl Site {
         let cluster = Cluster::configured_whole(test, text, change);
         let site = Self { cluster, root };
         for backend in ["b1", "b2"] {
-            site.await_check(backend, "up");
+            if text.contains("[pool.check]") {
+                site.await_check(backend, "up");
+            } else {
+                site.await_state(backend, "up");
+            }
         }
         site
     }
@@ -107,19 +111,28 @@ impl Site {
 
     /// What a backend's nginx answers at /healthz from now on.
     fn say(&self, backend: &str, answer: &str) {
+        self.say_at("location = /healthz", backend, answer);
+    }
+
+    /// What it answers to anything.
+    fn say_everywhere(&self, backend: &str, answer: &str) {
+        self.say_at("location /", backend, answer);
+    }
+
+    fn say_at(&self, location: &str, backend: &str, answer: &str) {
         let status = self.cluster.status().expect("the lab is up");
         let directory = status.config.parent().expect("the lab's directory");
         let configuration = directory.join(backend).join("nginx.conf");
         let text = std::fs::read_to_string(&configuration).expect("nginx's configuration");
-        const OWN: &str = "location = /healthz {";
+        let ours = format!("{location} {{");
         let text: String = (text.lines())
-            .filter(|line| !line.contains(OWN))
+            .filter(|line| !line.contains(&ours))
             .map(|line| format!("{line}\n"))
             .collect();
         let own = "location = /upload {\n";
         let text = match answer {
             "" => text,
-            answer => text.replacen(own, &format!("{OWN} {answer} }}\n    {own}"), 1),
+            answer => text.replacen(own, &format!("{ours} {answer} }}\n    {own}"), 1),
         };
         std::fs::write(&configuration, text).expect("it is written");
         let processes = &status.host(backend).expect("a host").processes;
@@ -319,4 +332,63 @@ fn downloads_outlive_a_server_that_freezes() {
         let of_client = sockets.lines().filter(|line| line.contains("10.77.0.1:"));
         (of_client.count() == 0).then_some(())
     });
+}
+
+const OUTLIERS: &str = "[pool.outliers]\nfailures = 4\nwithin = \"10s\"\neject = \"20s\"\n";
+
+/// Nobody asks it, and its heartbeats are well: what it says to clients does not arrive.
+#[test]
+fn a_backend_whose_clients_hear_nothing_is_ejected() {
+    let site = Site::up("health-mute", "", OUTLIERS);
+    let neighbour = ["ip", "neigh", "replace", "10.77.0.1", "lladdr"];
+    let nobody = ["02:00:00:00:99:99", "dev", "eth0", "nud", "permanent"];
+    site.cluster.run("b1", &[&neighbour[..], &nobody].concat());
+    let hanging: Vec<Connection> = (site.cluster).on("c1", || {
+        let ask = || {
+            let mut client = Connection::open();
+            client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        };
+        (0..6).map(|_| ask()).collect()
+    });
+    let status = site.await_state("b1", "ejected");
+    assert_eq!(status.reason, "resets connections, or acknowledges nothing");
+    assert_eq!(site.owners(), ["b2"]);
+    drop(hanging);
+}
+
+/// Its server resets what it should answer.
+#[test]
+fn a_backend_that_resets_connections_is_ejected() {
+    let site = Site::up("health-resets", "", OUTLIERS);
+    site.say_everywhere("b1", "reset_timedout_connection on; return 444;");
+    site.cluster.on("c1", || {
+        for _ in 0..8 {
+            let mut client = Connection::open();
+            let sent = client.try_send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+            sent.expect("it is connected");
+            let _ = client.try_response(true);
+        }
+    });
+    site.await_state("b1", "ejected");
+    assert_eq!(site.owners(), ["b2"]);
+}
+
+/// It answers, but not as expected: what it has begun it may finish.
+#[test]
+fn a_server_that_is_only_ill_finishes_its_downloads() {
+    let site = Site::up("health-ill", "protect_from = 1000000\n", HTTP);
+    let mut client = site.cluster.on("c1", Connection::open);
+    client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    let head = client.try_response(false).expect("a head");
+    let owner = head.backend().to_owned();
+    until("it is protected", || {
+        (site.cluster.daemon().protected_answers == 1).then_some(())
+    });
+    site.say(&owner, "return 503;");
+    site.await_state(&owner, "down");
+    client.skip(LARGE as usize).expect("all of it");
+    assert_eq!(site.cluster.daemon().counters.get("takeovers"), None);
+    // Its next request is another's.
+    assert_ne!(client.ask("/1k").ok(), owner);
 }

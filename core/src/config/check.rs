@@ -50,6 +50,17 @@ pub struct HttpProbe {
     pub body: Option<String>,
 }
 
+/// When a backend stands out by what becomes of clients' requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outliers {
+    /// So many failures (1..=1,000,000; default 10)
+    pub failures: u32,
+    /// in this time (1 s..=10 m; default 10 s)
+    pub within: Duration,
+    /// eject it for so long (1 s..=1 h; default 30 s), and longer the next time.
+    pub eject: Duration,
+}
+
 impl Default for HttpProbe {
     fn default() -> Self {
         HttpProbe {
@@ -82,6 +93,21 @@ pub(super) fn read_check(pool: &mut Section<'_>) -> Option<Check> {
     let check = read(&mut section, Check::new(kind?.into_inner()));
     section.finish();
     Some(check)
+}
+
+/// `[pool.outliers]`.
+pub(super) fn read_outliers(pool: &mut Section<'_>) -> Option<Outliers> {
+    let mut section = pool.table("outliers", "[pool.outliers]")?;
+    let s = Duration::from_secs;
+    let failures = section.optional("failures", |v| value::integer(v, 1..=1_000_000));
+    let within = section.optional("within", |v| value::duration(v, s(1)..=s(600)));
+    let eject = section.optional("eject", |v| value::duration(v, s(1)..=s(3600)));
+    section.finish();
+    Some(Outliers {
+        failures: failures.map_or(10, |v| v.into_inner() as u32),
+        within: within.map_or(s(10), |v| v.into_inner()),
+        eject: eject.map_or(s(30), |v| v.into_inner()),
+    })
 }
 
 /// A member's: as the pool's, but for what it says itself.

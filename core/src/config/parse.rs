@@ -9,7 +9,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::check::{Check, read_check, read_member_check};
+use super::check::{Check, read_check, read_member_check, read_outliers};
 use super::checks::{Checks, Found};
 use super::errors::ConfigErrors;
 use super::etcd::read_membership;
@@ -260,6 +260,7 @@ fn read_pools<'s>(
             let park = section.optional("park", value::boolean);
             let protect_from = section.optional("protect_from", |v| value::integer(v, 1..=1 << 40));
             let check = read_check(&mut section);
+            let outliers = read_outliers(&mut section);
             let slow_start = section.optional("slow_start", |v| {
                 value::duration(v, Duration::from_secs(1)..=Duration::from_secs(3600))
             });
@@ -294,6 +295,7 @@ fn read_pools<'s>(
                 park: value_or(park, true),
                 protect_from: protect_from.map(Spanned::into_inner),
                 slow_start: slow_start.map(Spanned::into_inner),
+                outliers,
                 members,
             }
         })
