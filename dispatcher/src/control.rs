@@ -13,7 +13,7 @@ use crate::cluster::Cluster;
 use crate::explain::{Question, View, explain};
 use crate::health::{Change, Health, State};
 use crate::peers::Stage;
-use crate::{Shared, checks, drain};
+use crate::{Shared, checks, drain, outliers};
 
 /// A question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -85,6 +85,12 @@ pub struct BackendStatus {
     /// What is held of its servers that are checked.
     #[serde(default)]
     pub checks: Vec<CheckStatus>,
+    /// How often clients have repeated in vain what they asked of it.
+    #[serde(default)]
+    pub stalls: u64,
+    /// Connections that its servers have reset while they owed something.
+    #[serde(default)]
+    pub resets: u64,
     /// What it was before, the latest change last.
     #[serde(default)]
     pub history: Vec<Change>,
@@ -178,6 +184,12 @@ fn status(shared: &Shared) -> Status {
         // Spelt as the data path's are.
         *counters.entry(name.replace('_', "-")).or_default() += count;
     }
+    for (name, count) in [
+        ("backends-down", shared.health.counts().0),
+        ("backends-ejected", shared.health.counts().1),
+    ] {
+        counters.insert(name.into(), count);
+    }
     Status {
         reloads: shared.generation.load(std::sync::atomic::Ordering::Relaxed),
         reading_flows: figures.iter().map(|f| f.held_flows).sum(),
@@ -216,6 +228,8 @@ fn backends(shared: &Shared) -> Vec<BackendStatus> {
             state: shared.health.state(slot).name().into(),
             reason: reason(&cluster, &shared.health, index),
             checks: checks_of(&cluster, &shared.health, index),
+            stalls: outliers::stalls(shared, slot).unwrap_or(0),
+            resets: shared.health.resets(slot),
             history: shared.health.history(slot),
             ports_without_server: shared.health.ports_without_server(slot),
             active: shared.health.active(slot),

@@ -46,6 +46,9 @@ pub struct Health {
     beats: Beats,
     listening: Listening,
     slots: Vec<Slot>,
+    /// How often backends have become down, and have been ejected.
+    downs: AtomicU64,
+    ejections: AtomicU64,
 }
 
 /// The heartbeats that were sent.
@@ -138,6 +141,8 @@ impl Health {
         Self {
             listening: Listening::new(workers),
             loads,
+            downs: AtomicU64::new(0),
+            ejections: AtomicU64::new(0),
             beats: Beats::new(interval, now_ms()),
             slots: std::iter::repeat_with(Slot::default)
                 .take(BACKENDS_MAX)
@@ -329,7 +334,19 @@ impl Health {
         }
         let state = self.state(slot);
         let mut history = entry.history.lock().expect("no thread panics with it");
-        history.note(state.name(), why);
+        if history.note(state.name(), why) {
+            match state {
+                State::Down => self.downs.fetch_add(1, Ordering::Relaxed),
+                State::Ejected => self.ejections.fetch_add(1, Ordering::Relaxed),
+                _ => 0,
+            };
+        }
+    }
+
+    /// How often backends have become down, and have been ejected.
+    pub fn counts(&self) -> (u64, u64) {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        (count(&self.downs), count(&self.ejections))
     }
 
     /// The step of a server's slow start.

@@ -52,6 +52,10 @@ impl Watched {
 
 /// All signs of that backend so far.
 fn total(shared: &Shared, slot: u32) -> io::Result<u64> {
-    let repeated = shared.maps.stalls.get(&slot)?.unwrap_or(0);
-    Ok(repeated + shared.health.resets(slot))
+    Ok(stalls(shared, slot)? + shared.health.resets(slot))
+}
+
+/// How often clients have repeated in vain what they asked of that backend.
+pub fn stalls(shared: &Shared, slot: u32) -> io::Result<u64> {
+    Ok(shared.maps.stalls.get(&slot)?.unwrap_or(0))
 }

@@ -362,15 +362,16 @@ fn a_backend_whose_clients_hear_nothing_is_ejected() {
 fn a_backend_that_resets_connections_is_ejected() {
     let site = Site::up("health-resets", "", OUTLIERS);
     site.say_everywhere("b1", "reset_timedout_connection on; return 444;");
-    site.cluster.on("c1", || {
-        for _ in 0..8 {
-            let mut client = Connection::open();
-            let sent = client.try_send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
-            sent.expect("it is connected");
-            let _ = client.try_response(true);
-        }
+    let is_reset = || {
+        let mut client = Connection::open();
+        let sent = client.try_send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+        sent.expect("it is connected");
+        client.try_response(true).is_err()
+    };
+    until("it is ejected", || {
+        site.cluster.on("c1", is_reset);
+        (site.cluster.backend("b1").state == "ejected").then_some(())
     });
-    site.await_state("b1", "ejected");
     assert_eq!(site.owners(), ["b2"]);
 }
 

@@ -29,11 +29,11 @@ pub struct History {
 }
 
 impl History {
-    /// What it is now. The first one is no change.
-    pub fn note(&mut self, state: &'static str, reason: impl FnOnce() -> String) {
+    /// What it is now. True: that is a change; the first one is none.
+    pub fn note(&mut self, state: &'static str, reason: impl FnOnce() -> String) -> bool {
         let before = self.state.replace(state);
         let Some(before) = before.filter(|&before| before != state) else {
-            return;
+            return false;
         };
         if self.changes.len() == KEPT {
             self.changes.pop_front();
@@ -44,6 +44,7 @@ impl History {
             to: state.into(),
             reason: reason(),
         });
+        true
     }
 
     /// All that is kept.
@@ -67,8 +68,8 @@ mod tests {
         history.note("up", || unreachable!("no change"));
         for round in 0..KEPT + 3 {
             let state = if round % 2 == 0 { "down" } else { "up" };
-            history.note(state, || round.to_string());
-            history.note(state, || unreachable!("no change"));
+            assert!(history.note(state, || round.to_string()));
+            assert!(!history.note(state, || unreachable!("no change")));
         }
         let changes = history.changes();
         assert_eq!(changes.len(), KEPT);
