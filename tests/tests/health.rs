@@ -94,21 +94,6 @@ impl Site {
         owners
     }
 
-    /// A signal to a backend's server, and to its workers.
-    fn signal(&self, backend: &str, signal: &str) {
-        let status = self.cluster.status().expect("the lab is up");
-        let processes = &status.host(backend).expect("a host").processes;
-        let pid = processes[&Process::Server].pid.expect("it runs");
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-        let children = children.expect("the kernel says it");
-        let all = children
-            .split_whitespace()
-            .map(str::to_owned)
-            .chain([pid.to_string()]);
-        let sent = Command::new("kill").arg(signal).args(all).status();
-        assert!(sent.expect("kill is installed").success());
-    }
-
     /// What a backend's nginx answers at /healthz from now on.
     fn say(&self, backend: &str, answer: &str) {
         self.say_at("location = /healthz", backend, answer);
@@ -144,16 +129,30 @@ impl Site {
     }
 }
 
+/// A signal to a backend's server, and to its workers.
+fn signal(cluster: &Cluster, backend: &str, signal: &str) {
+    let status = cluster.status().expect("the lab is up");
+    let processes = &status.host(backend).expect("a host").processes;
+    let pid = processes[&Process::Server].pid.expect("it runs");
+    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+    let children = children.expect("the kernel says it");
+    let all = (children.split_whitespace())
+        .map(str::to_owned)
+        .chain([pid.to_string()]);
+    let sent = Command::new("kill").arg(signal).args(all).status();
+    assert!(sent.expect("kill is installed").success());
+}
+
 #[test]
 fn a_frozen_server_gets_nothing_until_it_is_back() {
     let site = Site::up("health-frozen", "", HTTP);
     assert_eq!(site.owners(), ["b1", "b2"]);
-    site.signal("b1", "-STOP");
+    signal(&site.cluster, "b1", "-STOP");
     let status = site.await_state("b1", "down");
     assert_eq!(status.reason, "web:80: no answer within the timeout");
     assert_eq!(site.owners(), ["b2"]);
     assert_eq!(site.cluster.backend("b2").state, "up");
-    site.signal("b1", "-CONT");
+    signal(&site.cluster, "b1", "-CONT");
     let status = site.await_state("b1", "up");
     let changes: Vec<_> = status.history.iter().map(|c| (&*c.from, &*c.to)).collect();
     assert!(
@@ -306,7 +305,7 @@ fn downloads_outlive_a_server_that_freezes() {
     });
     let of_b1 = downloads.iter().filter(|(_, owner)| owner == "b1").count();
     assert_eq!(of_b1, 2);
-    site.signal("b1", "-STOP");
+    signal(&site.cluster, "b1", "-STOP");
     std::thread::scope(|scope| {
         for (client, _) in &mut downloads {
             let large = &large;
@@ -324,7 +323,7 @@ fn downloads_outlive_a_server_that_freezes() {
     assert_eq!(counters.get("taken-over"), Some(&2));
     assert_eq!(site.cluster.backend("b1").state, "down");
     // Nothing that it wakes up with does harm, and none of it stays.
-    site.signal("b1", "-CONT");
+    signal(&site.cluster, "b1", "-CONT");
     site.await_state("b1", "up");
     drop(downloads);
     until("its sockets have gone", || {
@@ -392,4 +391,61 @@ fn a_server_that_is_only_ill_finishes_its_downloads() {
     assert_eq!(site.cluster.daemon().counters.get("takeovers"), None);
     // Its next request is another's.
     assert_ne!(client.ask("/1k").ok(), owner);
+}
+
+/// A backend's agent asks once, and all dispatchers hear of it; those that ask themselves find it,
+/// each for itself. Commands show it.
+#[test]
+fn each_dispatcher_knows() {
+    for transfer in [None, Some("splice")] {
+        let test = format!("health-{}", transfer.unwrap_or("two"));
+        let cluster = Cluster::with(&test, |options| {
+            options.dispatchers = Some(2);
+            options.sprays = Some(1);
+            options.backends = Some(2);
+            options.transfer = transfer.map(Into::into);
+        });
+        let check = "[pool.check]\ntype = \"http\"\npath = \"/1k\"\ninterval = \"100ms\"\n";
+        let config = cluster.config();
+        let at = config.find("[[service]]").expect("there is one");
+        let config = format!("{}{check}{}", &config[..at], &config[at..]);
+        let agents = ["b1", "b2"].map(|host| (host, Process::Agent));
+        let dispatchers = ["d1", "d2"].map(|host| (host, Process::Dispatch));
+        let agents = agents.iter().filter(|_| transfer.is_none());
+        for (host, process) in agents.chain(&dispatchers) {
+            let said = cluster.reload(host, *process, &config);
+            assert!(said.starts_with("reloaded"), "{said}");
+        }
+        let shows = |dispatcher: &str, text: &str| {
+            let words = ["backends", "--history", "--node", dispatcher];
+            let output = cluster.trapeze(dispatcher, &words);
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            shown.contains(text).then_some(())
+        };
+        let b2 = |dispatcher: &str| {
+            let words = ["backends", "--json", "--node", dispatcher];
+            let output = cluster.trapeze(dispatcher, &words);
+            let answer: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+            answer[0]["backends"][1].clone()
+        };
+        let asked = |dispatcher| (b2(dispatcher)["checks"][0]["state"] == "up").then_some(());
+        for (dispatcher, _) in &dispatchers {
+            until("it has heard of the checks", || asked(dispatcher));
+        }
+        signal(&cluster, "b2", "-STOP");
+        for (dispatcher, _) in &dispatchers {
+            until("it shows why", || {
+                shows(
+                    dispatcher,
+                    "its server fails its checks: web:80: no answer within",
+                )
+            });
+            let history = b2(dispatcher)["history"].clone();
+            let last = history.as_array().and_then(|all| all.last().cloned());
+            let last = last.expect("it remembers");
+            assert_eq!((&last["from"], &last["to"]), (&"up".into(), &"down".into()));
+            assert_eq!(last["reason"], "web:80: no answer within the timeout");
+        }
+        signal(&cluster, "b2", "-CONT");
+    }
 }
