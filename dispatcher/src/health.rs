@@ -282,13 +282,9 @@ impl Health {
         if self.is_silent(entry, now) {
             return true;
         }
-        // The usual answer, before anybody looks for the number.
-        if !entry.checks.any_down() {
-            return false;
-        }
-        let down = number().and_then(|number| entry.checks.down(now, |other| other == number));
-        let last = down.and_then(|checked| checked.last);
-        last.is_some_and(Outcome::is_dead)
+        // The usual answers, before anybody looks for the number.
+        entry.checks.is_dead(now, |_| true)
+            && number().is_some_and(|number| entry.checks.is_dead(now, |other| other == number))
     }
 
     /// A server of it is left out until then (CLOCK_MONOTONIC).

@@ -397,8 +397,8 @@ fn a_server_that_is_only_ill_finishes_its_downloads() {
 /// each for itself. Commands show it.
 #[test]
 fn each_dispatcher_knows() {
-    for transfer in [None, Some("splice")] {
-        let test = format!("health-{}", transfer.unwrap_or("two"));
+    for transfer in [None, Some("splice"), Some("split-splice")] {
+        let test = format!("health-{}", transfer.map_or("two", |name| &name[..5]));
         let cluster = Cluster::with(&test, |options| {
             options.dispatchers = Some(2);
             options.sprays = Some(1);
@@ -411,7 +411,7 @@ fn each_dispatcher_knows() {
         let config = format!("{}{check}{}", &config[..at], &config[at..]);
         let agents = ["b1", "b2"].map(|host| (host, Process::Agent));
         let dispatchers = ["d1", "d2"].map(|host| (host, Process::Dispatch));
-        let agents = agents.iter().filter(|_| transfer.is_none());
+        let agents = agents.iter().filter(|_| transfer != Some("splice"));
         for (host, process) in agents.chain(&dispatchers) {
             let said = cluster.reload(host, *process, &config);
             assert!(said.starts_with("reloaded"), "{said}");

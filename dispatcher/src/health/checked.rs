@@ -78,19 +78,28 @@ impl Checks {
         self.word_ms.store(0, Ordering::Relaxed);
     }
 
-    /// May one be down? Costs nothing.
-    pub fn any_down(&self) -> bool {
-        self.any_down.load(Ordering::Relaxed)
-    }
-
     /// Is one of them down that `concerns` the asker?
     pub fn down(&self, now_ms: u64, concerns: impl Fn(u64) -> bool) -> Option<Checked> {
-        if !self.any_down() {
+        if !self.any_down.load(Ordering::Relaxed) {
             return None;
         }
         let all = self.all();
         let mut all = all.iter().map(|checked| checked.now(now_ms));
         all.find(|checked| checked.standing == Standing::Down && concerns(checked.number))
+    }
+
+    /// Is one of them down that `concerns` the asker, and does nothing at all?
+    pub fn is_dead(&self, now_ms: u64, concerns: impl Fn(u64) -> bool) -> bool {
+        if !self.any_down.load(Ordering::Relaxed) {
+            return false;
+        }
+        let all = self.all();
+        let mut all = all.iter().map(|checked| checked.now(now_ms));
+        all.any(|checked| {
+            checked.standing == Standing::Down
+                && checked.last.is_some_and(Outcome::is_dead)
+                && concerns(checked.number)
+        })
     }
 
     /// What is held of a server, if anything has been said of it.
@@ -144,6 +153,18 @@ mod tests {
         assert!(checks.down(12_099, |_| true).is_some());
         assert_eq!(checks.down(12_100, |_| true), None, "nobody says so");
         assert_eq!(checks.of(12_100, 1).unwrap().standing, Standing::Unknown);
+    }
+
+    #[test]
+    fn who_answers_something_else_is_not_dead() {
+        let checks = Checks::default();
+        checks.hear(1000, 1, Standing::Down, Some(Outcome::Status(503)));
+        checks.hear(1000, 2, Standing::Up, BAD);
+        assert!(checks.down(1000, |n| n == 1).is_some());
+        assert!(!checks.is_dead(1000, |_| true));
+        checks.hear(1100, 2, Standing::Down, BAD);
+        assert!(checks.is_dead(1100, |n| n == 2) && !checks.is_dead(1100, |n| n == 1));
+        assert!(!checks.is_dead(12_000, |_| true), "nobody says so any more");
     }
 
     #[test]
