@@ -73,6 +73,7 @@ fn look(node: &Node, with_history: bool) -> anyhow::Result<Report> {
                 state: state.into(),
                 reason: String::new(),
                 checks: Vec::new(),
+                slow_start: None,
                 stalls: 0,
                 resets: 0,
                 history: Vec::new(),
@@ -135,6 +136,10 @@ impl fmt::Display for Report {
         for backend in &self.backends {
             let (meaning, tone) = meaning(&backend.state);
             let meaning = match &backend.ports_without_server[..] {
+                [] if backend.state == "up" && backend.slow_start.is_some() => {
+                    let percent = backend.slow_start.unwrap_or(100);
+                    format!("{meaning}, {percent} % of its share so far: slow start")
+                }
                 [] if backend.state == "down" => format!("{meaning}: {}", backend.reason),
                 [] => meaning.to_owned(),
                 ports => {
@@ -266,6 +271,7 @@ mod tests {
                 state: NOT_KNOWN.into(),
                 reason: String::new(),
                 checks: vec![],
+                slow_start: None,
                 stalls: 0,
                 resets: 0,
                 history: vec![],
@@ -312,6 +318,7 @@ mod tests {
                 state: "down".into(),
                 reason: "web:80: status 503".into(),
                 checks: vec![check],
+                slow_start: None,
                 stalls: 0,
                 resets: 0,
                 history: vec![change],

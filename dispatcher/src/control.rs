@@ -4,7 +4,7 @@ use std::os::unix::net::UnixListener;
 
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
-use trapeze_core::health::Standing;
+use trapeze_core::health::{Standing, ramp};
 use trapeze_core::policy::{self, BackendId, Feedback};
 use trapeze_datapath::control;
 use trapeze_membership::MembershipStatus;
@@ -85,6 +85,9 @@ pub struct BackendStatus {
     /// What is held of its servers that are checked.
     #[serde(default)]
     pub checks: Vec<CheckStatus>,
+    /// While it starts slowly: how much of its share it gets in the pool where that is least, percent.
+    #[serde(default)]
+    pub slow_start: Option<u16>,
     /// How often clients have repeated in vain what they asked of it.
     #[serde(default)]
     pub stalls: u64,
@@ -228,6 +231,7 @@ fn backends(shared: &Shared) -> Vec<BackendStatus> {
             state: shared.health.state(slot).name().into(),
             reason: reason(&cluster, &shared.health, index),
             checks: checks_of(&cluster, &shared.health, index),
+            slow_start: slow_start(&cluster, &shared.health, index),
             stalls: outliers::stalls(shared, slot).unwrap_or(0),
             resets: shared.health.resets(slot),
             history: shared.health.history(slot),
@@ -270,6 +274,17 @@ fn checks_of(cluster: &Cluster, health: &Health, backend: usize) -> Vec<CheckSta
             }
         })
         .collect()
+}
+
+/// How much of its share a backend gets where it starts slowly, percent; none if it does not.
+fn slow_start(cluster: &Cluster, health: &Health, backend: usize) -> Option<u16> {
+    let slot = cluster.slots[backend];
+    let steps = cluster.servers(backend).filter_map(|(number, pool, ..)| {
+        let whole = cluster.config.pools[pool].slow_start?;
+        Some(health.step(slot, number, whole))
+    });
+    let least = steps.min().filter(|&step| step < ramp::STEPS)?;
+    Some(least * 100 / ramp::STEPS)
 }
 
 /// Why a backend is in its state, for people.

@@ -281,6 +281,8 @@ fn who_has_recovered_starts_slowly() {
     site.say("b1", "");
     site.await_state("b1", "up");
     // One to ten, in the first of ten steps.
+    assert_eq!(site.cluster.backend("b1").slow_start, Some(10));
+    assert_eq!(site.cluster.backend("b2").slow_start, None);
     assert_eq!(count("b1"), 4);
 }
 
@@ -448,4 +450,23 @@ fn each_dispatcher_knows() {
         }
         signal(&cluster, "b2", "-CONT");
     }
+}
+
+/// Nobody but its host can ask it.
+#[test]
+fn a_server_on_the_loopback_address_is_checked_by_its_agent() {
+    let members = "backends = [\"b1\", { name = \"b2\", server = \"127.0.0.1:8080\", \
+                   check = { fall = 1 } }]\n";
+    let text = format!(
+        "{}[[pool]]\nname = \"web\"\n{members}{HTTP}{SERVICE}",
+        Cluster::nodes(2)
+    );
+    let site = Site::of("health-local", &text);
+    let check = site.check("b2").expect("it is checked");
+    assert_eq!((&*check.by, &*check.address), ("agent", "127.0.0.1:8080"));
+    assert_eq!(site.owners(), ["b1", "b2"]);
+    site.say("b2", "return 503;");
+    let status = site.await_state("b2", "down");
+    assert_eq!(status.reason, "web:8080: status 503");
+    assert_eq!(site.owners(), ["b1"]);
 }
