@@ -13,7 +13,7 @@ use trapeze_tests::{Cluster, Connection, Content, same, until};
 const LARGE: u64 = 64 << 20;
 
 const HTTP: &str = "[pool.check]\ntype = \"http\"\npath = \"/healthz\"\nstatus = 200\n\
-                    body = \"well\"\ninterval = \"100ms\"\ntimeout = \"1s\"\nrise = 2\nfall = 2\n";
+                    body = \"well\"\ninterval = \"100ms\"\ntimeout = \"2s\"\nrise = 2\nfall = 2\n";
 const SERVICE: &str =
     "[[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
 
