@@ -3,6 +3,7 @@
 //! busy it is. Packets never come here, not even dispatchers' heartbeats; connections go on
 //! when this process is gone, and new ones come.
 
+mod checks;
 mod done;
 mod message;
 mod prepare;
@@ -18,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use trapeze_core::config::{Backend, Config};
 use trapeze_core::flow::addr_bytes;
+use trapeze_core::health::{Target, targets, word};
 use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{self, Protection, Server, ServerKey};
@@ -31,6 +33,7 @@ use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
 use trapeze_datapath::signal::{Signal, Signals};
 
+use checks::Checking;
 use done::Teller;
 use prepare::Upkeep;
 use support::{Support, Supporting};
@@ -77,6 +80,13 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
             "answers of other backends are not gone on with here: cannot listen on 127.0.0.1:{WEDGE_PORT}: {error}"
         );
     }
+    let checking = Checking::start(
+        &node.pins(),
+        v4(own.address)?,
+        keys(&config)?,
+        own_targets(&config, &own),
+    )
+    .context("cannot check the servers")?;
     println!("ready: agent {} on {}", own.name, own.interface);
 
     let (mut sampler, mut upkeep) = (Sampler::new(), Upkeep::default());
@@ -104,7 +114,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                 }
             }
             Some(Signal::Reload) => {
-                let tellers = (&teller, &*supporting.support);
+                let tellers = (&teller, &*supporting.support, &checking);
                 match reload(&config_path, &config.name, &own, &maps, &mut host, tellers) {
                     Ok(reloaded) => {
                         (config, own) = reloaded;
@@ -130,7 +140,7 @@ fn reload(
     old: &Backend,
     maps: &AgentMaps,
     host: &mut Host,
-    (teller, support): (&Teller, &Support),
+    (teller, support, checking): (&Teller, &Support, &Checking),
 ) -> anyhow::Result<(Config, Backend)> {
     let config = file::read(path)?;
     let own = config.own_backend(&old.name)?.clone();
@@ -142,6 +152,7 @@ fn reload(
     publish(maps, &config, &own)?;
     teller.set_keys(keys(&config)?);
     support.set_keys(keys(&config)?);
+    checking.configure(keys(&config)?, own_targets(&config, &own));
     prepare::prepare(host, &config, &own)?;
     Ok((config, own))
 }
@@ -201,6 +212,21 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
     };
     maps.protecting.put(&0, &protection, Update::Any)?;
     Ok(())
+}
+
+/// What is to be checked here.
+fn own_targets(config: &Config, own: &Backend) -> Vec<Target> {
+    let index = config.backends.iter().position(|b| b.name == own.name);
+    let mut targets = index.map_or_else(Vec::new, |index| targets(config, index));
+    if targets.len() > word::MOST {
+        let more = targets.len() - word::MOST;
+        eprintln!(
+            "{more} of this host's servers are not checked: {} can be",
+            word::MOST
+        );
+        targets.truncate(word::MOST);
+    }
+    targets
 }
 
 fn keys(config: &Config) -> anyhow::Result<Keys> {

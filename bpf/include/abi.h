@@ -695,6 +695,14 @@ struct accept_queue {
 #define FEEDBACK_MEMORY_SHIFT 12
 #define FEEDBACK_QUEUE_MAX 4095
 
+/* Agent: what its daemon holds of the servers there (core/src/health/word.rs), for dispatchers that ask. */
+#define HEALTH_WORD_BYTES 512
+
+struct health_word {
+	__u64 said_ns; /* CLOCK_MONOTONIC */
+	__u8 bytes[HEALTH_WORD_BYTES];
+};
+
 /* Agent: the address on which a server listens, by its port. */
 struct server_key {
 	__be16 port;

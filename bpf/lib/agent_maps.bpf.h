@@ -46,6 +46,13 @@ struct {
 	__type(value, struct accept_queue);
 } accept_queue SEC(".maps");
 
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct health_word);
+} health_word SEC(".maps");
+
 /* Flows of which this is an older owner, and the epoch of the one after it: for the daemon to look after. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -47,6 +47,14 @@ struct {
 	__type(value, struct backend_load);
 } loads SEC(".maps");
 
+/* By slot: how often clients have repeated what nobody acknowledges, in vain for a while before. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, BACKENDS_MAX);
+	__type(key, __u32);
+	__type(value, __u64);
+} stalls SEC(".maps");
+
 /* For the daemon, which looks at every heartbeat. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

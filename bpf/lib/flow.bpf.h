@@ -197,6 +197,23 @@ static __always_inline void end_flow(struct flow *flow, __u32 state)
 		finish_request(flow);
 }
 
+/* A repetition after so long is the second or third one: the first may have been lost by chance. */
+#define STALL_NS 700000000ull
+
+/* The client says once more what it has said last, having heard nothing since, of a request that is not answered. */
+static __always_inline void note_stall(const struct flow *flow, const struct segment *segment, __u32 end, __u64 now)
+{
+	__u32 slot = flow->backend;
+	__u64 *stalled;
+
+	if (!segment->payload || end != flow->last_seq || segment->ack != flow->last_ack || is_answered(flow) ||
+	    (__s64)(now - flow->last_seen_ns) < (__s64)STALL_NS)
+		return;
+	stalled = bpf_map_lookup_elem(&stalls, &slot);
+	if (stalled)
+		__sync_fetch_and_add(stalled, 1);
+}
+
 /*
  * What anyone could have sent is forwarded, and left to the server's TCP to
  * judge; it only may not end the record. A reset must lie exactly at the end of
@@ -212,6 +229,7 @@ __noinline int age_flow(struct flow *flow, const struct segment *segment, __u64 
 	end = segment->seq + segment->payload;
 	far_seq = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_SEQ;
 	far_ack = flow->version ? PLAUSIBLE_UNSEEN : PLAUSIBLE_ACK;
+	note_stall(flow, segment, end, now);
 	flow->last_seen_ns = now;
 	flow->packets++;
 	flow->bytes += segment->payload;

@@ -1,11 +1,13 @@
 //! `trapeze backends`: who serves, and how a dispatcher sees them.
 
 use std::fmt;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 use trapeze_datapath::node::Node;
 use trapeze_dispatcher::{BackendStatus, FeedbackStatus, Request, ask};
 
+use crate::amount;
 use crate::nodes::PerNode;
 use crate::pinned;
 use crate::table::{Cell, Column, Table, Tone};
@@ -16,6 +18,9 @@ use crate::table::{Cell, Column, Table, Tone};
 /// is alive is not known then.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Also how their servers are checked, and what they were before
+    #[arg(long)]
+    history: bool,
     #[command(flatten)]
     nodes: PerNode,
 }
@@ -29,6 +34,9 @@ struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     daemon_error: Option<String>,
     backends: Vec<BackendStatus>,
+    /// People are shown it; --json has it always.
+    #[serde(skip)]
+    with_history: bool,
 }
 
 /// Not in the configuration any more.
@@ -38,10 +46,12 @@ const NOT_KNOWN: &str = "?";
 
 /// Lists them.
 pub fn run(args: &Args) -> anyhow::Result<()> {
-    args.nodes.report_dispatchers(look).map(drop)
+    (args.nodes)
+        .report_dispatchers(|node| look(node, args.history))
+        .map(drop)
 }
 
-fn look(node: &Node) -> anyhow::Result<Report> {
+fn look(node: &Node, with_history: bool) -> anyhow::Result<Report> {
     let answer = ask::<Vec<BackendStatus>>(&node.control_socket(), &Request::Backends);
     let (mut backends, daemon_error) = match answer {
         Ok(backends) => (backends, None),
@@ -61,6 +71,12 @@ fn look(node: &Node) -> anyhow::Result<Report> {
                 name: slot.name,
                 address: slot.address,
                 state: state.into(),
+                reason: String::new(),
+                checks: Vec::new(),
+                slow_start: None,
+                stalls: 0,
+                resets: 0,
+                history: Vec::new(),
                 ports_without_server: Vec::new(),
                 active: slot.active,
                 total: slot.total,
@@ -74,6 +90,7 @@ fn look(node: &Node) -> anyhow::Result<Report> {
         node: node.name.clone(),
         daemon_error,
         backends,
+        with_history,
     })
 }
 
@@ -86,6 +103,12 @@ pub fn meaning(state: &str) -> (&'static str, Tone) {
             "no heartbeat: its host, its agent or the way to it is down",
             Tone::Bad,
         ),
+        "down" => ("its server fails its checks", Tone::Bad),
+        "ejected" => (
+            "left out for a while: it resets connections, or acknowledges nothing",
+            Tone::Bad,
+        ),
+        "drained" => ("drained by an operator", Tone::Plain),
         "no-server" => ("nothing listens there: start the server", Tone::Bad),
         "busy" => ("its server accepts too slowly", Tone::Warning),
         REMOVED => (
@@ -113,6 +136,11 @@ impl fmt::Display for Report {
         for backend in &self.backends {
             let (meaning, tone) = meaning(&backend.state);
             let meaning = match &backend.ports_without_server[..] {
+                [] if backend.state == "up" && backend.slow_start.is_some() => {
+                    let percent = backend.slow_start.unwrap_or(100);
+                    format!("{meaning}, {percent} % of its share so far: slow start")
+                }
+                [] if backend.state == "down" => format!("{meaning}: {}", backend.reason),
                 [] => meaning.to_owned(),
                 ports => {
                     let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
@@ -146,7 +174,75 @@ impl fmt::Display for Report {
             None => writeln!(f, "{}", self.node)?,
             Some(error) => writeln!(f, "{}, from its data path, because {error}", self.node)?,
         }
-        table.fmt(f)
+        table.fmt(f)?;
+        if self.with_history {
+            self.show_checks(f)?;
+            self.show_history(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Report {
+    fn show_checks(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut table = Table::new(&[
+            Column::Left("check of"),
+            Column::Left("pool"),
+            Column::Right("port"),
+            Column::Left("asked at"),
+            Column::Left("by its"),
+            Column::Left("state"),
+            Column::Left("last"),
+        ])
+        .indented(2);
+        let each = (self.backends.iter()).flat_map(|b| b.checks.iter().map(move |c| (b, c)));
+        for (backend, check) in each.clone() {
+            table.row([
+                backend.name.as_str().into(),
+                check.pool.as_str().into(),
+                u64::from(check.port).into(),
+                check.address.as_str().into(),
+                check.by.as_str().into(),
+                meaning(&check.state).1.cell(check.state.as_str()),
+                check.last.clone().unwrap_or_else(|| "-".into()).into(),
+            ]);
+        }
+        match each.count() {
+            0 => Ok(()),
+            _ => write!(f, "\n{table}"),
+        }
+    }
+
+    fn show_history(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let now_ms = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now_ms = now_ms.map_or(0, |now| now.as_millis() as u64);
+        let mut table = Table::new(&[
+            Column::Right("ago"),
+            Column::Left("backend"),
+            Column::Left("was"),
+            Column::Left("became"),
+            Column::Left("because"),
+        ])
+        .indented(2);
+        let each = self.backends.iter();
+        let mut changes: Vec<_> = each
+            .flat_map(|b| b.history.iter().map(move |change| (b, change)))
+            .collect();
+        changes.sort_by_key(|(_, change)| change.at_ms);
+        for (backend, change) in &changes {
+            let ago = Duration::from_millis(now_ms.saturating_sub(change.at_ms));
+            table.row([
+                amount::time(ago).into(),
+                backend.name.as_str().into(),
+                change.from.as_str().into(),
+                meaning(&change.to).1.cell(change.to.as_str()),
+                change.reason.as_str().into(),
+            ]);
+        }
+        match changes.is_empty() {
+            true => writeln!(f, "\n  no changes since the daemon began"),
+            false => write!(f, "\n{table}"),
+        }
     }
 }
 
@@ -173,12 +269,19 @@ mod tests {
                 name: "b1".into(),
                 address: "10.0.0.1".into(),
                 state: NOT_KNOWN.into(),
+                reason: String::new(),
+                checks: vec![],
+                slow_start: None,
+                stalls: 0,
+                resets: 0,
+                history: vec![],
                 ports_without_server: vec![],
                 active: 1,
                 total: 20,
                 feedback: None,
                 pools: vec![],
             }],
+            with_history: false,
         };
         assert_eq!(
             report.to_string(),
@@ -186,5 +289,54 @@ mod tests {
              backend  address   state  active  total  queue  cpu  memory  pools, weight  meaning\n\
              b1       10.0.0.1  ?           1     20      -    -       -  -              only the daemon knows\n"
         );
+    }
+
+    #[test]
+    fn a_backend_that_failed_says_why_and_when() {
+        let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let change = trapeze_dispatcher::Change {
+            at_ms: at_ms.as_millis() as u64 - 90_000,
+            from: "up".into(),
+            to: "down".into(),
+            reason: "web:80: status 503".into(),
+        };
+        let check = trapeze_dispatcher::CheckStatus {
+            pool: "web".into(),
+            port: 80,
+            address: "10.0.0.100:80".into(),
+            by: "agent".into(),
+            state: "down".into(),
+            last: Some("status 503".into()),
+        };
+        let report = Report {
+            cluster: "c".into(),
+            node: "d1".into(),
+            daemon_error: None,
+            backends: vec![BackendStatus {
+                name: "b1".into(),
+                address: "10.0.0.1".into(),
+                state: "down".into(),
+                reason: "web:80: status 503".into(),
+                checks: vec![check],
+                slow_start: None,
+                stalls: 0,
+                resets: 0,
+                history: vec![change],
+                ports_without_server: vec![],
+                active: 1,
+                total: 20,
+                feedback: None,
+                pools: vec![("web".into(), 1)],
+            }],
+            with_history: true,
+        };
+        let shown = report.to_string();
+        for line in [
+            "its server fails its checks: web:80: status 503",
+            "b1        web     80  10.0.0.100:80  agent   down   status 503",
+            "1m30s  b1       up   down    web:80: status 503",
+        ] {
+            assert!(shown.contains(line), "{shown}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 //! of it; `config/parse.rs` makes it from text, `config/errors.rs` says what is
 //! wrong with a text and where. Nothing here reads a file.
 
+mod check;
 mod checks;
 mod errors;
 mod etcd;
@@ -15,6 +16,8 @@ mod section;
 mod value;
 
 #[cfg(test)]
+mod check_tests;
+#[cfg(test)]
 mod tests;
 
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +26,7 @@ use std::time::Duration;
 use crate::policy::{BackendId, Class, Request, Subject, binding};
 use crate::route::Asked;
 
+pub use check::{Check, HttpProbe, Outliers, Probe};
 pub use errors::{ConfigError, ConfigErrors, NotNamed};
 pub use etcd::Etcd;
 pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
@@ -153,6 +157,18 @@ impl Config {
     /// service addresses then, and answer clients by their own routes.
     pub fn dispatchers_are_behind(&self) -> bool {
         self.membership.is_some() || !self.sprays.is_empty() || self.dispatchers.len() > 1
+    }
+
+    /// The ports of the VIPs at which that pool may be asked, in order.
+    pub fn ports(&self, pool: usize) -> Vec<u16> {
+        let services = self.services.iter();
+        let mut ports: Vec<u16> = services
+            .filter(|service| service.pools().any(|of_service| of_service == pool))
+            .map(|service| service.address.port())
+            .collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
     }
 
     /// The service at exactly that address and port.
@@ -334,6 +350,10 @@ pub struct Pool {
     /// Answers with so many bytes of body, or more, outlive their backend where another one
     /// can go on with them (default none; docs/protocol/takeover.md).
     pub protect_from: Option<u64>,
+    /// For how long the share of a backend that has recovered grows to its whole (default: none).
+    pub slow_start: Option<Duration>,
+    /// When a backend is left out for a while by what becomes of clients' requests there (default: never).
+    pub outliers: Option<Outliers>,
     /// Its backends, at least one.
     pub members: Vec<Member>,
 }
@@ -360,6 +380,8 @@ pub struct Member {
     pub weight: u16,
     /// Where this pool's server listens on that backend, if not as the backend says.
     pub server: Option<SocketAddr>,
+    /// How its server is checked, if it is: as the pool's, but for what is said here.
+    pub check: Option<Check>,
 }
 
 /// A service address and what decides there.

@@ -7,6 +7,7 @@
 pub mod config;
 pub mod flow;
 pub mod head;
+pub mod health;
 pub mod intake;
 pub mod membership;
 pub mod policy;

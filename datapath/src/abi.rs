@@ -437,6 +437,12 @@ pod!(
     }
 );
 pod!(
+    struct HealthWord {
+        said_ns: u64,
+        bytes: [u8; trapeze_core::health::word::LEN],
+    }
+);
+pod!(
     struct ServerKey {
         port: [u8; 2],
         pad: u16,

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::abi::{
-    Adoption, BegunAnswer, Done, EVENTS, Feedback, FlowKey, Node, Protection, SETUP_MOVED,
-    SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split,
+    Adoption, BegunAnswer, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Protection,
+    SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split,
 };
 use crate::attach::{Hook, attach};
 use crate::diag;
@@ -29,6 +29,8 @@ pub struct AgentMaps {
     pub servers: Map<ServerKey, Server>,
     /// How busy the host is.
     pub feedback: Map<u32, Feedback>,
+    /// What is held of the servers here.
+    pub health_word: Map<u32, HealthWord>,
     /// Tag keys by id.
     pub tag_keys: Map<u32, SiphashKey>,
     /// What is known of flows.
@@ -92,6 +94,7 @@ impl AgentMaps {
             node: Map::from_pin(&pins.join("node"))?,
             servers: Map::from_pin(&pins.join("servers"))?,
             feedback: Map::from_pin(&pins.join("feedback"))?,
+            health_word: Map::from_pin(&pins.join("health_word"))?,
             tag_keys: Map::from_pin(&pins.join("tag_keys"))?,
             setups: Map::from_pin(&pins.join("setups"))?,
             older: Map::from_pin(&pins.join("older"))?,

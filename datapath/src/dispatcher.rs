@@ -35,6 +35,8 @@ pub struct DispatcherMaps {
     pub backends: Map<u32, Backend>,
     /// Open connections by slot.
     pub loads: Map<u32, BackendLoad>,
+    /// By slot: how often clients have repeated what nobody acknowledges.
+    pub stalls: Map<u32, u64>,
     /// What holds of all decisions.
     pub standing: Map<u32, Standing>,
     /// Where requests like earlier ones go.
@@ -119,6 +121,7 @@ impl DispatcherMaps {
             services: Map::from_pin(&pins.join("services"))?,
             backends: Map::from_pin(&pins.join("backends"))?,
             loads: Map::from_pin(&pins.join("loads"))?,
+            stalls: Map::from_pin(&pins.join("stalls"))?,
             standing: Map::from_pin(&pins.join("standing"))?,
             decisions: Map::from_pin(&pins.join("decisions"))?,
             turns: Map::from_pin(&pins.join("turns"))?,

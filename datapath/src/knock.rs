@@ -1,9 +1,10 @@
 //! A connection that is opened to see whether somebody listens, and for nothing else.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::linger::reset_on_close;
 use crate::udp::set_option;
 
 /// Somebody has been asked.
@@ -59,6 +60,17 @@ impl Knock {
             }
         }
         Ok(Self { fd })
+    }
+
+    /// To speak on the connection once it is open, which does not block. It is not reset any
+    /// more when all of it is dropped.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn stream(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::from(self.fd.try_clone()?);
+        reset_on_close(&stream, false)?;
+        Ok(stream)
     }
 
     /// What has come of it so far. An error is told once.

@@ -5,6 +5,7 @@
 pub mod abi;
 pub mod agent;
 pub mod attach;
+pub mod checker;
 pub mod clock;
 pub mod control;
 pub mod diag;

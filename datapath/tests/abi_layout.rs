@@ -78,7 +78,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 32] = [
+    let mirrors: [Mirror; 33] = [
         abi::Splice::LAYOUT,
         abi::Spliced::LAYOUT,
         abi::Split::LAYOUT,
@@ -88,6 +88,7 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Flow::LAYOUT,
         abi::Finished::LAYOUT,
         abi::Feedback::LAYOUT,
+        abi::HealthWord::LAYOUT,
         abi::Backend::LAYOUT,
         abi::BackendLoad::LAYOUT,
         abi::SiphashKey::LAYOUT,

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool, Transfer};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
+use trapeze_core::health::targets::number_of;
+use trapeze_core::health::{Target, ramp, targets};
 use trapeze_core::intake::{Answer, Body, Looked};
 use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Settled, Stands};
 use trapeze_core::route::{Asked, route};
@@ -27,6 +29,8 @@ pub struct Cluster {
     pub keys: Keys,
     /// Slot of each of the configuration's backends.
     pub slots: Vec<u32>,
+    /// By the configuration's backends: what is checked of them.
+    pub targets: Vec<Vec<Target>>,
     pools: Vec<Memory>,
     turns: Arc<SharedTurns>,
 }
@@ -84,10 +88,12 @@ impl Cluster {
             })
             .collect();
         let keys = Keys::new(&config.keys).expect("a checked configuration has a key");
+        let targets = (0..config.backends.len()).map(|index| targets(&config, index));
         Ok(Self {
             own: own.clone(),
             keys,
             slots,
+            targets: targets.collect(),
             pools,
             turns,
             config,
@@ -308,32 +314,60 @@ impl Cluster {
     }
 
     /// How a member's server does that answers at that port of the VIP.
-    pub fn state(&self, health: &Health, member: &Member, port: u16) -> State {
+    pub fn state(&self, health: &Health, pool: usize, member: &Member, port: u16) -> State {
         let port = self.server_port(member).unwrap_or(port);
-        health.state_at(self.slots[member.backend], port)
+        let number = || number_of(&self.config.pools[pool].name, port);
+        health.state_at(self.slots[member.backend], port, number)
+    }
+
+    /// By what number checks know a flow's server; none if it is not checked, or not
+    /// configured any more.
+    pub fn number(&self, pool: usize, slot: u32, port: u16) -> Option<u64> {
+        let of_pool = self.config.pools.get(pool)?;
+        let mut members = of_pool.members.iter();
+        let member = members.find(|m| self.slots[m.backend] == slot)?;
+        member.check.as_ref()?;
+        let port = self.server_port(member).unwrap_or(port);
+        Some(number_of(&of_pool.name, port))
+    }
+
+    /// A backend's servers, each with the number by which it is known.
+    pub fn servers(&self, backend: usize) -> impl Iterator<Item = (u64, usize, &Member, u16)> {
+        let pools = self.config.pools.iter().enumerate();
+        pools.flat_map(move |(index, pool)| {
+            let members = pool.members.iter().filter(move |m| m.backend == backend);
+            members.flat_map(move |member| {
+                let ports = match self.server_port(member) {
+                    Some(port) => vec![port],
+                    None => self.ports(index),
+                };
+                let numbered = ports.into_iter();
+                numbered.map(move |port| (number_of(&pool.name, port), index, member, port))
+            })
+        })
+    }
+
+    /// The agent's or our own checks know a server of that slot by this number.
+    pub fn is_checked(&self, slot: u32, number: u64) -> bool {
+        let at = self.slots.iter().position(|&s| s == slot);
+        at.is_some_and(|at| (self.targets[at].iter()).any(|t| t.key.number() == number))
     }
 
     /// The ports of the VIPs at which the pool may be asked.
     pub fn ports(&self, pool: usize) -> Vec<u16> {
-        let services = self.config.services.iter();
-        let mut ports: Vec<u16> = services
-            .filter(|service| service.pools().any(|of_service| of_service == pool))
-            .map(|service| service.address.port())
-            .collect();
-        ports.sort_unstable();
-        ports.dedup();
-        ports
+        self.config.ports(pool)
     }
 
     /// The pool's live backends for that port of the VIP; those that are only busy when
-    /// there is no other.
+    /// there is no other, and then those that stand out.
     pub fn backends(&self, health: &Health, pool: usize, port: u16) -> Option<Backends> {
-        let members = &self.config.pools.get(pool)?.members;
+        let of_pool = self.config.pools.get(pool)?;
         let that = |takes: fn(State) -> bool| {
-            let alive = (members.iter())
-                .filter(|member| takes(self.state(health, member, port)))
+            let alive = (of_pool.members.iter())
+                .filter(|member| takes(self.state(health, pool, member, port)))
                 .map(|member| (member, self.slots[member.backend]));
-            Backends::new(alive.map(|(member, slot)| Candidate {
+            let weights = self.slow_weights(health, of_pool, port, alive.clone());
+            Backends::new(alive.enumerate().map(|(index, (member, slot))| Candidate {
                 outstanding: u32::try_from(health.active(slot)).unwrap_or(u32::MAX),
                 cost_us: health.loads().cost_us(slot),
                 feedback: health.feedback(slot),
@@ -341,15 +375,38 @@ impl Cluster {
                     // There are at most BACKENDS_MAX slots.
                     BackendId(slot as u16),
                     &self.config.backends[member.backend].name,
-                    member.weight,
+                    weights.get(index).copied().unwrap_or(member.weight),
                 )
             }))
         };
         let free = that(State::is_free);
         if free.open().is_empty() {
-            return Some(that(|state| state == State::Busy));
+            let busy = that(|state| state == State::Busy);
+            return Some(match busy.open().is_empty() {
+                true => that(|state| state == State::Ejected),
+                false => busy,
+            });
         }
         Some(free)
+    }
+
+    /// The weights of a pool whose members start slowly; empty: as configured.
+    fn slow_weights<'m>(
+        &self,
+        health: &Health,
+        pool: &Pool,
+        port: u16,
+        alive: impl Iterator<Item = (&'m Member, u32)>,
+    ) -> Vec<u16> {
+        let Some(whole) = pool.slow_start else {
+            return Vec::new();
+        };
+        let step = |(member, slot): (&Member, u32)| {
+            let port = self.server_port(member).unwrap_or(port);
+            let number = number_of(&pool.name, port);
+            (member.weight, health.step(slot, number, whole))
+        };
+        ramp::weights(&alive.map(step).collect::<Vec<_>>())
     }
 }
 

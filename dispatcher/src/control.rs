@@ -4,15 +4,16 @@ use std::os::unix::net::UnixListener;
 
 use serde::{Deserialize, Serialize};
 use trapeze_core::config::Member;
+use trapeze_core::health::{Standing, ramp};
 use trapeze_core::policy::{self, BackendId, Feedback};
 use trapeze_datapath::control;
 use trapeze_membership::MembershipStatus;
 
 use crate::cluster::Cluster;
 use crate::explain::{Question, View, explain};
-use crate::health::{Health, State};
+use crate::health::{Change, Health, State};
 use crate::peers::Stage;
-use crate::{Shared, drain};
+use crate::{Shared, checks, drain, outliers};
 
 /// A question.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -76,8 +77,26 @@ pub struct BackendStatus {
     pub name: String,
     /// Its address.
     pub address: String,
-    /// `up`, `unknown`, `silent`, `no-server`, `busy` or `drained`.
+    /// `up`, `unknown`, `silent`, `down`, `ejected`, `no-server`, `busy` or `drained`.
     pub state: String,
+    /// Why.
+    #[serde(default)]
+    pub reason: String,
+    /// What is held of its servers that are checked.
+    #[serde(default)]
+    pub checks: Vec<CheckStatus>,
+    /// While it starts slowly: how much of its share it gets in the pool where that is least, percent.
+    #[serde(default)]
+    pub slow_start: Option<u16>,
+    /// How often clients have repeated in vain what they asked of it.
+    #[serde(default)]
+    pub stalls: u64,
+    /// Connections that its servers have reset while they owed something.
+    #[serde(default)]
+    pub resets: u64,
+    /// What it was before, the latest change last.
+    #[serde(default)]
+    pub history: Vec<Change>,
     /// The ports at which no server listened a moment ago.
     #[serde(default)]
     pub ports_without_server: Vec<u16>,
@@ -90,6 +109,23 @@ pub struct BackendStatus {
     pub feedback: Option<FeedbackStatus>,
     /// The pools that it is in, with its weight.
     pub pools: Vec<(String, u16)>,
+}
+
+/// What is held of a server that is checked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CheckStatus {
+    /// Whose requests it gets.
+    pub pool: String,
+    /// Where clients' requests reach it.
+    pub port: u16,
+    /// Where it is asked.
+    pub address: String,
+    /// `agent`, if the backend's own asks; else `dispatcher`.
+    pub by: String,
+    /// `up`, `down`, or `unknown`.
+    pub state: String,
+    /// What came of the last check.
+    pub last: Option<String>,
 }
 
 /// How busy an agent finds its host.
@@ -151,6 +187,12 @@ fn status(shared: &Shared) -> Status {
         // Spelt as the data path's are.
         *counters.entry(name.replace('_', "-")).or_default() += count;
     }
+    for (name, count) in [
+        ("backends-down", shared.health.counts().0),
+        ("backends-ejected", shared.health.counts().1),
+    ] {
+        counters.insert(name.into(), count);
+    }
     Status {
         reloads: shared.generation.load(std::sync::atomic::Ordering::Relaxed),
         reading_flows: figures.iter().map(|f| f.held_flows).sum(),
@@ -175,6 +217,7 @@ fn status(shared: &Shared) -> Status {
 
 fn backends(shared: &Shared) -> Vec<BackendStatus> {
     let cluster = shared.cluster();
+    checks::note(shared, &cluster);
     let backends = cluster
         .config
         .backends
@@ -185,7 +228,13 @@ fn backends(shared: &Shared) -> Vec<BackendStatus> {
         .map(|(index, (backend, &slot))| BackendStatus {
             name: backend.name.clone(),
             address: backend.address.to_string(),
-            state: state_name(shared.health.state(slot)).into(),
+            state: shared.health.state(slot).name().into(),
+            reason: reason(&cluster, &shared.health, index),
+            checks: checks_of(&cluster, &shared.health, index),
+            slow_start: slow_start(&cluster, &shared.health, index),
+            stalls: outliers::stalls(shared, slot).unwrap_or(0),
+            resets: shared.health.resets(slot),
+            history: shared.health.history(slot),
             ports_without_server: shared.health.ports_without_server(slot),
             active: shared.health.active(slot),
             total: shared.health.total(slot),
@@ -202,14 +251,66 @@ fn backends(shared: &Shared) -> Vec<BackendStatus> {
         .collect()
 }
 
-fn state_name(state: State) -> &'static str {
-    match state {
-        State::Up => "up",
-        State::Unknown => "unknown",
-        State::Silent => "silent",
-        State::NoServer => "no-server",
-        State::Busy => "busy",
-        State::Drained => "drained",
+fn checks_of(cluster: &Cluster, health: &Health, backend: usize) -> Vec<CheckStatus> {
+    let has_agent = cluster.config.backends[backend].transfer.has_agent();
+    let targets = cluster.targets[backend].iter();
+    targets
+        .map(|target| {
+            let known = health.check(cluster.slots[backend], target.key.number());
+            let standing = known.map_or(Standing::Unknown, |known| known.standing);
+            let last = known.and_then(|known| known.last);
+            CheckStatus {
+                pool: target.key.pool.clone(),
+                port: target.key.port,
+                address: target.address.to_string(),
+                by: if has_agent { "agent" } else { "dispatcher" }.into(),
+                state: match standing {
+                    Standing::Unknown => "unknown",
+                    Standing::Up => "up",
+                    Standing::Down => "down",
+                }
+                .into(),
+                last: last.map(|last| last.to_string()),
+            }
+        })
+        .collect()
+}
+
+/// How much of its share a backend gets where it starts slowly, percent; none if it does not.
+fn slow_start(cluster: &Cluster, health: &Health, backend: usize) -> Option<u16> {
+    let slot = cluster.slots[backend];
+    let steps = cluster.servers(backend).filter_map(|(number, pool, ..)| {
+        let whole = cluster.config.pools[pool].slow_start?;
+        Some(health.step(slot, number, whole))
+    });
+    let least = steps.min().filter(|&step| step < ramp::STEPS)?;
+    Some(least * 100 / ramp::STEPS)
+}
+
+/// Why a backend is in its state, for people.
+pub(crate) fn reason(cluster: &Cluster, health: &Health, backend: usize) -> String {
+    let slot = cluster.slots[backend];
+    match health.state(slot) {
+        State::Up if cluster.targets[backend].is_empty() => "heard of".into(),
+        State::Up => "heard of, and passes its checks".into(),
+        State::Unknown => "not heard of yet".into(),
+        State::Silent => "does not answer heartbeats".into(),
+        State::Ejected => "resets connections, or acknowledges nothing".into(),
+        State::Drained => "drained by an operator".into(),
+        State::Busy => "its server accepts too slowly".into(),
+        State::NoServer => {
+            let ports = health.ports_without_server(slot);
+            let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
+            format!("nothing listens on port {}", ports.join(", "))
+        }
+        State::Down => {
+            let failed = checks_of(cluster, health, backend).into_iter();
+            let failed = failed.filter(|check| check.state == "down");
+            let said: Vec<_> = failed
+                .map(|c| format!("{}:{}: {}", c.pool, c.port, c.last.unwrap_or_default()))
+                .collect();
+            said.join("; ")
+        }
     }
 }
 
@@ -220,12 +321,12 @@ struct Live<'a> {
 }
 
 impl View for Live<'_> {
-    fn describe(&self, member: &Member, port: u16) -> String {
+    fn describe(&self, pool: usize, member: &Member, port: u16) -> String {
         let slot = self.cluster.slots[member.backend];
         format!(
             "{}: {}, weight {}, connections open: {}",
             self.cluster.config.backends[member.backend].name,
-            state_name(self.cluster.state(self.health, member, port)),
+            self.cluster.state(self.health, pool, member, port).name(),
             member.weight,
             self.health.active(slot)
         )

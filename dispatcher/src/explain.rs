@@ -46,7 +46,7 @@ pub struct Explained {
 /// What is known of the backends.
 pub(crate) trait View {
     /// A sentence's part about a pool's member, asked at that port of the VIP.
-    fn describe(&self, member: &Member, port: u16) -> String;
+    fn describe(&self, pool: usize, member: &Member, port: u16) -> String;
 
     /// The number by which policies know the backend of that index.
     fn id(&self, backend: usize) -> BackendId;
@@ -106,8 +106,9 @@ fn explain_asked(
         })
         .and_then(|chosen| (0..config.backends.len()).find(|&b| view.id(b) == chosen))
         .map(|backend| config.backends[backend].name.clone());
-    for member in pool.iter().flat_map(|pool| &pool.members) {
-        because.push(view.describe(member, port));
+    for (index, pool) in index.iter().zip(pool) {
+        let members = pool.members.iter();
+        because.extend(members.map(|member| view.describe(*index, member, port)));
     }
     let tls = matches!(asked, Asked::Tls(_));
     because.push(match (&backend, pool) {
@@ -161,7 +162,7 @@ fn find_service(config: &Config, vip: Option<SocketAddr>) -> anyhow::Result<&Ser
 struct AllUp<'a>(&'a Config);
 
 impl View for AllUp<'_> {
-    fn describe(&self, member: &Member, _port: u16) -> String {
+    fn describe(&self, _pool: usize, member: &Member, _port: u16) -> String {
         let name = &self.0.backends[member.backend].name;
         format!("{name}: taken to be up, weight {}", member.weight)
     }

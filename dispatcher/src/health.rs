@@ -1,11 +1,17 @@
 //! Which backends can be given work: whose data path answers our heartbeats,
-//! and has not refused lately. A refusal is about one port: other servers of
-//! that host may be well.
+//! and has not refused lately, and whose servers pass their checks. A refusal is about one
+//! port, a check about one pool's server: other servers of that host may be well.
+
+mod checked;
+mod ejected;
+mod history;
+mod recovery;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use trapeze_core::health::{Outcome, Standing, Word};
 use trapeze_core::policy::Feedback;
 use trapeze_core::wire::meta::Refusal;
 use trapeze_datapath::abi::BACKENDS_MAX;
@@ -13,6 +19,14 @@ use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::Loads;
 
 use crate::listening::Listening;
+
+pub use checked::Checked;
+pub use history::Change;
+
+use checked::Checks;
+use ejected::Ejected;
+use history::History;
+use recovery::Recovery;
 
 /// Heartbeats missed in a row that mean dead [SPLICE06 §5].
 const MISSED: usize = 3;
@@ -32,6 +46,9 @@ pub struct Health {
     beats: Beats,
     listening: Listening,
     slots: Vec<Slot>,
+    /// How often backends have become down, and have been ejected.
+    downs: AtomicU64,
+    ejections: AtomicU64,
 }
 
 /// The heartbeats that were sent.
@@ -54,6 +71,15 @@ struct Slot {
     drained: AtomicBool,
     /// What its agent said with its latest answer, and when.
     feedback: Mutex<Option<(u64, Feedback)>>,
+    /// What checks hold of its servers.
+    checks: Checks,
+    /// Which of them are left out for a while.
+    ejected: Ejected,
+    /// Connections that its servers have reset while they owed something.
+    resets: AtomicU64,
+    /// Since when they are back.
+    recovery: Recovery,
+    history: Mutex<History>,
 }
 
 /// Until when a port is not to be asked.
@@ -72,6 +98,10 @@ pub enum State {
     Unknown,
     /// It does not answer.
     Silent,
+    /// Its server fails its checks.
+    Down,
+    /// It stands out by what becomes of clients' requests, and is left out for a while.
+    Ejected,
     /// It has no listener, as it told us just now.
     NoServer,
     /// Its server accepts too slowly, as it told us just now.
@@ -85,6 +115,20 @@ impl State {
     pub fn is_free(self) -> bool {
         matches!(self, Self::Up | Self::Unknown)
     }
+
+    /// As people see it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Unknown => "unknown",
+            Self::Silent => "silent",
+            Self::Down => "down",
+            Self::Ejected => "ejected",
+            Self::NoServer => "no-server",
+            Self::Busy => "busy",
+            Self::Drained => "drained",
+        }
+    }
 }
 
 /// How late an answer may be: timers are late, networks jitter.
@@ -97,6 +141,8 @@ impl Health {
         Self {
             listening: Listening::new(workers),
             loads,
+            downs: AtomicU64::new(0),
+            ejections: AtomicU64::new(0),
             beats: Beats::new(interval, now_ms()),
             slots: std::iter::repeat_with(Slot::default)
                 .take(BACKENDS_MAX)
@@ -193,14 +239,122 @@ impl Health {
         }
     }
 
-    /// The backend's, whichever port is asked: that of the worst one.
-    pub fn state(&self, slot: u32) -> State {
-        self.state_of(slot, |_| true)
+    /// What its agent holds of the servers there that are checked. True: that is news.
+    pub fn hear_word(&self, slot: u32, word: &Word, is_checked: impl Fn(u64) -> bool) -> bool {
+        let checks = &self.slots[slot as usize].checks;
+        if checks.is_old(word.at_ms) {
+            return false;
+        }
+        let now = now_ms();
+        let known = word.entries.iter().filter(|entry| is_checked(entry.number));
+        known.fold(false, |news, entry| {
+            checks.hear(now, entry.number, entry.standing, entry.last) | news
+        })
     }
 
-    /// The state of its server at one port.
-    pub fn state_at(&self, slot: u32, port: u16) -> State {
-        self.state_of(slot, |refused| refused.port == port)
+    /// What has been found out here about a server. True: that is news.
+    pub fn checked(
+        &self,
+        slot: u32,
+        number: u64,
+        standing: Standing,
+        last: Option<Outcome>,
+    ) -> bool {
+        let checks = &self.slots[slot as usize].checks;
+        checks.hear(now_ms(), number, standing, last)
+    }
+
+    /// Only these servers of it are checked from now on.
+    pub fn check_only(&self, slot: u32, numbers: &[u64]) {
+        self.slots[slot as usize].checks.retain(numbers);
+    }
+
+    /// What checks hold of a server.
+    pub fn check(&self, slot: u32, number: u64) -> Option<Checked> {
+        self.slots[slot as usize].checks.of(now_ms(), number)
+    }
+
+    /// Is that server dead, for all that is known: its host is silent, or it does not answer its
+    /// checks? What it has in hand is another's then. `number` is that of its checks.
+    pub fn is_dead(&self, slot: u32, number: impl FnOnce() -> Option<u64>) -> bool {
+        let entry = &self.slots[slot as usize];
+        let now = now_ms();
+        if self.is_silent(entry, now) {
+            return true;
+        }
+        // The usual answers, before anybody looks for the number.
+        entry.checks.is_dead(now, |_| true)
+            && number().is_some_and(|number| entry.checks.is_dead(now, |other| other == number))
+    }
+
+    /// A server of it is left out until then (CLOCK_MONOTONIC).
+    pub fn eject(&self, slot: u32, number: u64, until: Duration) {
+        let ejected = &self.slots[slot as usize].ejected;
+        ejected.set(now_ms(), number, until.as_millis() as u64);
+    }
+
+    /// A server of it has reset a connection that it owed something.
+    pub fn has_reset(&self, slot: u32) {
+        let resets = &self.slots[slot as usize].resets;
+        resets.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many it has reset so.
+    pub fn resets(&self, slot: u32) -> u64 {
+        self.slots[slot as usize].resets.load(Ordering::Relaxed)
+    }
+
+    /// The backend's, whichever server is asked: that of the worst one.
+    pub fn state(&self, slot: u32) -> State {
+        self.state_of(slot, |_| true, |_| true)
+    }
+
+    /// The state of its server at one port, whose checks have that number.
+    pub fn state_at(&self, slot: u32, port: u16, number: impl Fn() -> u64) -> State {
+        let of_port = |refused: &Refused| refused.port == port;
+        self.state_of(slot, of_port, |other| other == number())
+    }
+
+    /// The states of a backend's servers now, by their numbers; looked at regularly. `why` tells of
+    /// the backend's own.
+    pub fn note(
+        &self,
+        slot: u32,
+        servers: impl IntoIterator<Item = (u64, State)>,
+        why: impl FnOnce() -> String,
+    ) {
+        let entry = &self.slots[slot as usize];
+        let now = now_ms();
+        for (number, state) in servers {
+            entry.recovery.note(now, number, state);
+        }
+        let state = self.state(slot);
+        let mut history = entry.history.lock().expect("no thread panics with it");
+        if history.note(state.name(), why) {
+            match state {
+                State::Down => self.downs.fetch_add(1, Ordering::Relaxed),
+                State::Ejected => self.ejections.fetch_add(1, Ordering::Relaxed),
+                _ => 0,
+            };
+        }
+    }
+
+    /// How often backends have become down, and have been ejected.
+    pub fn counts(&self) -> (u64, u64) {
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        (count(&self.downs), count(&self.ejections))
+    }
+
+    /// The step of a server's slow start.
+    pub fn step(&self, slot: u32, number: u64, whole: Duration) -> u16 {
+        let recovery = &self.slots[slot as usize].recovery;
+        recovery.step(now_ms(), number, whole)
+    }
+
+    /// What it has been, the latest last.
+    pub fn history(&self, slot: u32) -> Vec<Change> {
+        let history = self.slots[slot as usize].history.lock();
+        history.expect("no thread panics with it").changes()
     }
 
     /// The ports at which no server listens, as it told us just now.
@@ -215,21 +369,34 @@ impl Health {
         ports
     }
 
-    fn state_of(&self, slot: u32, concerns: impl Fn(&Refused) -> bool) -> State {
+    fn state_of(
+        &self,
+        slot: u32,
+        concerns: impl Fn(&Refused) -> bool,
+        is_of: impl Fn(u64) -> bool,
+    ) -> State {
         let entry = &self.slots[slot as usize];
         let now = now_ms();
-        let heard = entry.heard_ms.load(Ordering::Relaxed);
-        if (self.beats).are_missed(heard, now, self.listening.until_ms()) {
+        if self.is_silent(entry, now) {
             State::Silent
         } else if entry.drained.load(Ordering::Relaxed) {
             State::Drained
+        } else if entry.checks.down(now, &is_of).is_some() {
+            State::Down
+        } else if entry.ejected.is_any(now, &is_of) {
+            State::Ejected
         } else if let Some(state) = entry.refused_now(now, concerns) {
             state
-        } else if heard == 0 {
+        } else if entry.heard_ms.load(Ordering::Relaxed) == 0 {
             State::Unknown
         } else {
             State::Up
         }
+    }
+
+    fn is_silent(&self, entry: &Slot, now_ms: u64) -> bool {
+        let heard = entry.heard_ms.load(Ordering::Relaxed);
+        (self.beats).are_missed(heard, now_ms, self.listening.until_ms())
     }
 
     /// Whether it is to have connections.
@@ -258,6 +425,10 @@ impl Health {
         entry.beat.store(0, Ordering::Relaxed);
         entry.refused_until_ms.store(0, Ordering::Relaxed);
         entry.refusals().clear();
+        entry.checks.reset();
+        entry.ejected.reset();
+        entry.recovery.reset();
+        *entry.history.lock().expect("no thread panics with it") = History::default();
         self.loads.reset(slot);
     }
 }

@@ -11,8 +11,11 @@
 //!  peers    the other dispatchers: who keeps what, records to and from them
 //!  members  those of them that are registered in etcd
 //!  splice   connections to servers without an agent       knocks   who of those is alive
+//!  health   what is held of backends                      checks   servers without an agent are asked
+//!  outliers what becomes of clients' requests, and who is left out for that
 //! ```
 
+mod checks;
 mod cluster;
 mod control;
 mod drain;
@@ -28,6 +31,7 @@ mod listening;
 mod look;
 mod members;
 mod memory;
+mod outliers;
 mod pauses;
 mod peers;
 mod pulse;
@@ -40,9 +44,10 @@ mod sweep;
 mod worker;
 mod workload;
 
-pub use control::{BackendStatus, FeedbackStatus, Request, Status};
+pub use control::{BackendStatus, CheckStatus, FeedbackStatus, Request, Status};
 pub use drain::Left;
 pub use explain::{Explained, Question, explain_offline};
+pub use health::Change;
 pub use peers::{PeerStatus, Told};
 pub use trapeze_datapath::control::ask;
 
@@ -213,6 +218,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     threads.push(spawn("pulse", move || pulse.run())?);
     let (for_knocks, knocker) = (shared.clone(), own.clone());
     threads.push(spawn("knocks", move || knocks::run(&for_knocks, &knocker))?);
+    let (for_checks, checker) = (shared.clone(), own.clone());
+    threads.push(spawn("checks", move || checks::run(&for_checks, &checker))?);
     let for_workload = shared.clone();
     threads.push(spawn("workload", move || workload::run(&for_workload))?);
     threads.push(spawn("peers", move || vigil.run())?);
@@ -339,6 +346,7 @@ impl Shared {
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
         self.publish(&own)?;
         drain::tell_health(self);
+        checks::tell_health(self);
         self.generation.fetch_add(1, Ordering::Release);
         // What a heartbeat has renewed meanwhile, with workers that had the old one, ends.
         self.standing.suspend()?;

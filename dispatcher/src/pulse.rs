@@ -12,6 +12,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trapeze_core::config::{Backend, Dispatcher};
+use trapeze_core::health::word;
 use trapeze_core::wire::meta::{Keys, Kind};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{self, GENEVE_PORT};
@@ -19,13 +20,17 @@ use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
+use crate::checks;
 use crate::cluster::Cluster;
 use crate::health::{self, State};
+use crate::outliers::Watched;
 use crate::peers::{NO_PROTOCOL, option};
 use crate::{Shared, v4};
 
 /// As long as the shortest packet that backends take.
-const PADDING: [u8; 20] = [0; 20];
+const PADDING: &[u8] = &[0; 20];
+/// As long as what an agent has to say of the servers that it checks.
+const ROOM: &[u8] = &[0; word::LEN];
 
 /// Asks all backends.
 pub struct Pulse {
@@ -50,6 +55,7 @@ impl Pulse {
         // Numbers go on where the daemon before stopped, and never step back.
         let (first, started) = (clock::cluster(), Instant::now());
         let mut silent = HashMap::new();
+        let mut watched = Watched::default();
         let mut due = Instant::now();
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let cluster = self.shared.cluster();
@@ -57,10 +63,12 @@ impl Pulse {
             self.shared.health.set_interval(interval);
             let number = (first + started.elapsed()).as_millis() as u32;
             let mut beats = Outbox::default();
-            let has_agent = |backend: &&Backend| backend.transfer.has_agent();
-            for backend in cluster.config.backends.iter().filter(has_agent) {
+            let has_agent = |backend: &Backend| backend.transfer.has_agent();
+            let backends = cluster.config.backends.iter().zip(&cluster.targets);
+            for (backend, targets) in backends.filter(|(backend, _)| has_agent(backend)) {
                 if let IpAddr::V4(address) = backend.address {
-                    let datagram = self.beat(number, address, &cluster.keys);
+                    let room = if targets.is_empty() { PADDING } else { ROOM };
+                    let datagram = self.beat(number, address, room, &cluster.keys);
                     beats.push(SocketAddrV4::new(address, GENEVE_PORT), |out| {
                         out.extend_from_slice(&datagram);
                     });
@@ -70,13 +78,16 @@ impl Pulse {
             self.socket.send(&beats);
             self.shared.health.listen();
             self.shared.health.asked();
+            watched.look(&self.shared, &cluster)?;
             self.tell_the_data_path(&cluster, &mut silent)?;
+            checks::note(&self.shared, &cluster);
             self.shared.renew_decisions()?;
             self.shared.hear_finished(&cluster)?;
             // When an answer is too late: what the data path decides meanwhile goes astray.
             std::thread::sleep(health::grace(interval) + Duration::from_millis(1));
             self.shared.health.listen();
             self.tell_the_data_path(&cluster, &mut silent)?;
+            checks::note(&self.shared, &cluster);
             self.shared.renew_decisions()?;
             due = (due + interval).max(Instant::now());
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
@@ -107,10 +118,10 @@ impl Pulse {
         Ok(())
     }
 
-    fn beat(&self, number: u32, backend: Ipv4Addr, keys: &Keys) -> Vec<u8> {
+    fn beat(&self, number: u32, backend: Ipv4Addr, room: &[u8], keys: &Keys) -> Vec<u8> {
         let mut inner = Vec::new();
-        ipv4::write_header(self.own, backend, NO_PROTOCOL, PADDING.len(), &mut inner);
-        inner.extend_from_slice(&PADDING);
+        ipv4::write_header(self.own, backend, NO_PROTOCOL, room.len(), &mut inner);
+        inner.extend_from_slice(room);
         let option = option(Kind::Echo, number, backend, &inner, keys);
         let mut datagram = Vec::new();
         geneve::write(&option, &inner, &mut datagram);

@@ -65,12 +65,12 @@ impl Support {
         (self.bytes > 0).then_some(self.look_at)
     }
 
-    /// Those whose owner `is_dead`; they are forgotten here, as are those that nobody has
+    /// Those whose owner's server `is_dead`; they are forgotten here, as are those that nobody has
     /// renewed in time.
     pub fn orphans(
         &mut self,
         now: Duration,
-        is_dead: impl Fn(u32) -> bool,
+        is_dead: impl Fn(u32, &FlowKey) -> bool,
     ) -> Vec<(u32, FlowKey, Kept)> {
         if self.bytes == 0 || now < self.look_at {
             return Vec::new();
@@ -82,10 +82,8 @@ impl Support {
         }
         let mut orphans = Vec::new();
         for (&slot, answers) in &mut self.by_slot {
-            if is_dead(slot) {
-                orphans.extend(answers.drain().map(|(key, kept)| (slot, key, kept)));
-                continue;
-            }
+            let dead = answers.extract_if(|key, _| is_dead(slot, key));
+            orphans.extend(dead.map(|(key, kept)| (slot, key, kept)));
             if !forgets {
                 continue;
             }
@@ -156,13 +154,13 @@ mod tests {
             assert!(support.keep(u32::from(port % 2), key(port), kept(100, 10)));
         }
         let now = Duration::from_secs(101);
-        let mut dead = support.orphans(now, |slot| slot == 1);
+        let mut dead = support.orphans(now, |slot, _| slot == 1);
         dead.sort_by_key(|(_, key, _)| *key);
         let found: Vec<_> = dead.iter().map(|(slot, key, _)| (*slot, *key)).collect();
         assert_eq!(found, [(1, key(1)), (1, key(3))]);
         assert!(
             support
-                .orphans(now + LOOK_INTERVAL, |slot| slot == 1)
+                .orphans(now + LOOK_INTERVAL, |slot, _| slot == 1)
                 .is_empty()
         );
         assert_eq!(support.len(), 2);
@@ -174,10 +172,10 @@ mod tests {
         support.keep(1, key(1), kept(100, 10));
         support.keep(1, key(2), kept(109, 10));
         let now = Duration::from_secs(100) + CACHE_TIMEOUT;
-        let found = support.orphans(now, |_| true);
+        let found = support.orphans(now, |_, _| true);
         assert_eq!(found.len(), 1, "a dead one's, too");
         support.keep(1, key(1), kept(100, 10));
-        assert!(support.orphans(now * 2, |_| false).is_empty());
+        assert!(support.orphans(now * 2, |_, _| false).is_empty());
         assert_eq!((support.len(), support.bytes), (0, 0));
     }
 

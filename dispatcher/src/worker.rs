@@ -22,13 +22,14 @@ mod takeover;
 mod way;
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::FlowKey;
+use trapeze_core::health::Word;
 use trapeze_core::intake::{Action, Arrived, Bounds, Intake};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
@@ -40,6 +41,7 @@ use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
+use crate::checks;
 use crate::cluster::Cluster;
 use crate::handoff::Waitings;
 use crate::pauses::Pauses;
@@ -288,6 +290,7 @@ impl State {
             Some(slot) => match self.shared.health.heard(slot, beat) {
                 true => {
                     self.shared.health.said(slot, feedback);
+                    self.hear_word(slot, packet.destination(), packet.payload());
                     for (to, datagram) in self.shared.forsaken.to_be_told(slot) {
                         self.to_backends
                             .push(to, |out| out.extend_from_slice(&datagram));
@@ -296,6 +299,21 @@ impl State {
                 false => self.count("old-echo-replies"),
             },
             None => self.count("strange-echo-replies"),
+        }
+    }
+
+    /// What an agent holds of its servers, if that came with its heartbeat.
+    fn hear_word(&mut self, slot: u32, backend: Ipv4Addr, said: &[u8]) {
+        let Some(word) = Word::open(said, &self.cluster.keys, backend) else {
+            return;
+        };
+        let is_checked = |number| self.cluster.is_checked(slot, number);
+        let news = self.shared.health.hear_word(slot, &word, is_checked);
+        if news {
+            checks::note(&self.shared, &self.cluster);
+            if self.shared.renew_decisions().is_err() {
+                self.count("decision-failures");
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use super::check::{Check, read_check, read_member_check, read_outliers};
 use super::checks::{Checks, Found};
 use super::errors::ConfigErrors;
 use super::etcd::read_membership;
@@ -258,6 +259,11 @@ fn read_pools<'s>(
             let survive_close = section.optional("survive_close", value::boolean);
             let park = section.optional("park", value::boolean);
             let protect_from = section.optional("protect_from", |v| value::integer(v, 1..=1 << 40));
+            let check = read_check(&mut section);
+            let outliers = read_outliers(&mut section);
+            let slow_start = section.optional("slow_start", |v| {
+                value::duration(v, Duration::from_secs(1)..=Duration::from_secs(3600))
+            });
             let listed = section.required("backends", "[\"b1\"]", |v| {
                 v.as_array().ok_or_else(|| "expected an array such as [\"b1\", \"b2\"]".to_owned())
             });
@@ -268,7 +274,8 @@ fn read_pools<'s>(
                     checks.source.error(listed.span(), message);
                 }
                 for item in listed.get_ref().iter() {
-                    let Some(member) = read_member(item, backends, checks) else { continue };
+                    let member = read_member(item, backends, check.as_ref(), checks);
+                    let Some(member) = member else { continue };
                     if members.iter().any(|m| m.backend == member.backend) {
                         let message = "this backend is in the pool already: for a larger share write \
                                        `{ name = \"...\", weight = 2 }`";
@@ -287,6 +294,8 @@ fn read_pools<'s>(
                 survive_close: value_or(survive_close, true),
                 park: value_or(park, true),
                 protect_from: protect_from.map(Spanned::into_inner),
+                slow_start: slow_start.map(Spanned::into_inner),
+                outliers,
                 members,
             }
         })
@@ -297,6 +306,7 @@ fn read_pools<'s>(
 fn read_member<'t>(
     item: &'t Spanned<DeValue<'t>>,
     backends: &[Backend],
+    check: Option<&Check>,
     checks: &mut Checks<'t>,
 ) -> Option<Member> {
     let backend_named = |name: &str, span| {
@@ -313,6 +323,7 @@ fn read_member<'t>(
             backend,
             weight: 1,
             server: None,
+            check: check.cloned(),
         });
     }
     let Some(table) = item.get_ref().as_table() else {
@@ -326,11 +337,13 @@ fn read_member<'t>(
     let weight = section.optional("weight", |v| value::integer(v, 0..=256));
     let server = section.optional("server", value::server_address);
     checks.server(&server);
+    let check = read_member_check(&mut section, check);
     section.finish();
     Some(Member {
         backend: backend?,
         weight: value_or(weight, 1) as u16,
         server: server.map(Spanned::into_inner),
+        check,
     })
 }
 

@@ -9,6 +9,7 @@ mod locality;
 mod promises;
 mod requests;
 mod settled;
+mod slow_start;
 mod spread;
 mod sticky;
 

@@ -4,6 +4,7 @@
 
 use std::net::Ipv4Addr;
 
+use trapeze_core::health::word;
 use trapeze_core::policy;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta, Refusal};
@@ -339,6 +340,46 @@ fn an_echos_answer_tells_how_busy_the_host_is_as_long_as_that_is_fresh() {
         };
         let answer = Outcome::new(Verdict::SendBack, reply_to(&answer, &echo()), &[]);
         agent.expect(what, &sealed(&ask, &echo()), &answer);
+    }
+}
+
+/// What the daemon holds of its servers takes the place of the padding, if there is room for it.
+#[test]
+fn an_echos_answer_has_the_daemons_word_as_long_as_that_is_fresh() {
+    let agent = Agent::new();
+    let now = clock::monotonic().as_nanos() as u64;
+    let said: [u8; word::LEN] = std::array::from_fn(|at| at as u8);
+    let long = |padding: &[u8]| ipv4(DISPATCHER, HERE, 59, padding);
+    let nothing = [0; word::LEN];
+    for (what, said_ns, asked, answered) in [
+        ("just now", now, long(&nothing), long(&said)),
+        (
+            "too long ago",
+            now - 3_000_000_000,
+            long(&nothing),
+            long(&nothing),
+        ),
+        ("never", 0, long(&nothing), long(&nothing)),
+        ("nobody asks", now, echo(), echo()),
+        (
+            "a byte too few",
+            now,
+            long(&nothing[1..]),
+            long(&nothing[1..]),
+        ),
+    ] {
+        let word = abi::HealthWord {
+            said_ns,
+            bytes: said,
+        };
+        agent.maps.health_word.put(&0, &word, Update::Any).unwrap();
+        let ask = meta(Kind::Echo, 9, 0);
+        let answer = Meta {
+            kind: Kind::EchoReply { feedback: None },
+            ..ask
+        };
+        let answer = Outcome::new(Verdict::SendBack, reply_to(&answer, &answered), &[]);
+        agent.expect(what, &sealed(&ask, &asked), &answer);
     }
 }
 

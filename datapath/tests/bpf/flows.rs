@@ -190,6 +190,40 @@ fn packets_age_the_record() {
     }
 }
 
+/// Repetitions that come late, of a request of which nothing is heard: not the first one, which may
+/// have been lost by chance.
+#[test]
+fn what_clients_repeat_in_vain_is_counted() {
+    const LATE: u64 = 800;
+    const SOON: u64 = 400;
+    let repeat = step(ACK | PSH, 0, 0, 9);
+    let table = [
+        ("late", LATE, repeat, 0, 1),
+        ("soon", SOON, repeat, 0, 0),
+        ("something new", LATE, step(ACK | PSH, 9, 0, 3), 0, 0),
+        ("the beginning alone", LATE, step(ACK | PSH, 0, 0, 3), 0, 0),
+        ("without payload", LATE, step(ACK, 9, 0, 0), 0, 0),
+        ("hearing something", LATE, step(ACK | PSH, 0, 5, 9), 0, 0),
+        ("of an answered one", LATE, step(ACK | PSH, 0, 7, 9), 7, 0),
+    ];
+    for bench in Bench::both() {
+        for (what, before_ms, step, answered, expected) in table {
+            bench.maps.stalls.put(&SLOT, &0, Update::Any).unwrap();
+            let seen = clock::monotonic().as_nanos() as u64 - before_ms * 1_000_000;
+            bench.put_flow(&Flow {
+                last_seq: moved(NEXT, 9),
+                last_ack: moved(SERVER_ISN + 1, answered),
+                last_seen_ns: seen,
+                ..established()
+            });
+            let frame = step.frame();
+            bench.expect(what, &frame, &forwarded(&frame));
+            let stalls = bench.maps.stalls.get(&SLOT).unwrap();
+            assert_eq!(stalls, Some(expected), "{what}");
+        }
+    }
+}
+
 /// For who speaks for the client later: the window that came with the latest acknowledgement.
 #[test]
 fn the_record_has_the_window_that_came_last() {

@@ -256,6 +256,7 @@ impl State {
         match self.shared.records.lost(key, epoch, asked_at.raw()) {
             Ok(Some(flow)) => {
                 self.count("lost-by-backend");
+                self.shared.health.has_reset(flow.backend);
                 self.reset_client(key, &flow);
             }
             Ok(None) => {}

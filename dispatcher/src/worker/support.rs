@@ -115,8 +115,14 @@ impl State {
 
     /// Looks for answers whose owners have died, and does what is due of those.
     pub(super) fn on_support_due(&mut self, now: Duration) {
-        let health = &self.shared.health;
-        let is_dead = |slot| health.state(slot) == crate::health::State::Silent;
+        let (health, records) = (&self.shared.health, &self.shared.records);
+        // A server that does not answer its checks is as dead as a host that is silent.
+        let is_dead = |slot: u32, key: &FlowKey| {
+            health.is_dead(slot, || {
+                let record = records.get(key).ok().flatten()?;
+                self.cluster.number(record.pool, slot, key.vip.port())
+            })
+        };
         for (slot, key, kept) in self.support.orphans(now, is_dead) {
             self.begin_taking(now, slot, key, kept);
         }
