@@ -40,6 +40,15 @@ static __noinline enum held why_held(const struct setup *known, const struct own
 	return 0;
 }
 
+/*
+ * 5.2a: an earlier connection of the 4-tuple, or this one's earlier stay here, closes; of what is
+ * asked for nothing is known yet, because the packet that sets it up is on its way.
+ */
+static __always_inline enum held of_this_stay(enum held reason, const struct setup *known, __u32 epoch)
+{
+	return reason == HELD_CLOSING && is_before(known->epoch, epoch - 1) ? HELD_STRANGER : reason;
+}
+
 /* Has it had no more than `requests`, and the client all that was said to them? */
 static __always_inline bool owes_nothing(const struct setup *known, const struct own_socket *own, __u16 requests)
 {
@@ -239,7 +248,9 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 			return deliver_shifted(skb, segment, known);
 		}
 		own = find_own_socket(skb, segment, known);
-		reason = known ? why_held(known, &own, start, bpf_ntohs(meta.requests)) : HELD_STRANGER;
+		reason = HELD_STRANGER;
+		if (known)
+			reason = of_this_stay(why_held(known, &own, start, bpf_ntohs(meta.requests)), known, epoch);
 		if (!reason && (segment->ack != known->answers.next || known->before ||
 				(known->refused && !is_before(known->refused_epoch, epoch))))
 			reason = HELD_UNACKED;
@@ -359,6 +370,7 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 		return answer_released(skb, segment, known);
 	}
 	reason = why_held(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests));
+	reason = of_this_stay(reason, known, bpf_ntohl(meta.epoch));
 	/* Either may have heard more than the other. The owner before us hears the client by us alone (6.5). */
 	if (!reason && (known->before || (known->state != SETUP_VACANT && segment->ack != known->answers.next &&
 					  own.snd_una != known->answers.next)))

@@ -265,9 +265,11 @@ impl Cluster {
         self.choice(pool, chosen, Placed::unnoticed(*request))
     }
 
-    /// What a pool wants of its backends' answers.
+    /// What a pool wants of its backends' answers; one that is configured no more wants nothing.
     pub fn care(&self, pool: usize) -> Care {
-        let pool = &self.config.pools[pool];
+        let Some(pool) = self.config.pools.get(pool) else {
+            return Care::default();
+        };
         let follow = pool.handoff != Handoff::None;
         Care {
             follow,
@@ -293,9 +295,9 @@ impl Cluster {
         pool.map_or(Handoff::HalfPipe, |pool| pool.handoff)
     }
 
-    /// The pool's member with that slot, as a choice.
+    /// The pool's member with that slot, as a choice; none if it is configured no more.
     pub fn choice(&self, pool: usize, chosen: BackendId, placed: Placed) -> Option<Choice> {
-        let members = &self.config.pools[pool].members;
+        let members = &self.config.pools.get(pool)?.members;
         let member = (members.iter()).find(|m| self.slots[m.backend] == u32::from(chosen.0))?;
         Some(Choice {
             slot: self.slots[member.backend],

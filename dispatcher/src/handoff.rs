@@ -15,11 +15,13 @@ use crate::look::Extent;
 /// An owner is asked again after this, and after twice as long each time.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_millis(100);
+/// The same of one that has said "not now" for longer than [`Waiting::patience`].
+const SELDOM_RETRY: Duration = Duration::from_secs(1);
 /// A connection whose first packet has arrived is there by then.
 const SETTLING: Duration = Duration::from_millis(500);
 /// It has by then, however often it was lost.
 const SETTING_UP: Duration = Duration::from_secs(30);
-/// An owner that has not said a word by then after the time to give up is gone.
+/// An owner that has not said a word for this and the request's patience is gone.
 const SILENCE: Duration = Duration::from_secs(5);
 
 /// Who is to have the request.
@@ -46,7 +48,8 @@ pub struct Waiting {
     began: Duration,
     retry_at: Duration,
     retry_after: Duration,
-    gives_up: Duration,
+    patience: Duration,
+    heard: Duration,
 }
 
 /// What is due of a request that waits.
@@ -84,7 +87,8 @@ impl Waitings {
             began: now,
             retry_at: now + FIRST_RETRY,
             retry_after: FIRST_RETRY,
-            gives_up: now + patience,
+            patience,
+            heard: now,
         };
         let until = self.quiet_until.unwrap_or(waiting.retry_at);
         self.quiet_until = Some(until.min(waiting.retry_at));
@@ -127,9 +131,11 @@ impl Waitings {
         given >= SETTING_UP && (self.all.get(key)).is_some_and(|w| now >= w.began + SETTLING)
     }
 
-    /// Has it waited long enough?
-    pub fn is_over(&self, key: &FlowKey, now: Duration) -> bool {
-        (self.all.get(key)).is_some_and(|w| now >= w.gives_up)
+    /// Its owner says "not now".
+    pub fn heard(&mut self, now: Duration, key: &FlowKey) {
+        if let Some(waiting) = self.all.get_mut(key) {
+            waiting.heard = now;
+        }
     }
 
     /// When [`Self::due`] may have something.
@@ -147,11 +153,15 @@ impl Waitings {
             if waiting.retry_at > now {
                 continue;
             }
-            if now > waiting.gives_up + SILENCE {
+            if now > waiting.heard + waiting.patience + SILENCE {
                 all.push(Due::GiveUp(*key));
                 continue;
             }
-            waiting.retry_after = (waiting.retry_after * 2).min(LONGEST_RETRY);
+            let longest = match now > waiting.began + waiting.patience {
+                true => SELDOM_RETRY,
+                false => LONGEST_RETRY,
+            };
+            waiting.retry_after = (waiting.retry_after * 2).min(longest);
             waiting.retry_at = now + waiting.retry_after;
             all.push(Due::Ask(*key));
         }

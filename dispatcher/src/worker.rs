@@ -364,6 +364,7 @@ impl State {
                         self.count("record-failures");
                     }
                 }
+                Action::TooSlow { key } => self.on_slow_head(&key),
                 Action::Ended { key, isns, .. } => {
                     let _ = self.shared.records.end_reading(&key, isns);
                 }

@@ -25,8 +25,22 @@ impl Intake {
             });
             return;
         }
-        if connection.later {
+        if connection.later && reading.assembly.contiguous().is_empty() {
             self.stay(now, connection, serial, reading);
+            return;
+        }
+        // It waits for the owner of the request before, which may be long in answering that.
+        if connection.later {
+            if !reading.decided {
+                let key = connection.key;
+                self.actions.push_back(Action::TooSlow { key });
+            }
+            reading.prolong(now + self.bounds.head_timeout);
+            self.table.put(Flow {
+                connection,
+                serial,
+                phase: Phase::Reading(reading),
+            });
             return;
         }
         self.counters.head_timeouts += 1;

@@ -236,6 +236,12 @@ pub enum Action {
         /// The flow.
         key: FlowKey,
     },
+    /// The head of a later request does not come whole in `head_timeout`; said again each
+    /// time that it has passed once more. What has come is held.
+    TooSlow {
+        /// The flow.
+        key: FlowKey,
+    },
     /// Before anything else is sent: others are to have these bytes, should this
     /// dispatcher die. Only after [`super::Intake::have_copied`].
     Keep(Kept),
@@ -272,6 +278,7 @@ impl Action {
             | Self::Probe { key, .. }
             | Self::Acknowledge { key, .. }
             | Self::Stay { key }
+            | Self::TooSlow { key }
             | Self::Reading { key, .. }
             | Self::Ended { key, .. } => *key,
             Self::Keep(kept) => kept.key,

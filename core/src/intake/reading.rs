@@ -282,6 +282,11 @@ impl Reading {
         self.assembly.contiguous().first() == Some(&22)
     }
 
+    /// There is time until then.
+    pub(super) fn prolong(&mut self, expires: Duration) {
+        self.expires = expires;
+    }
+
     pub(super) fn deadline(&self) -> Duration {
         self.ack_due
             .map_or(self.expires, |due| due.min(self.expires))

@@ -204,6 +204,7 @@ impl Bench {
             Action::Keep(kept) => format!("keep {}+{}", kept.offset, kept.bytes.len()),
             Action::Reading { .. } => "reading".into(),
             Action::Stay { .. } => "stay".into(),
+            Action::TooSlow { .. } => "too slow".into(),
             Action::Ended { why, .. } => format!("ended {why:?}"),
         }
     }

@@ -141,7 +141,10 @@ impl State {
             return self.intake.forget(key);
         };
         let (decision, extent) = match found {
-            Found::Owners(extent) => return self.give_to_owner(now, key, &record, extent, None),
+            Found::Owners(extent) => {
+                self.waiting.end(key);
+                return self.give_to_owner(now, key, &record, extent, None);
+            }
             Found::Request(decision, extent) => (decision, extent),
         };
         // Nobody can tell where its server's answers end: it stays (docs/protocol/splice.md 5).
@@ -170,6 +173,20 @@ impl State {
             Decision::Refuse(answer, body) => {
                 self.release(now, key, &record, Target::Answer(answer, body), extent);
             }
+        }
+    }
+
+    /// The head of a next request does not come: once its owner owes nothing, the client is
+    /// told. If the rest comes before, it is a request like others.
+    pub(super) fn on_slow_head(&mut self, key: &FlowKey) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return self.intake.forget(key);
+        };
+        if self.waiting.get(key).is_none() && record.expected == Expected::Head {
+            self.count("slow-heads");
+            let timeout = Target::Answer(Answer::RequestTimeout, Body::Full);
+            let extent = Extent::default();
+            self.release(clock::monotonic(), key, &record, timeout, extent);
         }
     }
 
@@ -263,7 +280,7 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             self.not_moved(&waiting.target);
             self.waiting.end(key);
-            return;
+            return self.intake.forget(key);
         };
         // Another dispatcher, that kept the flow before, has moved it.
         if self.is_elsewhere(&record, waiting.epoch) {
@@ -377,7 +394,10 @@ impl State {
             return self.count("malformed");
         };
         let key = arrived.key;
-        if (self.waiting.find(&key, meta.epoch, meta.start)).is_some() {
+        if let Some(waiting) = self.waiting.find(&key, meta.epoch, meta.start) {
+            // An idle connection is asked for once; a request waits for as long as its owner
+            // answers the one before.
+            let is_nobodys = matches!(waiting.target, Target::Nobody);
             let never = match held {
                 Held::Closing => true,
                 Held::Stranger => {
@@ -391,9 +411,11 @@ impl State {
                 }
                 Held::Answering | Held::Unacknowledged { .. } => false,
             };
-            if never || self.waiting.is_over(&key, now) {
+            if never || is_nobodys {
                 self.give_up(now, &key);
                 self.act();
+            } else {
+                self.waiting.heard(now, &key);
             }
             return;
         }

@@ -296,7 +296,9 @@ impl World {
                 }
                 Action::Probe { .. } => self.send(Event::ProbeAtBackend),
                 Action::Reading { .. } => self.assigned = false,
-                Action::Acknowledge { .. } | Action::Stay { .. } => panic!("nothing has an owner"),
+                Action::Acknowledge { .. } | Action::Stay { .. } | Action::TooSlow { .. } => {
+                    panic!("nothing has an owner")
+                }
                 Action::Keep(_) => panic!("there is nobody else"),
                 Action::Ended { why, .. } => panic!("ended: {why:?}"),
             }
