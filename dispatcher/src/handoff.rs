@@ -125,6 +125,17 @@ impl Waitings {
         (self.all.get(key)).is_some_and(|w| now >= w.gives_up)
     }
 
+    /// It has as much time again. False: none waits.
+    pub fn go_on(&mut self, key: &FlowKey, now: Duration) -> bool {
+        let waiting = self.all.get_mut(key);
+        waiting.is_some_and(|waiting| {
+            waiting.gives_up = now + waiting.gives_up.saturating_sub(waiting.began);
+            waiting.began = now;
+            waiting.retry_at = now;
+            true
+        })
+    }
+
     /// When [`Self::due`] may have something.
     pub fn next_due(&self) -> Option<Duration> {
         self.quiet_until

@@ -11,7 +11,9 @@
 //!  support   owners that are gone in the midst of an answer
 //! ```
 
+mod ahead;
 mod first;
+mod gone;
 mod idle;
 mod later;
 mod relay;

@@ -20,14 +20,14 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
-use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::abi::{FlowState, MARK_PROTECTED};
 
 use super::State;
 use crate::cluster::Choice;
 use crate::look::Extent;
 use crate::memory::Placed;
 use crate::records::{Assignment, Record};
-use crate::support::Kept;
+use crate::support::{Ahead, Kept};
 
 /// A client is asked so often what it has had, and a wedge told to go on, at these and
 /// doubling intervals.
@@ -49,6 +49,10 @@ struct Taking {
     stage: Stage,
     tries: u32,
     due: Duration,
+    /// What the client has said last.
+    heard: Header,
+    /// Behind the answer's own request: what was sent ahead begins there.
+    boundary: ClientSeq,
 }
 
 #[derive(Debug)]
@@ -94,14 +98,29 @@ impl State {
         if let Some(taking) = self.takings.all.get(&key)
             && matches!(taking.stage, Stage::SettingUp { epoch, .. } if epoch == state.epoch)
         {
-            self.takings.all.remove(&key);
+            let taken = self.takings.all.remove(&key);
             self.count("taken-over");
+            if let Some(Taking { kept, heard, .. }) = taken {
+                self.ask_again(now, &key, (record.next, &heard), &kept.ahead.bytes);
+            }
         }
-        if !self
-            .support
-            .keep(record.slot, key, Kept { state, said: now })
+        let kept = Kept {
+            state,
+            said: now,
+            ahead: Ahead::default(),
+        };
+        if !self.support.keep(record.slot, key, kept) {
+            return self.count("support-full");
+        }
+        // Before it is asked for anything else.
+        if record.marks & MARK_PROTECTED == 0
+            && self
+                .shared
+                .records
+                .protect(&key, record.epoch, true)
+                .is_err()
         {
-            self.count("support-full");
+            self.count("record-failures");
         }
     }
 
@@ -140,22 +159,21 @@ impl State {
     }
 
     /// Its owner is silent, or its server has closed, in the midst of this.
-    fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, kept: Kept) {
+    fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, mut kept: Kept) {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
         let is_in_progress = (record.slot, record.epoch) == (slot, kept.state.epoch)
-            && record.requests as u16 == kept.state.answer
-            && record.state == FlowState::Established;
+            && record.requests as u16 == kept.state.answer.wrapping_add(kept.ahead.requests)
+            && is_open(&record);
         if !is_in_progress {
             return;
         }
-        // What a client asks ahead goes the way of the handoff; not yet with this. An owner that has
-        // begun to answer has the flow, whether the client has heard it or not.
+        // An owner that has begun to answer has the flow, whether the client has heard it or not.
+        let boundary = kept.boundary(record.next);
         if record.is_tunnel()
             || record.expected != Expected::Head
-            || self.waiting.get(&key).is_some()
-            || self.intake.holds(&key)
+            || !self.gather_ahead(&key, &mut kept.ahead)
         {
             return self.count("not-taken-over");
         }
@@ -170,6 +188,8 @@ impl State {
             stage: Stage::Asking,
             tries: 0,
             due: now,
+            heard: Header::default(),
+            boundary,
         };
         self.takings.all.insert(key, taking);
     }
@@ -178,9 +198,7 @@ impl State {
         // It has gone another way, or its client has.
         let record = self.shared.records.get(key).ok().flatten();
         let is_meant = |taking: &Taking| {
-            record.is_some_and(|record| {
-                record.epoch == taking.kept.state.epoch && record.state == FlowState::Established
-            })
+            record.is_some_and(|record| record.epoch == taking.kept.state.epoch && is_open(&record))
         };
         if !self.takings.all.get(key).is_some_and(is_meant) {
             self.takings.all.remove(key);
@@ -253,21 +271,18 @@ impl State {
         let Some(taking) = self.takings.all.get(&key) else {
             return false;
         };
-        if !matches!(taking.stage, Stage::Asking) {
-            return false;
-        }
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             self.takings.all.remove(&key);
             return false;
         };
         let header = &arrived.header;
-        let end = ClientSeq::new(header.seq) + arrived.payload.len() as u32;
-        // It goes away, or asks ahead. What it repeats is as good as an acknowledgement.
-        if header.flags.has(Flags::RST)
-            || header.flags.has(Flags::FIN)
-            || record.next.before(end)
-            || record.epoch != taking.kept.state.epoch
-        {
+        if !matches!(taking.stage, Stage::Asking) {
+            // What is asked ahead meanwhile comes again.
+            let end = ClientSeq::new(header.seq) + arrived.payload.len() as u32;
+            return record.next.before(end);
+        }
+        // It goes away. Whatever else it says is as good as an acknowledgement.
+        if header.flags.has(Flags::RST) || record.epoch != taking.kept.state.epoch {
             self.count("not-taken-over");
             self.takings.all.remove(&key);
             let _ = self.shared.records.taking(&key, record.epoch, false);
@@ -291,6 +306,9 @@ impl State {
             .before(heard)
             .and_then(|had| Some((had, Rest::of(&state.head, had)?)));
         let Some((had, rest)) = rest else {
+            if let Some(taking) = self.takings.all.get_mut(&key) {
+                taking.heard = arrived.header;
+            }
             return self.on_nothing_left(now, &key, record, heard);
         };
         let request = record.request;
@@ -315,6 +333,9 @@ impl State {
             return self.stop_taking(now, &key, "no other backend has it");
         };
         let (clock, epoch) = (taking.kept.clock(now), record.epoch.wrapping_add(1));
+        let (next, has_rest) = (taking.boundary, !taking.kept.ahead.bytes.is_empty());
+        let has_closed = record.state == FlowState::ClientFin;
+        let take_is_last = state.is_last();
         let take = Message::Take(Take {
             state: SoftState {
                 epoch,
@@ -331,7 +352,7 @@ impl State {
             return;
         };
         let command = take.seal(&self.cluster.keys, &key);
-        let start = record.next + (command.len() as u32).wrapping_neg();
+        let start = next + (command.len() as u32).wrapping_neg();
         let wedge = Choice {
             server_port: WEDGE_PORT,
             ..choice
@@ -352,17 +373,17 @@ impl State {
             extent: Extent {
                 next: Some((command.len(), Expected::Head)),
                 is_head: false,
-                is_last: rest.closes || !agreed.care.outlive,
+                is_last: rest.closes || has_closed || take_is_last,
             },
             care: Care {
                 park: false,
                 ..self.cluster.care(record.pool)
             },
-            has_rest: false,
+            has_rest,
             predecessor: None,
             splice: None,
         };
-        let taken = self.shared.records.take_over(&assignment, record.epoch);
+        let taken = (self.shared.records).take_over(&assignment, (record.epoch, record.next));
         let Ok(Some(assigned)) = taken else {
             self.cluster.not_taken(&choice);
             self.takings.all.remove(&key);
@@ -387,13 +408,21 @@ impl State {
             ..Header::default()
         };
         let most = usize::from(self.payload_max(&agreed.handshake));
+        let last = (command.len() - 1) / most;
         let pieces = command.chunks(most).enumerate().map(|(index, piece)| {
+            // The client's FIN has been acknowledged, and will not come again.
+            let ends = has_closed && index == last;
             let segment = Segment {
                 payload: piece.to_vec(),
                 ..Segment::of_client(
                     &key,
                     Header {
                         seq: (start + (index * most) as u32).raw(),
+                        flags: if ends {
+                            header.flags | Flags::FIN
+                        } else {
+                            header.flags
+                        },
                         ..header
                     },
                 )
@@ -411,6 +440,7 @@ impl State {
         };
         taking.tried.push(choice.slot);
         taking.kept.state.epoch = epoch;
+        taking.heard = arrived.header;
         taking.stage = Stage::SettingUp {
             epoch,
             to,
@@ -426,17 +456,37 @@ impl State {
         let Some(taking) = self.takings.all.get(key) else {
             return;
         };
-        let state = &taking.kept.state;
+        let (state, boundary) = (&taking.kept.state, taking.boundary);
         let whole = trapeze_core::takeover::AnswerHead::parse(&state.head)
             .map(|head| head.len as u64 + head.length);
-        if whole.is_some() && state.before(heard) == whole {
-            self.takings.all.remove(key);
-            if (self.shared.records.owes_nothing(key, record.epoch, heard)).is_err() {
-                self.count("record-failures");
-            }
+        let (had, answer, has_more) = (state.before(heard), state.answer, boundary != record.next);
+        if whole.is_none() || had < whole || had > whole && !has_more {
+            return self.stop_taking(now, key, "its client is somewhere else");
+        }
+        let Some(taking) = self.takings.all.remove(key) else {
+            return;
+        };
+        // It has heard the next answer, which nobody can go on with.
+        if had > whole {
+            self.count("not-taken-over");
+            let _ = (self.shared.records).taking(key, record.epoch, false);
             return;
         }
-        self.stop_taking(now, key, "its client is somewhere else");
+        let answered = (record.epoch, answer);
+        if (self
+            .shared
+            .records
+            .owes_nothing(key, answered, boundary, heard))
+        .is_err()
+        {
+            return self.count("record-failures");
+        }
+        self.ask_again(
+            now,
+            key,
+            (boundary, &taking.heard),
+            &taking.kept.ahead.bytes,
+        );
     }
 
     /// The wedge cannot be set up there: another one may.
@@ -509,6 +559,11 @@ impl State {
             .push(to, |out| out.extend_from_slice(&datagram));
         self.shared.forsaken.remember(record.slot, to, datagram);
     }
+}
+
+/// Does its client wait for an answer? It may have closed its side behind the request.
+fn is_open(record: &Record) -> bool {
+    matches!(record.state, FlowState::Established | FlowState::ClientFin)
 }
 
 /// RFC 7323: clocks come round.
