@@ -1,11 +1,12 @@
 //! Backends that die in the midst of an answer: another one goes on with it, on the same
 //! connection, and only where it is provably the same (docs/protocol/takeover.md).
 
+use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddrV4, TcpStream};
 use std::path::Path;
 use std::sync::Barrier;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use tempfile::TempDir;
 use trapeze_dispatcher::Status;
@@ -98,15 +99,15 @@ impl Download {
     }
 
     fn on(stream: TcpStream) -> Self {
-        Self::ask_for(stream, false)
+        Self::ask_for("/large", stream, false)
     }
 
     /// Its client closes its side behind the request, if `closes`.
-    fn ask_for(mut stream: TcpStream, closes: bool) -> Self {
+    fn ask_for(path: &str, mut stream: TcpStream, closes: bool) -> Self {
         let patience = Some(Duration::from_secs(20));
         stream.set_read_timeout(patience).expect("a socket");
         stream
-            .write_all(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())
             .expect("it is sent");
         if closes {
             stream.shutdown(Shutdown::Write).expect("it is open");
@@ -380,7 +381,7 @@ fn a_client_that_has_closed_its_side_has_all_of_its_answer() {
         let mut download = site.cluster.on("c1", || {
             let connection = Connection::open();
             let stream = connection.stream().try_clone().expect("a socket");
-            Download::ask_for(stream, at_once)
+            Download::ask_for("/large", stream, at_once)
         });
         download.read(8 * MIB).unwrap();
         if !at_once {
@@ -403,6 +404,52 @@ fn a_client_that_has_closed_its_side_has_all_of_its_answer() {
     }
     site.await_taken(2);
     site.cluster.expect_nothing_left(&["b1", "b2", "b3"]);
+}
+
+/// RFC 9110 §8.8.2.2: a time names an object, if that has not changed just before.
+#[test]
+fn an_object_without_a_tag_is_known_by_its_time() {
+    let site = Site::up("take-time", 3);
+    let age = |path: &Path, seconds: u64| {
+        let file = File::options().write(true).open(path).unwrap();
+        let then = SystemTime::now() - Duration::from_secs(seconds);
+        file.set_modified(then).unwrap();
+    };
+    let path = site.root.path().join("large");
+    let start = || {
+        site.cluster.on("c1", || {
+            let connection = Connection::open();
+            let stream = connection.stream().try_clone().expect("a socket");
+            Download::ask_for("/untagged/large", stream, false)
+        })
+    };
+    let mut just_changed = start();
+    just_changed.read(8 * MIB).unwrap();
+    just_changed.finish().unwrap();
+    assert_eq!(site.cluster.agents().of("begun"), 1, "it was looked at");
+    assert_eq!(site.cluster.daemon().protected_answers, 0);
+    age(&path, 3600);
+    let mut download = start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    site.cluster.kill(&download.owner, None).unwrap();
+    download.read(16 * MIB).unwrap();
+    site.await_taken(1);
+    // The next one finds another object of the same size.
+    put(
+        site.root.path(),
+        "large",
+        &Content::new(8, LARGE as u64).bytes(),
+    );
+    age(&path, 7200);
+    let mut names = ["b1", "b2", "b3"]
+        .into_iter()
+        .filter(|name| *name != download.owner);
+    let taker = names.find(|name| site.cluster.agent(name).of("taken-over") == 1);
+    site.cluster.kill(taker.expect("its owner"), None).unwrap();
+    let error = download.finish().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    same(&download.body, &site.large[..download.body.len()]);
 }
 
 /// Nothing that no rule protects is looked at, or costs a message.
