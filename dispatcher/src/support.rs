@@ -95,6 +95,11 @@ impl Support {
         self.by_slot.values().map(HashMap::len).sum()
     }
 
+    /// What they take of the memory there is for them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// When [`Self::orphans`] may find something.
     pub fn next_due(&self) -> Option<Duration> {
         (self.bytes > 0).then_some(self.look_at)

@@ -57,6 +57,7 @@ pub struct Figures {
     pub held_bytes: usize,
     pub answering_flows: usize,
     pub protected_answers: usize,
+    pub protected_bytes: usize,
     pub counters: HashMap<&'static str, u64>,
 }
 
@@ -373,6 +374,7 @@ impl State {
             held_bytes: self.intake.held_bytes(),
             answering_flows: self.intake.answering_flows(),
             protected_answers: self.support.len(),
+            protected_bytes: self.support.bytes(),
             counters,
         };
         self.shared.intake.lock().expect("no thread panics with it")[index] = figures;

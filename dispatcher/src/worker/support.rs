@@ -81,7 +81,10 @@ impl State {
         };
         let key = arrived.key;
         match Message::open(arrived.payload, &self.cluster.keys, &key) {
-            Some(Message::Update(state)) => self.on_update(now, key, state),
+            Some(Message::Update(state)) => {
+                self.count("updates");
+                self.on_update(now, key, state);
+            }
             Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
             _ => self.count("rejected"),
         }
