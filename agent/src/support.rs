@@ -24,8 +24,9 @@ use trapeze_datapath::ring::Ring;
 
 use crate::message::enclose;
 
-/// Answers that are over before the next look are not told of.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Answers that are over before the second look are not told of: by far the most, where they are
+/// short. Each that is costs its dispatcher as much as a new connection does.
+const LOOK_INTERVAL: Duration = Duration::from_millis(25);
 /// How often it is looked what is to be said again.
 const SAY_INTERVAL: Duration = Duration::from_millis(200);
 /// Answers that are announced at once; what is more is not protected.
@@ -131,6 +132,7 @@ impl Support {
 
     fn run(&self, ring: &Ring<BegunAnswer>) {
         let mut say_again_at = Instant::now();
+        let mut young = Young::default();
         while !self.stopping.load(Ordering::Relaxed) {
             // Sooner, if the data path says that there is little room left.
             let looked = Instant::now();
@@ -141,8 +143,9 @@ impl Support {
             });
             match woken.and_then(|woken| Ok((woken, ring.take()?))) {
                 Ok((woken, told)) => {
-                    let all = woken.iter().chain(&told);
-                    all.for_each(|told| self.on_begun(told));
+                    let begun = woken.into_iter().chain(told);
+                    let due = young.look(looked, begun.map(|told| (told.key.into(), told)));
+                    due.iter().for_each(|told| self.on_begun(told));
                 }
                 Err(error) => {
                     eprintln!("answers are not protected: {error}");
@@ -240,6 +243,42 @@ impl Support {
     }
 }
 
+/// Answers that have begun since the last look, but for the last, by their flows.
+#[derive(Debug)]
+struct Young<T> {
+    all: HashMap<FlowKey, T>,
+    due: Option<Instant>,
+}
+
+impl<T> Default for Young<T> {
+    fn default() -> Self {
+        Self {
+            all: HashMap::new(),
+            due: None,
+        }
+    }
+}
+
+impl<T> Young<T> {
+    /// These have begun: what has not been followed by another one of its flow since the look before.
+    fn look(&mut self, now: Instant, begun: impl Iterator<Item = (FlowKey, T)>) -> Vec<T> {
+        // It is looked before its time where there is little room left.
+        let is_due = self.due.is_none_or(|due| due <= now);
+        let mut before = match is_due {
+            true => std::mem::take(&mut self.all),
+            false => HashMap::new(),
+        };
+        if is_due {
+            self.due = Some(now + LOOK_INTERVAL / 2);
+        }
+        for (flow, told) in begun {
+            before.remove(&flow);
+            self.all.insert(flow, told);
+        }
+        before.into_values().collect()
+    }
+}
+
 impl Announced {
     /// Is it in progress still? Where it is noted, then.
     fn goes_on(&mut self, setup: &abi::Setup) -> bool {
@@ -329,6 +368,26 @@ mod tests {
         setup.answers.next = next;
         setup.answers.remaining = remaining;
         setup
+    }
+
+    #[test]
+    fn what_another_answer_has_followed_is_not_looked_at() {
+        let key = |port: u16| FlowKey {
+            client: ([192, 0, 2, 1], port).into(),
+            vip: ([10, 77, 0, 100], 80).into(),
+        };
+        let mut young = Young::default();
+        let mut now = Instant::now();
+        let none = || std::iter::empty();
+        let begun = [(key(1), 'a'), (key(2), 'b'), (key(1), 'c')];
+        assert!(young.look(now, begun.into_iter()).is_empty());
+        assert!(young.look(now, none()).is_empty(), "too early");
+        now += LOOK_INTERVAL;
+        assert_eq!(young.look(now, [(key(2), 'd')].into_iter()), ['c']);
+        now += LOOK_INTERVAL;
+        assert_eq!(young.look(now, none()), ['d']);
+        now += LOOK_INTERVAL;
+        assert!(young.look(now, none()).is_empty());
     }
 
     /// What remains may be of another moment than where it is: never a byte's difference.

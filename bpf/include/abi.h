@@ -195,6 +195,7 @@ enum expected {
 #define MARK_SHORT_BEFORE 32 /* so had the one before */
 #define MARK_RELEASING 64 /* its owner has been asked to give it up, and may have */
 #define MARK_TAKING 128 /* its owner has died in an answer: what the client says is the daemon's to hear */
+#define MARK_PROTECTED 256 /* an answer may outlive its owner: the daemon keeps what is asked ahead of its end */
 
 /* How a flow's segments change between client and server, besides their numbers. */
 #define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */

@@ -165,7 +165,7 @@ static __noinline bool take_record(struct flow *flow)
 static __always_inline bool may_begin(const struct flow *flow)
 {
 	return flow->expect == EXPECT_HEAD && flow->state == FLOW_ESTABLISHED &&
-	       !(flow->marks & (MARK_HELD | MARK_PIPELINES));
+	       !(flow->marks & (MARK_HELD | MARK_PIPELINES | MARK_PROTECTED));
 }
 
 /* The request that starts in this packet. */

@@ -283,9 +283,11 @@ impl Part {
                         daemon.reading_flows, daemon.answering_flows
                     );
                     table.row(["heads".into(), heads.into()]);
-                    if daemon.protected_answers > 0 {
+                    let told = daemon.counters.get("updates").copied().unwrap_or(0);
+                    if told > 0 {
+                        let kept = amount::bytes(daemon.protected_bytes as u64);
                         let saved = format!(
-                            "{} could outlive their backend now",
+                            "{} could outlive their backend now, {kept} kept for that; told of {told} times",
                             daemon.protected_answers
                         );
                         table.row(["answers".into(), saved.into()]);

@@ -389,6 +389,21 @@ impl Intake {
         Some(first.header)
     }
 
+    /// What has come in order of a connection's next request, and behind it: nothing, if nothing is
+    /// held. None: its client has closed behind that, or is being answered.
+    pub fn pending(&self, key: &FlowKey) -> Option<&[u8]> {
+        let reading = match self.table.get(key).map(|flow| &flow.phase) {
+            None => return Some(&[]),
+            Some(Phase::Reading(reading)) => reading,
+            Some(Phase::Retained(retained)) => match &retained.rest {
+                Some(rest) => &rest.1,
+                None => return Some(&[]),
+            },
+            Some(Phase::Goodbye(_)) => return None,
+        };
+        (!reading.has_fin()).then(|| reading.assembly.contiguous())
+    }
+
     /// Is this flow's head being read?
     pub fn is_reading(&self, key: &FlowKey) -> bool {
         let flow = self.table.get(key);

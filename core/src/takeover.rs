@@ -5,9 +5,11 @@
 //! ```text
 //!  head    an answer's head: where its body starts, how long it is, which object it is of
 //!  state   the soft state of an answer, and the messages that carry it: UPDATE, TAKE, REFUSAL
+//!  date    when a time is a strong validator
 //!  rest    the request for the rest of it, and the judgement of the answer to that
 //! ```
 
+mod date;
 pub mod head;
 pub mod rest;
 pub mod state;

@@ -560,6 +560,8 @@ pub const MARK_SHORT_BEFORE: u32 = 32;
 pub const MARK_RELEASING: u32 = 64;
 /// A mark of a flow whose owner has died in an answer.
 pub const MARK_TAKING: u32 = 128;
+/// An answer may outlive its owner: the daemon keeps what is asked ahead of its end.
+pub const MARK_PROTECTED: u32 = 256;
 /// `enum answer_phase`: in a body of known length.
 pub const ANSWER_BODY: u8 = 5;
 /// A change of a spliced flow's segments: the server has not agreed to timestamps.

@@ -49,6 +49,9 @@ pub struct Status {
     /// Answers in progress that another backend could go on with now.
     #[serde(default)]
     pub protected_answers: usize,
+    /// Bytes that are kept of them.
+    #[serde(default)]
+    pub protected_bytes: usize,
     /// What the workers have counted.
     pub counters: std::collections::BTreeMap<String, u64>,
     /// Service addresses.
@@ -199,6 +202,7 @@ fn status(shared: &Shared) -> Status {
         reading_bytes: figures.iter().map(|f| f.held_bytes).sum(),
         answering_flows: figures.iter().map(|f| f.answering_flows).sum(),
         protected_answers: figures.iter().map(|f| f.protected_answers).sum(),
+        protected_bytes: figures.iter().map(|f| f.protected_bytes).sum(),
         counters,
         peers: shared.peers.status(),
         told: shared.peers.herald.told(),

@@ -131,7 +131,7 @@ impl Waitings {
         given >= SETTING_UP && (self.all.get(key)).is_some_and(|w| now >= w.began + SETTLING)
     }
 
-    /// Its owner says "not now".
+    /// Its owner says "not now", or is none that says anything: it has as much time again.
     pub fn heard(&mut self, now: Duration, key: &FlowKey) {
         if let Some(waiting) = self.all.get_mut(key) {
             waiting.heard = now;

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::takeover::{CACHE_TIMEOUT, SoftState};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::takeover::{AnswerHead, CACHE_TIMEOUT, SoftState};
 
 /// Bytes that one worker keeps; what is more is not protected.
 const BYTES_MAX: usize = 64 << 20;
@@ -24,6 +25,16 @@ pub struct Kept {
     pub state: SoftState,
     /// When its owner has said so last, by CLOCK_MONOTONIC.
     pub said: Duration,
+    /// What its owner was given behind the answer's own request.
+    pub ahead: Ahead,
+}
+
+/// Requests that were sent ahead of an answer's end. Their client has been told that they have
+/// come, and will not send them again.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ahead {
+    pub requests: u16,
+    pub bytes: Vec<u8>,
 }
 
 /// All that are known, by their owners.
@@ -37,15 +48,39 @@ pub struct Support {
 
 impl Support {
     /// An owner says it. False: there is no room.
-    pub fn keep(&mut self, slot: u32, key: FlowKey, kept: Kept) -> bool {
+    pub fn keep(&mut self, slot: u32, key: FlowKey, mut kept: Kept) -> bool {
+        if let Some(before) = self.forget(slot, &key)
+            && (before.state.epoch, before.state.answer) == (kept.state.epoch, kept.state.answer)
+        {
+            kept.ahead = before.ahead;
+        }
         let size = kept.size();
-        self.forget(slot, &key);
         if self.bytes + size > BYTES_MAX {
             return false;
         }
         self.bytes += size;
         self.by_slot.entry(slot).or_default().insert(key, kept);
         true
+    }
+
+    /// What is known of an answer of that owner.
+    pub fn get(&self, slot: u32, key: &FlowKey) -> Option<&Kept> {
+        self.by_slot.get(&slot)?.get(key)
+    }
+
+    /// Its owner is given one more request. False: there is no room.
+    pub fn ask_ahead(&mut self, slot: u32, key: &FlowKey, request: &[u8]) -> bool {
+        let answers = self.by_slot.get_mut(&slot);
+        let Some(kept) = answers.and_then(|answers| answers.get_mut(key)) else {
+            return false;
+        };
+        let fits = self.bytes + request.len() <= BYTES_MAX;
+        if fits {
+            self.bytes += request.len();
+            kept.ahead.requests += 1;
+            kept.ahead.bytes.extend_from_slice(request);
+        }
+        fits
     }
 
     /// It is of no use any more.
@@ -58,6 +93,11 @@ impl Support {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.by_slot.values().map(HashMap::len).sum()
+    }
+
+    /// What they take of the memory there is for them.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// When [`Self::orphans`] may find something.
@@ -107,7 +147,18 @@ impl Support {
 
 impl Kept {
     fn size(&self) -> usize {
-        ENTRY + self.state.request.len() + self.state.head.len()
+        ENTRY + self.state.request.len() + self.state.head.len() + self.ahead.bytes.len()
+    }
+
+    /// The boundary behind the answer's own request, where the flow's is at `next`.
+    pub fn boundary(&self, next: ClientSeq) -> ClientSeq {
+        next + (self.ahead.bytes.len() as u32).wrapping_neg()
+    }
+
+    /// Has a client had all of it that has acknowledged so much?
+    pub fn is_over_at(&self, heard: ServerSeq) -> bool {
+        let whole = AnswerHead::parse(&self.state.head).map(|h| h.len as u64 + h.length);
+        self.state.before(heard) >= whole
     }
 
     /// Its owner's timestamp clock by now, and a little more (RFC 7323: in milliseconds).
@@ -137,6 +188,7 @@ mod tests {
                 head: Vec::new(),
             },
             said: Duration::from_secs(said_s),
+            ahead: Ahead::default(),
         }
     }
 
@@ -188,6 +240,32 @@ mod tests {
         assert!(support.keep(1, key(1), kept(2, size)), "in its own place");
         support.forget(1, &key(0));
         assert!(support.keep(1, key(99), kept(2, size)));
+    }
+
+    #[test]
+    fn requests_ahead_are_kept_with_their_answer_alone() {
+        let mut support = Support::default();
+        support.keep(1, key(1), kept(100, 10));
+        let before = support.bytes;
+        assert!(support.ask_ahead(1, &key(1), b"GET") && support.ask_ahead(1, &key(1), b"PUT"));
+        assert!(!support.ask_ahead(1, &key(2), b"GET") && !support.ask_ahead(2, &key(1), b"GET"));
+        support.keep(1, key(1), kept(103, 10));
+        let there = support.get(1, &key(1)).unwrap();
+        assert_eq!(
+            (there.ahead.requests, &there.ahead.bytes[..]),
+            (2, &b"GETPUT"[..])
+        );
+        assert_eq!(
+            there.boundary(ClientSeq::new(3)),
+            ClientSeq::new(u32::MAX - 2)
+        );
+        assert_eq!(support.bytes, before + 6);
+        let mut next = kept(104, 10);
+        next.state.answer += 1;
+        support.keep(1, key(1), next);
+        assert_eq!(support.get(1, &key(1)).unwrap().ahead, Ahead::default());
+        support.forget(1, &key(1));
+        assert_eq!(support.bytes, 0);
     }
 
     #[test]

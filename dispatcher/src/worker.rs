@@ -11,7 +11,9 @@
 //!  support   owners that are gone in the midst of an answer
 //! ```
 
+mod ahead;
 mod first;
+mod gone;
 mod idle;
 mod later;
 mod relay;
@@ -57,6 +59,7 @@ pub struct Figures {
     pub held_bytes: usize,
     pub answering_flows: usize,
     pub protected_answers: usize,
+    pub protected_bytes: usize,
     pub counters: HashMap<&'static str, u64>,
 }
 
@@ -390,6 +393,7 @@ impl State {
             held_bytes: self.intake.held_bytes(),
             answering_flows: self.intake.answering_flows(),
             protected_answers: self.support.len(),
+            protected_bytes: self.support.bytes(),
             counters,
         };
         self.shared.intake.lock().expect("no thread panics with it")[index] = figures;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output};
 use std::time::{Duration, Instant};
 
-use trapeze_datapath::abi::Flow;
+use trapeze_datapath::abi::{Flow, FlowState};
 use trapeze_datapath::agent::AgentMaps;
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::spray::SprayMaps;
@@ -244,6 +244,51 @@ impl Cluster {
         backends
             .map(|host| self.agent(&host.name))
             .fold(Counts::default(), Counts::plus)
+    }
+
+    /// Waits until nothing is left of answers that have been taken over: no connection, socket
+    /// or thread on the backends that are alive, and nothing kept by d1.
+    pub fn expect_nothing_left(&self, alive: &[&str]) {
+        until("d1 keeps nothing", || {
+            let status = self.daemon();
+            let is_over = |flow: &Flow| flow.state > FlowState::Established as u32;
+            let kept = (
+                status.protected_answers,
+                status.reading_flows,
+                status.answering_flows,
+            );
+            (kept == (0, 0, 0) && self.flows().iter().all(is_over)).then_some(())
+        });
+        for backend in alive {
+            until("its sockets go", || {
+                let sockets = self.run(backend, &["ss", "-Htn", "sport", "=", ":80"]);
+                sockets.is_empty().then_some(())
+            });
+            until("its wedge is idle", || {
+                (self.threads(backend, "wedge") == 1).then_some(())
+            });
+            assert_eq!(self.backend(backend).active, 0, "{backend}");
+            let maps = self.agent_maps(backend);
+            let kept = (
+                maps.older.all().map(|all| all.len()),
+                maps.parked.all().map(|all| all.len()),
+            );
+            assert!(matches!(kept, (Ok(0), Ok(0))), "{backend}: {kept:?}");
+        }
+    }
+
+    /// Threads of that name that a backend's agent has.
+    fn threads(&self, backend: &str, name: &str) -> usize {
+        let status = self.status().expect("the lab is up");
+        let host = status.host(backend).expect("a host");
+        let agent = host.processes.get(&Process::Agent).expect("it has one");
+        let tasks = format!("/proc/{}/task", agent.pid.expect("it has been started"));
+        let tasks = std::fs::read_dir(tasks).expect("it runs").flatten();
+        let named = tasks.filter(|task| {
+            let comm = std::fs::read_to_string(task.path().join("comm"));
+            comm.is_ok_and(|comm| comm.trim_end() == name)
+        });
+        named.count()
     }
 
     /// The flow records of d1.

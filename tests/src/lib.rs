@@ -9,6 +9,7 @@ mod cluster;
 mod connection;
 mod content;
 mod counts;
+pub mod downloads;
 pub mod numbered;
 mod raised;
 pub mod raw;

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use super::date;
+
 /// What it says of the bytes behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnswerHead<'a> {
@@ -11,8 +13,12 @@ pub struct AnswerHead<'a> {
     pub status: u16,
     /// Bytes of the body; at most one field says so.
     pub length: u64,
-    /// The strong validator, with its quotes (RFC 9110 §8.8.3).
+    /// The entity-tag as sent, weak or strong (RFC 9110 §8.8.3).
     pub etag: Option<&'a str>,
+    /// When the object has changed last, as sent, if that is said once,
+    pub modified: Option<&'a str>,
+    /// and when the answer was made.
+    pub date: Option<&'a str>,
     /// Of a part: which bytes of the object (the end is behind the last), and how many the
     /// object has.
     pub part: Option<(Range<u64>, u64)>,
@@ -37,6 +43,7 @@ impl<'a> AnswerHead<'a> {
         };
         let status = rest.get(..3)?.parse().ok()?;
         let (mut length, mut etag, mut part, mut coding) = (None, None, None, None);
+        let (mut modified, mut date) = (Said::Not, Said::Not);
         let (mut says_close, mut says_keep) = (false, false);
         for line in lines {
             let (name, value) = line.split_once(':')?;
@@ -48,6 +55,10 @@ impl<'a> AnswerHead<'a> {
                 return None;
             } else if is("etag") {
                 once(&mut etag, value)?;
+            } else if is("last-modified") {
+                modified = modified.and(value);
+            } else if is("date") {
+                date = date.and(value);
             } else if is("content-range") {
                 once(&mut part, read_part(value)?)?;
             } else if is("content-encoding") {
@@ -63,22 +74,67 @@ impl<'a> AnswerHead<'a> {
             len,
             status,
             length: length?,
-            etag: etag.filter(|etag| is_strong(etag)),
+            etag,
+            modified: modified.once(),
+            date: date.once(),
             part,
             coding,
             closes: says_close || old && !says_keep,
         })
     }
 
+    /// What names this version of the object and no other (RFC 9110 §8.8.1): a strong entity-tag, with its quotes;
+    /// where there is none, not even a weak one (§13.1.5), a Last-Modified that is strong by §8.8.2.2.
+    pub fn validator(&self) -> Option<&'a str> {
+        match (self.etag, self.modified, self.date) {
+            (Some(etag), _, _) => Some(etag).filter(|etag| is_strong(etag)),
+            (None, Some(modified), Some(date)) => {
+                Some(modified).filter(|_| date::is_strong(modified, date))
+            }
+            _ => None,
+        }
+    }
+
+    /// Is its object that version, as far as it says? A 206 may say less than the 200 before (§15.3.7).
+    pub fn is_of(&self, validator: &str) -> bool {
+        match self.etag {
+            Some(etag) => etag == validator && is_strong(etag),
+            None => self.modified == Some(validator),
+        }
+    }
+
     /// Which bytes of its object the body is, and the object's size. None: it cannot be
-    /// gone on with, for it is no plain answer with a strong validator.
+    /// gone on with, for it is no plain answer.
     pub fn object(&self) -> Option<(Range<u64>, u64)> {
-        self.etag?;
         match (self.status, &self.part) {
             (200, None) => Some((0..self.length, self.length)),
             (206, Some((range, total))) if range.end - range.start == self.length => {
                 Some((range.clone(), *total))
             }
+            _ => None,
+        }
+    }
+}
+
+/// What a field says, that others than this take for what they like if it comes twice.
+#[derive(Clone, Copy)]
+enum Said<'a> {
+    Not,
+    Once(&'a str),
+    Often,
+}
+
+impl<'a> Said<'a> {
+    fn and(self, value: &'a str) -> Self {
+        match self {
+            Self::Not => Self::Once(value),
+            _ => Self::Often,
+        }
+    }
+
+    fn once(self) -> Option<&'a str> {
+        match self {
+            Self::Once(value) => Some(value),
             _ => None,
         }
     }

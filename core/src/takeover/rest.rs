@@ -16,7 +16,7 @@ pub struct Rest {
     pub bytes: Range<u64>,
     /// The object's size.
     pub total: u64,
-    etag: String,
+    validator: String,
     coding: Option<String>,
     /// The server would have closed the connection behind it.
     pub closes: bool,
@@ -62,7 +62,7 @@ impl Rest {
             of_head: of_head.to_vec(),
             bytes: object.start + in_body..object.end,
             total,
-            etag: answer.etag?.to_owned(),
+            validator: answer.validator()?.to_owned(),
             coding: answer.coding.map(str::to_owned),
             closes: answer.closes,
         })
@@ -101,7 +101,7 @@ impl Rest {
         let (first, last) = (self.bytes.start, self.bytes.end - 1);
         let ours = format!(
             "Range: bytes={first}-{last}\r\nIf-Range: {}\r\nConnection: close\r\n\r\n",
-            self.etag
+            self.validator
         );
         out.extend_from_slice(ours.as_bytes());
         Some(out)
@@ -117,13 +117,11 @@ impl Rest {
         if answer.status != 206 {
             return Err(NotSame::Status(answer.status));
         }
-        if answer.etag != Some(&self.etag) {
+        if !answer.is_of(&self.validator) {
+            let there = answer.etag.or(answer.modified);
             return Err(NotSame::Validator {
-                wanted: self.etag.clone(),
-                there: answer
-                    .etag
-                    .unwrap_or("without a strong validator")
-                    .to_owned(),
+                wanted: self.validator.clone(),
+                there: there.unwrap_or("without a validator").to_owned(),
             });
         }
         if answer.coding != self.coding.as_deref() {

@@ -8,6 +8,7 @@
 //! ```
 
 use crate::flow::{FlowKey, addr_bytes};
+use crate::head::{self, Inspection};
 use crate::seq::ServerSeq;
 use crate::siphash::siphash24;
 use crate::wire::meta::Keys;
@@ -42,6 +43,12 @@ impl SoftState {
     /// How many bytes of the answer lie before that number. None: it lies before the answer.
     pub fn before(&self, number: ServerSeq) -> Option<u64> {
         (self.offset).checked_add_signed(self.at.distance_to(number).into())
+    }
+
+    /// Is its request the last of its connection?
+    pub fn is_last(&self) -> bool {
+        let inspected = head::inspect(&self.request, self.request.len() + 1);
+        matches!(inspected, Inspection::Http(head) if head.is_last())
     }
 }
 

@@ -71,8 +71,8 @@ fn only_the_very_rest_is_taken_for_it() {
         })
     };
     assert_eq!(changed("5f-a", "5f-b"), validator("\"5f-b\""));
-    let none = "without a strong validator";
-    assert_eq!(changed("\"5f-a\"", "W/\"5f-a\""), validator(none));
+    let none = "without a validator";
+    assert_eq!(changed("\"5f-a\"", "W/\"5f-a\""), validator("W/\"5f-a\""));
     assert_eq!(changed("ETag", "X-Tag"), validator(none));
     assert_eq!(changed("/1000", "/1001"), Err(NotSame::Part));
     assert_eq!(changed("400-999", "399-998"), Err(NotSame::Part));
@@ -101,6 +101,48 @@ fn what_no_strong_validator_names_is_not_gone_on_with() {
     ));
     assert!(!of("Content-Length: 1000", "Content-Length: +1000"));
     assert!(!of("Content-Length: 1000", "Transfer-Encoding: chunked"));
+}
+
+/// RFC 9110 §8.8.2.2.
+#[test]
+fn a_time_is_a_validator_where_it_is_strong_and_there_is_no_tag() {
+    const OLD: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+    let with = |text: &str, tag: &str| text.replace("ETag: \"5f-a\"", tag);
+    let times = format!("Last-Modified: {OLD}\r\nDate: Sun, 06 Nov 1994 09:49:37 GMT");
+    let of = |fields: &str| Rest::of(with(HEAD, fields).as_bytes(), HEAD.len() as u64 + 500);
+    assert!(of(&times.replace("09:49", "08:50")).is_some());
+    assert!(
+        of(&times.replace("09:49", "08:49")).is_none(),
+        "it may change within its second"
+    );
+    assert!(of(&times.replace("\r\nDate", "\r\nX-Date")).is_none());
+    assert!(
+        of(&format!("{times}\r\nETag: W/\"1\"")).is_none(),
+        "§13.1.5"
+    );
+    assert!(of(&format!("{times}\r\nLast-Modified: {OLD}")).is_none());
+    assert!(of(&format!("{times}\r\nLast-Modified: {OLD}\r\nETag: \"1\"")).is_some());
+    let sent = (with(HEAD, &times).len() + 400) as u64;
+    let rest = Rest::of(with(HEAD, &times).as_bytes(), sent).unwrap();
+    let request = String::from_utf8(rest.request(REQUEST.as_bytes()).unwrap()).unwrap();
+    assert!(
+        request.contains(&format!("\r\nIf-Range: {OLD}\r\n")),
+        "{request}"
+    );
+    let judge = |fields: &str| rest.judge(with(PART, fields).as_bytes());
+    // Whether it is strong there is of no matter: it is the one that was.
+    let part = format!("Last-Modified: {OLD}");
+    assert_eq!(judge(&part), Ok(with(PART, &part).len()));
+    for other in [
+        &part.replace("37", "38"),
+        &format!("{part}\r\nETag: \"5f-a\""),
+        "X: y",
+    ] {
+        assert!(
+            matches!(judge(other), Err(NotSame::Validator { .. })),
+            "{other}"
+        );
+    }
 }
 
 fn keys(secret: u8) -> Keys {

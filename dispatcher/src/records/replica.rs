@@ -15,8 +15,8 @@ use trapeze_core::replica::{self, Entry, Seen};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::Meta;
 use trapeze_datapath::abi::{
-    self, Finished, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_RELEASING, MARK_TAKING,
-    MARK_TUNNEL, Pod, Splice,
+    self, Finished, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_RELEASING,
+    MARK_TAKING, MARK_TUNNEL, Pod, Splice,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -25,7 +25,7 @@ use super::Records;
 use crate::peers;
 
 /// Of the marks those that hold at every dispatcher.
-const MARKS: u32 = MARK_TUNNEL | MARK_PIPELINES | MARK_RELEASING | MARK_TAKING;
+const MARKS: u32 = MARK_TUNNEL | MARK_PIPELINES | MARK_RELEASING | MARK_TAKING | MARK_PROTECTED;
 /// Who has seen packets of a flow says so, once in so long.
 const REFRESH: Duration = Duration::from_secs(15);
 

@@ -4,13 +4,25 @@
 use std::io;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::seq::ServerSeq;
-use trapeze_datapath::abi::{Flow, FlowState, MARK_TAKING};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_PROTECTED, MARK_TAKING};
 use trapeze_datapath::clock;
 
 use super::{Assigned, Assignment, Record, Records};
 
 impl Records {
+    /// An answer may outlive its owner, or none does any more: what is asked ahead is the daemon's
+    /// to keep.
+    pub fn protect(&self, key: &FlowKey, epoch: u32, protects: bool) -> io::Result<()> {
+        self.change(key, |flow| {
+            if Record::read(flow).is_some_and(|record| record.epoch == epoch) {
+                flow.marks &= !MARK_PROTECTED;
+                flow.marks |= if protects { MARK_PROTECTED } else { 0 };
+            }
+        })
+        .map(drop)
+    }
+
     /// What the client says of a flow is the daemon's to hear, or not any more. False: its
     /// owner is another one.
     pub fn taking(&self, key: &FlowKey, epoch: u32, taking: bool) -> io::Result<bool> {
@@ -27,20 +39,37 @@ impl Records {
     }
 
     /// Another backend goes on with the answer, in the next epoch: what it is told takes the
-    /// place of the last bytes before the boundary. None: the flow has changed.
-    pub fn take_over(&self, to: &Assignment<'_>, epoch: u32) -> io::Result<Option<Assigned>> {
+    /// place of the last bytes before the boundary: that of the record, which is `next`, or an earlier one,
+    /// where its owner has been given more. None: the flow has changed.
+    pub fn take_over(
+        &self,
+        to: &Assignment<'_>,
+        (epoch, next): (u32, ClientSeq),
+    ) -> io::Result<Option<Assigned>> {
         self.give_to(to, epoch.wrapping_add(1), |flow, old| {
             flow.last_seq = old.last_seq;
             let is_meant = |record: Record| record.epoch == epoch && record.has_backend();
-            Record::read(old).is_some_and(is_meant) && old.next == flow.next
+            Record::read(old).is_some_and(is_meant) && old.next == next.raw()
         })
     }
 
-    /// The client has had all of the answer that was in progress: nothing is owed.
-    pub fn owes_nothing(&self, key: &FlowKey, epoch: u32, end: ServerSeq) -> io::Result<()> {
+    /// The client has had all of the answer that was in progress: nothing is owed, but for what
+    /// was asked ahead of that and lies behind `boundary`, which is nobody's.
+    pub fn owes_nothing(
+        &self,
+        key: &FlowKey,
+        (epoch, answers): (u32, u16),
+        boundary: ClientSeq,
+        end: ServerSeq,
+    ) -> io::Result<()> {
         self.change(key, |flow| {
             if Record::read(flow).is_some_and(|record| record.epoch == epoch) {
                 flow.marks &= !MARK_TAKING;
+                flow.requests -= u32::from((flow.requests as u16).wrapping_sub(answers));
+                if flow.next != boundary.raw() {
+                    flow.next = boundary.raw();
+                    flow.marks |= MARK_HELD;
+                }
                 flow.idle_end = end.raw();
                 flow.idle_epoch = epoch;
                 flow.idle_requests = flow.requests;

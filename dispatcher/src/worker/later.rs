@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use trapeze_core::config::{Handoff, Transfer};
 use trapeze_core::flow::FlowKey;
-use trapeze_core::head::Expected;
-use trapeze_core::intake::{Answer, Arrived, Body, Isns, Outcome, Released};
+use trapeze_core::intake::{Arrived, Isns, Outcome, Released};
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_HELD, MARK_MOVING, MARK_SHORT};
+use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_HELD, MARK_SHORT};
 use trapeze_datapath::clock;
 
 use super::State;
@@ -23,7 +23,7 @@ use crate::cluster::{Choice, Decision};
 use crate::handoff::{Due, Target};
 use crate::look::{Extent, Found, Later, Look};
 use crate::memory::Placed;
-use crate::records::{Assignment, Record, Records, TakenBack, Vacated};
+use crate::records::{Assignment, Record, Records, TakenBack};
 
 /// Another dispatcher that has asked an owner to give a flow up, and keeps the flow no
 /// more, is to be done with it by then.
@@ -204,6 +204,9 @@ impl State {
             return;
         };
         let has_rest = self.intake.has_rest(key);
+        if asked.is_some() {
+            self.keep_ahead(key, record, &extent);
+        }
         let asked = asked.map(|choice| (record.heard, choice));
         // Where requests wait at a server that closes, nobody can tell which it has read.
         let ahead = self.sealed(key, record, |meta| Meta {
@@ -361,8 +364,18 @@ impl State {
         for due in self.waiting.due(now) {
             match due {
                 Due::Ask(key) => self.ask(now, &key),
-                Due::GiveUp(key) => self.give_up(now, &key),
+                Due::GiveUp(key) => self.lose_patience(now, &key),
             }
+        }
+    }
+
+    /// It has waited for long enough; but a wedge, which reads no requests, gets none.
+    fn lose_patience(&mut self, now: Duration, key: &FlowKey) {
+        let record = self.shared.records.get(key).ok().flatten();
+        let is_wedges = record.is_some_and(|record| record.server_port == WEDGE_PORT);
+        match is_wedges {
+            true => self.waiting.heard(now, key),
+            false => self.give_up(now, key),
         }
     }
 
@@ -413,10 +426,10 @@ impl State {
             };
             if never || is_nobodys {
                 self.give_up(now, &key);
-                self.act();
             } else {
                 self.waiting.heard(now, &key);
             }
+            self.act();
             return;
         }
         self.on_passed_over(now, meta, inner, arrived, held, from);
@@ -622,75 +635,6 @@ impl State {
         if waits.is_some_and(|waiting| waiting.epoch == meta.epoch.wrapping_add(1)) {
             self.ask(now, &arrived.key);
         }
-    }
-
-    /// A server has closed, and its owner says that nothing is owed.
-    pub(super) fn on_vacated(&mut self, now: Duration, meta: &Meta, inner: &[u8], end: ServerSeq) {
-        let Ok(arrived) = Arrived::parse(meta, inner) else {
-            return self.count("malformed");
-        };
-        let records = &self.shared.records;
-        match records.vacate(&arrived.key, meta.epoch, meta.requests, meta.start, end) {
-            Ok(Some(vacated)) => self.on_vacant(&vacated),
-            Ok(None) => self.on_gone(now, meta, arrived, end),
-            Err(_) => self.count("record-failures"),
-        }
-    }
-
-    /// A server has closed that owes something, or has not read all of what it has
-    /// answered: its client hears the FIN (docs/protocol/handoff.md 7.2).
-    fn on_gone(&mut self, now: Duration, meta: &Meta, mut arrived: Arrived<'_>, end: ServerSeq) {
-        let key = arrived.key;
-        let Ok(Some(record)) = self.shared.records.get(&key) else {
-            return;
-        };
-        let unanswered = (record.requests as u16).wrapping_sub(meta.requests);
-        let has_come = record.next == meta.start && record.expected == Expected::Head;
-        let at_work = record.marks & (MARK_HELD | MARK_MOVING) != 0;
-        if record.epoch != meta.epoch
-            || !record.has_backend()
-            || at_work
-            || has_come == (unanswered == 0)
-        {
-            return self.count("late-vacancies");
-        }
-        if self.takes_over(now, &key, &record) {
-            return;
-        }
-        let Ok(agreed) = Meta::decode(&record.option) else {
-            return;
-        };
-        self.count("closed-by-server");
-        let isns = Isns {
-            client: meta.start + u32::MAX,
-            server: end + u32::MAX,
-        };
-        arrived.isns = isns;
-        arrived.handshake = agreed.handshake;
-        // It was the server's segment: its clock is what the client echoes.
-        if let Some(clocks) = &mut arrived.header.options.timestamps {
-            std::mem::swap(&mut clocks.value, &mut clocks.echo);
-        }
-        self.answer_ourselves(now, &arrived, Answer::Close, Body::Full);
-    }
-
-    /// No backend has the flow any more, and none is to have it.
-    fn answer_ourselves(
-        &mut self,
-        now: Duration,
-        arrived: &Arrived<'_>,
-        answer: Answer,
-        body: Body,
-    ) {
-        let read = (self.shared.records).read_on(&arrived.key, arrived.isns, arrived.handshake);
-        self.tell(read.ok().flatten());
-        self.intake.answer(now, arrived, answer, body);
-        self.act();
-    }
-
-    pub(super) fn on_vacant(&mut self, vacated: &Vacated) {
-        self.count("vacated");
-        self.tell(vacated.finished);
     }
 
     /// A request that was to move stays with its owner, or is nobody's.

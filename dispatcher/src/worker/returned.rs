@@ -302,6 +302,6 @@ impl State {
 }
 
 /// RFC 9110 §9.2.2.
-fn is_idempotent(method: &str) -> bool {
+pub(super) fn is_idempotent(method: &str) -> bool {
     ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&method)
 }

@@ -20,19 +20,19 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
-use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::abi::{FlowState, MARK_PROTECTED};
 
 use super::State;
 use crate::cluster::Choice;
 use crate::look::Extent;
 use crate::memory::Placed;
 use crate::records::{Assignment, Record};
-use crate::support::Kept;
+use crate::support::{Ahead, Kept};
 
 /// A client is asked so often what it has had, and a wedge told to go on, at these and
 /// doubling intervals.
-const TRIES: u32 = 6;
-const FIRST_ASK: Duration = Duration::from_millis(100);
+const TRIES: u32 = 7;
+const FIRST_ASK: Duration = Duration::from_millis(50);
 const FIRST_TAKE: Duration = Duration::from_millis(50);
 
 /// The answers that are being taken over.
@@ -49,6 +49,10 @@ struct Taking {
     stage: Stage,
     tries: u32,
     due: Duration,
+    /// What the client has said last.
+    heard: Header,
+    /// Behind the answer's own request: what was sent ahead begins there.
+    boundary: ClientSeq,
 }
 
 #[derive(Debug)]
@@ -77,7 +81,10 @@ impl State {
         };
         let key = arrived.key;
         match Message::open(arrived.payload, &self.cluster.keys, &key) {
-            Some(Message::Update(state)) => self.on_update(now, key, state),
+            Some(Message::Update(state)) => {
+                self.count("updates");
+                self.on_update(now, key, state);
+            }
             Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
             _ => self.count("rejected"),
         }
@@ -94,14 +101,29 @@ impl State {
         if let Some(taking) = self.takings.all.get(&key)
             && matches!(taking.stage, Stage::SettingUp { epoch, .. } if epoch == state.epoch)
         {
-            self.takings.all.remove(&key);
+            let taken = self.takings.all.remove(&key);
             self.count("taken-over");
+            if let Some(Taking { kept, heard, .. }) = taken {
+                self.ask_again(now, &key, (record.next, &heard), &kept.ahead.bytes);
+            }
         }
-        if !self
-            .support
-            .keep(record.slot, key, Kept { state, said: now })
+        let kept = Kept {
+            state,
+            said: now,
+            ahead: Ahead::default(),
+        };
+        if !self.support.keep(record.slot, key, kept) {
+            return self.count("support-full");
+        }
+        // Before it is asked for anything else.
+        if record.marks & MARK_PROTECTED == 0
+            && self
+                .shared
+                .records
+                .protect(&key, record.epoch, true)
+                .is_err()
         {
-            self.count("support-full");
+            self.count("record-failures");
         }
     }
 
@@ -146,22 +168,21 @@ impl State {
     }
 
     /// Its owner is silent, or its server has closed, in the midst of this.
-    fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, kept: Kept) {
+    fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, mut kept: Kept) {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
         let is_in_progress = (record.slot, record.epoch) == (slot, kept.state.epoch)
-            && record.requests as u16 == kept.state.answer
-            && record.state == FlowState::Established;
+            && record.requests as u16 == kept.state.answer.wrapping_add(kept.ahead.requests)
+            && is_open(&record);
         if !is_in_progress {
             return;
         }
-        // What a client asks ahead goes the way of the handoff; not yet with this. An owner that has
-        // begun to answer has the flow, whether the client has heard it or not.
+        // An owner that has begun to answer has the flow, whether the client has heard it or not.
+        let boundary = kept.boundary(record.next);
         if record.is_tunnel()
             || record.expected != Expected::Head
-            || self.waiting.get(&key).is_some()
-            || self.intake.holds(&key)
+            || !self.gather_ahead(&key, &mut kept.ahead)
         {
             return self.count("not-taken-over");
         }
@@ -176,6 +197,8 @@ impl State {
             stage: Stage::Asking,
             tries: 0,
             due: now,
+            heard: Header::default(),
+            boundary,
         };
         self.takings.all.insert(key, taking);
     }
@@ -184,9 +207,7 @@ impl State {
         // It has gone another way, or its client has.
         let record = self.shared.records.get(key).ok().flatten();
         let is_meant = |taking: &Taking| {
-            record.is_some_and(|record| {
-                record.epoch == taking.kept.state.epoch && record.state == FlowState::Established
-            })
+            record.is_some_and(|record| record.epoch == taking.kept.state.epoch && is_open(&record))
         };
         if !self.takings.all.get(key).is_some_and(is_meant) {
             self.takings.all.remove(key);
@@ -219,7 +240,8 @@ impl State {
     }
 
     /// A segment that the client has had all of is answered by an acknowledgement (RFC 9293
-    /// §3.10.7.4): what it has had by now, and its clock.
+    /// §3.10.7.4): what it has had by now, and its clock. With the octet of a keep-alive (RFC 1122
+    /// §4.2.3.6): without, Linux answers one in half a second at most (tcp_invalid_ratelimit).
     fn ask_client(&mut self, key: &FlowKey, clock: u32) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
@@ -246,7 +268,7 @@ impl State {
                 },
                 ..Header::default()
             },
-            payload: Vec::new(),
+            payload: vec![0],
         };
         self.to_clients
             .push(SocketAddrV4::new(client, 0), |out| question.write(out));
@@ -258,21 +280,18 @@ impl State {
         let Some(taking) = self.takings.all.get(&key) else {
             return false;
         };
-        if !matches!(taking.stage, Stage::Asking) {
-            return false;
-        }
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             self.takings.all.remove(&key);
             return false;
         };
         let header = &arrived.header;
-        let end = ClientSeq::new(header.seq) + arrived.payload.len() as u32;
-        // It goes away, or asks ahead. What it repeats is as good as an acknowledgement.
-        if header.flags.has(Flags::RST)
-            || header.flags.has(Flags::FIN)
-            || record.next.before(end)
-            || record.epoch != taking.kept.state.epoch
-        {
+        if !matches!(taking.stage, Stage::Asking) {
+            // What is asked ahead meanwhile comes again.
+            let end = ClientSeq::new(header.seq) + arrived.payload.len() as u32;
+            return record.next.before(end);
+        }
+        // It goes away. Whatever else it says is as good as an acknowledgement.
+        if header.flags.has(Flags::RST) || record.epoch != taking.kept.state.epoch {
             self.count("not-taken-over");
             self.takings.all.remove(&key);
             let _ = self.shared.records.taking(&key, record.epoch, false);
@@ -296,6 +315,9 @@ impl State {
             .before(heard)
             .and_then(|had| Some((had, Rest::of(&state.head, had)?)));
         let Some((had, rest)) = rest else {
+            if let Some(taking) = self.takings.all.get_mut(&key) {
+                taking.heard = arrived.header;
+            }
             return self.on_nothing_left(now, &key, record, heard);
         };
         let request = record.request;
@@ -320,6 +342,9 @@ impl State {
             return self.stop_taking(now, &key, "no other backend has it");
         };
         let (clock, epoch) = (taking.kept.clock(now), record.epoch.wrapping_add(1));
+        let (next, has_rest) = (taking.boundary, !taking.kept.ahead.bytes.is_empty());
+        let has_closed = record.state == FlowState::ClientFin;
+        let take_is_last = state.is_last();
         let take = Message::Take(Take {
             state: SoftState {
                 epoch,
@@ -336,7 +361,7 @@ impl State {
             return;
         };
         let command = take.seal(&self.cluster.keys, &key);
-        let start = record.next + (command.len() as u32).wrapping_neg();
+        let start = next + (command.len() as u32).wrapping_neg();
         let wedge = Choice {
             server_port: WEDGE_PORT,
             ..choice
@@ -357,17 +382,17 @@ impl State {
             extent: Extent {
                 next: Some((command.len(), Expected::Head)),
                 is_head: false,
-                is_last: rest.closes || !agreed.care.outlive,
+                is_last: rest.closes || has_closed || take_is_last,
             },
             care: Care {
                 park: false,
                 ..self.cluster.care(record.pool)
             },
-            has_rest: false,
+            has_rest,
             predecessor: None,
             splice: None,
         };
-        let taken = self.shared.records.take_over(&assignment, record.epoch);
+        let taken = (self.shared.records).take_over(&assignment, (record.epoch, record.next));
         let Ok(Some(assigned)) = taken else {
             self.cluster.not_taken(&choice);
             self.takings.all.remove(&key);
@@ -392,13 +417,21 @@ impl State {
             ..Header::default()
         };
         let most = usize::from(self.payload_max(&agreed.handshake));
+        let last = (command.len() - 1) / most;
         let pieces = command.chunks(most).enumerate().map(|(index, piece)| {
+            // The client's FIN has been acknowledged, and will not come again.
+            let ends = has_closed && index == last;
             let segment = Segment {
                 payload: piece.to_vec(),
                 ..Segment::of_client(
                     &key,
                     Header {
                         seq: (start + (index * most) as u32).raw(),
+                        flags: if ends {
+                            header.flags | Flags::FIN
+                        } else {
+                            header.flags
+                        },
                         ..header
                     },
                 )
@@ -416,6 +449,7 @@ impl State {
         };
         taking.tried.push(choice.slot);
         taking.kept.state.epoch = epoch;
+        taking.heard = arrived.header;
         taking.stage = Stage::SettingUp {
             epoch,
             to,
@@ -431,17 +465,37 @@ impl State {
         let Some(taking) = self.takings.all.get(key) else {
             return;
         };
-        let state = &taking.kept.state;
+        let (state, boundary) = (&taking.kept.state, taking.boundary);
         let whole = trapeze_core::takeover::AnswerHead::parse(&state.head)
             .map(|head| head.len as u64 + head.length);
-        if whole.is_some() && state.before(heard) == whole {
-            self.takings.all.remove(key);
-            if (self.shared.records.owes_nothing(key, record.epoch, heard)).is_err() {
-                self.count("record-failures");
-            }
+        let (had, answer, has_more) = (state.before(heard), state.answer, boundary != record.next);
+        if whole.is_none() || had < whole || had > whole && !has_more {
+            return self.stop_taking(now, key, "its client is somewhere else");
+        }
+        let Some(taking) = self.takings.all.remove(key) else {
+            return;
+        };
+        // It has heard the next answer, which nobody can go on with.
+        if had > whole {
+            self.count("not-taken-over");
+            let _ = (self.shared.records).taking(key, record.epoch, false);
             return;
         }
-        self.stop_taking(now, key, "its client is somewhere else");
+        let answered = (record.epoch, answer);
+        if (self
+            .shared
+            .records
+            .owes_nothing(key, answered, boundary, heard))
+        .is_err()
+        {
+            return self.count("record-failures");
+        }
+        self.ask_again(
+            now,
+            key,
+            (boundary, &taking.heard),
+            &taking.kept.ahead.bytes,
+        );
     }
 
     /// The wedge cannot be set up there: another one may.
@@ -514,6 +568,11 @@ impl State {
             .push(to, |out| out.extend_from_slice(&datagram));
         self.shared.forsaken.remember(record.slot, to, datagram);
     }
+}
+
+/// Does its client wait for an answer? It may have closed its side behind the request.
+fn is_open(record: &Record) -> bool {
+    matches!(record.state, FlowState::Established | FlowState::ClientFin)
 }
 
 /// RFC 7323: clocks come round.

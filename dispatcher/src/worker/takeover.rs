@@ -103,7 +103,7 @@ impl State {
         self.act();
     }
 
-    fn look_again(
+    pub(super) fn look_again(
         &mut self,
         now: Duration,
         key: &FlowKey,

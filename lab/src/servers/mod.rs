@@ -3,7 +3,8 @@
 //!
 //! All of them say which backend they are in `X-Backend`. All but the origin serve
 //! the documents, and take uploads of any size: PUT and POST to `/upload` store the
-//! body as `body`, to `/upload/NAME` as `NAME`, in [`Site::uploads`].
+//! body as `body`, to `/upload/NAME` as `NAME`, in [`Site::uploads`]. nginx serves the documents
+//! without entity-tags, too, below `/untagged/`.
 
 mod apache;
 mod nginx;

@@ -91,6 +91,10 @@ http {
     @listen@
     root @documents@;
     error_page 419 = @post;
+    location /untagged/ {
+      etag off;
+      rewrite ^/untagged(/.*)$ $1 break;
+    }
     location = /upload {
       if ($request_method = POST) { return 419; }
       dav_methods PUT;
