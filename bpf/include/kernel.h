@@ -109,6 +109,7 @@ struct tcp_sock {
 	__u32 tsoffset;
 	__u32 rcv_wup;
 	__u32 rcv_wnd;
+	bool is_mptcp; /* CONFIG_MPTCP */
 };
 
 struct inet_timewait_sock {

@@ -69,6 +69,12 @@ static __always_inline bool takes_cookies(struct tcp_sock *listener)
 			     ipv4.sysctl_tcp_syncookies) != 0;
 }
 
+/* Nor does it rebuild connections of servers that listen with MPTCP (bpf_sk_assign_tcp_reqsk()). */
+static __always_inline bool speaks_mptcp(struct tcp_sock *listener)
+{
+	return bpf_core_field_exists(listener->is_mptcp) && BPF_CORE_READ(listener, is_mptcp);
+}
+
 /*
  * The listener that shall take the connection, to be released by the caller;
  * or none, and why, counted.
@@ -91,7 +97,7 @@ static __always_inline struct bpf_sock *find_listener(struct __sk_buff *skb, con
 	listener = bpf_skc_to_tcp_sock(found);
 	if (!listener)
 		goto release;
-	if (!takes_cookies(listener)) {
+	if (!takes_cookies(listener) || speaks_mptcp(listener)) {
 		reason = DROP_NOT_REBUILT;
 		goto release;
 	}

@@ -473,10 +473,14 @@ fn spawn(
     Ok(std::thread::Builder::new()
         .name(name.into())
         .spawn(move || {
-            if let Err(error) = body() {
-                // Without this thread nothing works: the pinned data path does better alone.
-                eprintln!("{thread_name}: {error:#}");
-                std::process::exit(1);
+            // Without this thread nothing works: the pinned data path does better alone.
+            match std::panic::catch_unwind(std::panic::AssertUnwindSafe(body)) {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => {
+                    eprintln!("{thread_name}: {error:#}");
+                    std::process::exit(1);
+                }
+                Err(_) => std::process::exit(101),
             }
         })?)
 }

@@ -378,3 +378,27 @@ fn a_port_that_nobody_serves_takes_no_other_port_with_it() {
         server.wait().unwrap();
     }
 }
+
+/// The kernel rebuilds no connection of a server that listens with MPTCP.
+#[test]
+fn a_server_that_listens_with_mptcp_loses_its_turns() {
+    let cluster = Cluster::with("mptcp", |options| options.backends = Some(2));
+    cluster.kill("b1", Some(Process::Server)).unwrap();
+    let listen = "import socket, sys, time\n\
+                  s = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)\n\
+                  s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\n\
+                  s.bind(('0.0.0.0', 80)); s.listen(); time.sleep(60)\n";
+    let mut server = cluster.start_command("b1", &["python3", "-c", listen]);
+    until("it listens", || {
+        let said = cluster.run("b1", &["ss", "-HMltn"]);
+        said.contains(":80 ").then_some(())
+    });
+    cluster.on("c1", || {
+        for _ in 0..6 {
+            assert_eq!(Connection::open().ask("/1k").ok(), "b2");
+        }
+    });
+    assert!(cluster.agent("b1").of("not-rebuilt") >= 1);
+    server.kill().unwrap();
+    server.wait().unwrap();
+}

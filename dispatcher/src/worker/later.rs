@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use trapeze_core::config::{Handoff, Transfer};
 use trapeze_core::flow::FlowKey;
-use trapeze_core::intake::{Arrived, Isns, Outcome, Released};
+use trapeze_core::head::Expected;
+use trapeze_core::intake::{Answer, Arrived, Body, Isns, Outcome, Released};
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::WEDGE_PORT;
