@@ -109,6 +109,7 @@ struct tcp_sock {
 	__u32 tsoffset;
 	__u32 rcv_wup;
 	__u32 rcv_wnd;
+	__u32 snd_wl1;
 	bool is_mptcp; /* CONFIG_MPTCP */
 };
 

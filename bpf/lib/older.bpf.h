@@ -156,18 +156,22 @@ static __noinline int answer_retired(struct __sk_buff *skb, const struct segment
 /*
  * The client's number, for a socket that expects S for ever: as it is, so that what the
  * client says of its window is later than what it said before (RFC 9293 3.10.7.4, SND.WL1),
- * but within this socket's window.
+ * but within this socket's window. Where the packet that opened the window is lost, all that come
+ * after it may begin before one that said that it was closed: they are as late as that.
  */
-static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known, __u32 edge)
+static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known, __u32 edge,
+					   __u32 said_at)
 {
-	__u32 length = segment->payload + !!(segment->flags & TCP_FIN);
+	__u32 length = segment->payload + !!(segment->flags & TCP_FIN), seq = segment->seq;
 
 	/* What could not be cut off is as if it had come before. */
 	if (length)
 		return known->start - length;
-	if (is_before(segment->seq, known->start))
+	if (segment->window && is_before(seq, said_at))
+		seq = said_at;
+	if (is_before(seq, known->start))
 		return known->start;
-	return is_before(edge, segment->seq) ? edge : segment->seq;
+	return is_before(edge, seq) ? edge : seq;
 }
 
 /* 6.3: what the client has had of our range. */
@@ -176,7 +180,7 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	struct range range = {};
 	struct headers h;
 	struct meta meta;
-	__u32 reach, edge;
+	__u32 reach, edge, said_at;
 	bool ours, over;
 
 	if (!segment || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
@@ -206,13 +210,14 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 		send_own_last(skb);
 		return is_relaying(known) ? TC_ACT_SHOT : answer_retired(skb, segment);
 	}
-	edge = window_edge(skb, segment, known, known->start + OLDER_WINDOW);
+	edge = client_number(skb, segment, known, WINDOW_EDGE, known->start + OLDER_WINDOW);
+	said_at = client_number(skb, segment, known, WINDOW_SAID_AT, segment->seq);
 	range.end = known->end;
 	range.has_end = true;
 	range.first = known->first;
 	range.has_first = !!known->before;
 	if (!unpack(skb, segment) ||
-	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known, edge)) ||
+	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known, edge, said_at)) ||
 	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4) || !shift_in(skb, segment, known))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);

@@ -148,7 +148,7 @@ static __always_inline bool keep_in_window(struct __sk_buff *skb, const struct s
 	if (segment->payload || segment->flags & (TCP_FIN | TCP_RST) || !(setup->meta.tcp_options & CARE_FOLLOW) ||
 	    (__s32)(segment->seq - setup->answers.taken) <= ASKED_AHEAD)
 		return true;
-	edge = window_edge(skb, segment, setup, segment->seq);
+	edge = client_number(skb, segment, setup, WINDOW_EDGE, segment->seq);
 	return (__s32)(segment->seq - edge) <= 0 ||
 	       replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, edge);
 }

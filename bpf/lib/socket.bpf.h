@@ -40,12 +40,15 @@ static __always_inline struct own_socket find_own_socket(struct __sk_buff *skb, 
 	return own;
 }
 
-/*
- * The last number of the client's, in the wire's numbers, from which the flow's socket hears
- * anything (RFC 9293 3.10.7.4): its window's right edge, which never goes back. Without a socket `otherwise`.
- */
-static __noinline __u32 window_edge(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
-				    __u32 otherwise)
+/* Numbers of the client's that the flow's socket knows (RFC 9293 3.3.1), in the wire's numbers. */
+enum client_number {
+	WINDOW_EDGE, /* from there on it hears nothing (3.10.7.4); it never goes back */
+	WINDOW_SAID_AT, /* SND.WL1: what is said of the client's window before there is old */
+};
+
+/* Without a socket `otherwise`. */
+static __noinline __u32 client_number(struct __sk_buff *skb, const struct segment *segment,
+				      const struct setup *known, enum client_number which, __u32 otherwise)
 {
 	struct bpf_sock *found;
 	struct tcp_sock *full;
@@ -55,8 +58,10 @@ static __noinline __u32 window_edge(struct __sk_buff *skb, const struct segment 
 	found = find_connection(skb, segment);
 	if (!found)
 		return otherwise;
-	if (is_full(found) && (full = bpf_skc_to_tcp_sock(found)))
-		otherwise = full->rcv_wup + full->rcv_wnd + (known->shifted ? known->client_shift : 0);
+	if (is_full(found) && (full = bpf_skc_to_tcp_sock(found))) {
+		otherwise = which == WINDOW_EDGE ? full->rcv_wup + full->rcv_wnd : full->snd_wl1;
+		otherwise += known->shifted ? known->client_shift : 0;
+	}
 	bpf_sk_release(found);
 	return otherwise;
 }

@@ -407,7 +407,7 @@ fn dispatchers_behind_a_router_get_packets_encapsulated() {
         });
         let s1 = cluster.spray("s1") - before.0;
         let dispatcher = cluster.dispatcher_named(name) - before.1;
-        assert!(s1.of("sprayed") > 100, "{s1:?}");
+        assert!(s1.of("sprayed") > 50, "{s1:?}");
         let (enclosed, unpacked) = (s1.of("encapsulated"), dispatcher.of("unpacked"));
         match far {
             true => assert!(

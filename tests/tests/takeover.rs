@@ -401,6 +401,8 @@ fn a_client_that_has_closed_its_side_has_all_of_its_answer() {
         until("it is up", || {
             (site.cluster.backend(&owner).state == "up").then_some(())
         });
+        // What is over is counted for a while.
+        site.await_protection(0);
     }
     site.await_taken(2);
     site.cluster.expect_nothing_left(&["b1", "b2", "b3"]);

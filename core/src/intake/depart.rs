@@ -31,10 +31,8 @@ impl Intake {
         }
         // It waits for the owner of the request before, which may be long in answering that.
         if connection.later {
-            if !reading.decided {
-                let key = connection.key;
-                self.actions.push_back(Action::TooSlow { key });
-            }
+            let key = connection.key;
+            self.actions.push_back(Action::TooSlow { key });
             reading.prolong(now + self.bounds.head_timeout);
             self.table.put(Flow {
                 connection,

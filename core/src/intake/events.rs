@@ -236,8 +236,8 @@ pub enum Action {
         /// The flow.
         key: FlowKey,
     },
-    /// The head of a later request does not come whole in `head_timeout`; said again each
-    /// time that it has passed once more. What has come is held.
+    /// A later request has been held for `head_timeout`, whole or not; said again each time that
+    /// it has passed once more.
     TooSlow {
         /// The flow.
         key: FlowKey,

@@ -758,6 +758,34 @@ fn an_older_owner_asks_whether_the_window_is_open() {
     leaves("the rest", had);
 }
 
+/// The packet that opened it may be lost, and others say so from before the one that closed it.
+#[test]
+fn an_open_window_is_heard_from_wherever_it_comes() {
+    let half = ANSWER.len() - 3;
+    let mut owner = Owner::new();
+    owner.answer(&ANSWER[..half]);
+    let ask = sealed(&ask_half(), &segment(ACK, SECOND, FIRST, b"").packet());
+    assert_eq!(owner.run(&ask).counted, ["given-up", "half-pipe"]);
+    let had = FIRST + half as u32;
+    let says = |window: u16, ahead: u32| {
+        let packet = Tcp {
+            window,
+            seq: heard(had).seq + ahead,
+            ..heard(had)
+        };
+        let frame = sealed(&gc_of(end_of(ANSWER)), &packet.packet());
+        owner.agent.receive("of its window", &frame, &["received"]);
+    };
+    says(0, 90);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    (&owner.stream).write_all(&ANSWER[half..]).unwrap();
+    says(500, 0);
+    wait_for("the rest leaves", || {
+        let (left, _) = closing::heard(&sniffer);
+        left.iter().any(|header| header.seq == had)
+    });
+}
+
 #[test]
 fn what_is_drained_is_drained() {
     let owner = Owner::answered();

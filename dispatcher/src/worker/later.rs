@@ -180,10 +180,22 @@ impl State {
     /// The head of a next request does not come: once its owner owes nothing, the client is
     /// told. If the rest comes before, it is a request like others.
     pub(super) fn on_slow_head(&mut self, key: &FlowKey) {
-        let Ok(Some(record)) = self.shared.records.get(key) else {
+        let record = self.shared.records.get(key).ok().flatten();
+        let starts = self
+            .intake
+            .opening(key)
+            .map(|header| ClientSeq::new(header.seq));
+        // What another dispatcher has gone on with is nothing any more.
+        let Some(record) =
+            record.filter(|record| Some(record.next) == starts && self.shared.peers.keeps(key))
+        else {
+            if let Some(waiting) = self.waiting.end(key) {
+                self.not_moved(&waiting.target);
+            }
             return self.intake.forget(key);
         };
-        if self.waiting.get(key).is_none() && record.expected == Expected::Head {
+        let is_head = record.expected == Expected::Head && self.intake.head(key).is_none();
+        if is_head && self.waiting.get(key).is_none() {
             self.count("slow-heads");
             let timeout = Target::Answer(Answer::RequestTimeout, Body::Full);
             let extent = Extent::default();
