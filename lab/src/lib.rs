@@ -25,6 +25,7 @@ mod demo;
 pub mod documents;
 mod etcd;
 mod figures;
+mod files;
 mod handoff;
 mod http;
 mod ip;

@@ -13,7 +13,6 @@ mod report;
 mod results;
 
 use std::net::Ipv4Addr;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -22,6 +21,7 @@ use trapeze_datapath::signal::Signals;
 
 use crate::args::{Bench, DEFAULT_NAME};
 use crate::cpu::Accounts;
+use crate::files;
 use crate::lab::LabGuard;
 use crate::load::{Client, Load, Outcome};
 use crate::options::Options;
@@ -63,7 +63,10 @@ pub fn run(name: &str, bench: &Bench) -> Result<ExitCode> {
     let results = measurement.finish();
     let table = Table(&results).to_string();
     let json = serde_json::to_string_pretty(&results)?;
-    write_files(&bench.out, &table, &json, picture::draw(&results))?;
+    let picture = picture::draw(&results);
+    let mut files = vec![("bench.txt", &*table), ("bench.json", &*json)];
+    files.extend(picture.as_deref().map(|picture| ("bench.svg", picture)));
+    files::write_results(&bench.out, &files)?;
     match bench.json {
         true => println!("{json}"),
         false => print!("{table}"),
@@ -284,15 +287,6 @@ fn problem(case: Case, load: &Load, outcome: &Outcome) -> Option<String> {
         )),
         _ => None,
     }
-}
-
-fn write_files(out: &Path, table: &str, json: &str, picture: Option<String>) -> Result<()> {
-    let write = |name: &str, text: &str| std::fs::write(out.join(name), text);
-    std::fs::create_dir_all(out)
-        .and_then(|()| write("bench.txt", table))
-        .and_then(|()| write("bench.json", json))
-        .and_then(|()| picture.map_or(Ok(()), |picture| write("bench.svg", &picture)))
-        .with_context(|| format!("cannot write the results to {}", out.display()))
 }
 
 #[cfg(test)]

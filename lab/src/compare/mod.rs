@@ -11,7 +11,6 @@ mod report;
 mod results;
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,6 +20,7 @@ use trapeze_datapath::signal::Signals;
 
 use crate::args::{Compare, DEFAULT_NAME};
 use crate::cpu::Accounts;
+use crate::files;
 use crate::lab::LabGuard;
 use crate::load::{self, Client, Load};
 use crate::machine::Machine;
@@ -53,7 +53,13 @@ pub fn run(name: &str, compare: &Compare) -> Result<ExitCode> {
     let results = comparison.finish();
     let table = Table(&results).to_string();
     let json = serde_json::to_string_pretty(&results)?;
-    write_files(&compare.out, &table, &json, &picture::draw(&results))?;
+    let picture = picture::draw(&results);
+    let files = [
+        ("compare.txt", &*table),
+        ("compare.json", &*json),
+        ("compare.svg", &*picture),
+    ];
+    files::write_results(&compare.out, &files)?;
     match compare.json {
         true => println!("{json}"),
         false => print!("{table}"),
@@ -233,15 +239,6 @@ fn since(
     now.iter()
         .map(|(name, counts)| (name.clone(), counts.since(&before[name])))
         .collect()
-}
-
-fn write_files(out: &Path, table: &str, json: &str, picture: &str) -> Result<()> {
-    let write = |name: &str, text: &str| std::fs::write(out.join(name), text);
-    std::fs::create_dir_all(out)
-        .and_then(|()| write("compare.txt", table))
-        .and_then(|()| write("compare.json", json))
-        .and_then(|()| write("compare.svg", picture))
-        .with_context(|| format!("cannot write the results to {}", out.display()))
 }
 
 /// Object numbers by Zipf's law: the table has the sums of n^-s, and a draw is

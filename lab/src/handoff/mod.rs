@@ -12,7 +12,6 @@ mod site;
 mod visits;
 
 use std::net::SocketAddrV4;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use anyhow::{Context, Result, bail};
 use trapeze_datapath::signal::Signals;
 
 use crate::args::{DEFAULT_NAME, Handoff};
+use crate::files;
 use crate::lab::LabGuard;
 use crate::link::settings::LinkSettings;
 use crate::load;
@@ -84,7 +84,8 @@ pub fn run(name: &str, handoff: &Handoff) -> Result<ExitCode> {
     };
     let table = Table(&results).to_string();
     let json = serde_json::to_string_pretty(&results)?;
-    write_files(&handoff.out, &table, &json)?;
+    let files = [("handoff.txt", &*table), ("handoff.json", &*json)];
+    files::write_results(&handoff.out, &files)?;
     match handoff.json {
         true => println!("{json}"),
         false => print!("{table}"),
@@ -182,11 +183,4 @@ fn link(network: Network) -> LinkSettings {
             ..LinkSettings::default()
         },
     }
-}
-
-fn write_files(out: &Path, table: &str, json: &str) -> Result<()> {
-    std::fs::create_dir_all(out)
-        .and_then(|()| std::fs::write(out.join("handoff.txt"), table))
-        .and_then(|()| std::fs::write(out.join("handoff.json"), json))
-        .with_context(|| format!("cannot write the results to {}", out.display()))
 }

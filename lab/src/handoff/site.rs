@@ -6,26 +6,12 @@ use std::io;
 
 use super::published::{Point, olympics_sizes, points};
 use super::results::Way;
+use crate::files::Scratch;
 use crate::role::{Role, VIP};
 
-/// A directory of its own, which goes with the experiments.
-pub struct Site(std::path::PathBuf);
-
-impl Site {
-    pub fn path(&self) -> &std::path::Path {
-        &self.0
-    }
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// The files.
-pub fn make() -> io::Result<Site> {
-    let site = Site(std::env::temp_dir().join(format!("trapeze-handoff-{}", std::process::id())));
+pub fn make() -> io::Result<Scratch> {
+    let site = Scratch::make("handoff")?;
     let documents = site.path().join("documents");
     for directory in ["a", "b", "o"] {
         std::fs::create_dir_all(documents.join(directory))?;

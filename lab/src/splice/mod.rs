@@ -8,7 +8,6 @@ mod results;
 mod transfers;
 
 use std::net::SocketAddrV4;
-use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -17,6 +16,7 @@ use trapeze_datapath::signal::Signals;
 
 use crate::args::{DEFAULT_NAME, Splice};
 use crate::cpu::Accounts;
+use crate::files::{self, Scratch};
 use crate::lab::LabGuard;
 use crate::link::settings::LinkSettings;
 use crate::machine::Machine;
@@ -50,7 +50,7 @@ pub fn run(name: &str, splice: &Splice) -> Result<ExitCode> {
         !cases.is_empty(),
         "--largest leaves no size: the smallest is 100kb"
     );
-    let documents = Documents::make(&cases).context("cannot make the experiments' files")?;
+    let documents = make_documents(&cases).context("cannot make the experiments' files")?;
     let mut measurement = Measurement {
         name,
         splice,
@@ -75,7 +75,8 @@ pub fn run(name: &str, splice: &Splice) -> Result<ExitCode> {
     let results = measurement.results;
     let table = Table(&results).to_string();
     let json = serde_json::to_string_pretty(&results)?;
-    write_files(&splice.out, &table, &json)?;
+    let files = [("splice.txt", &*table), ("splice.json", &*json)];
+    files::write_results(&splice.out, &files)?;
     match splice.json {
         true => println!("{json}"),
         false => print!("{table}"),
@@ -90,7 +91,7 @@ pub fn run(name: &str, splice: &Splice) -> Result<ExitCode> {
 struct Measurement<'a> {
     name: String,
     splice: &'a Splice,
-    documents: Documents,
+    documents: Scratch,
     signals: Signals,
     all: usize,
     done: usize,
@@ -157,7 +158,7 @@ impl Measurement<'_> {
             dispatchers: Some(case.setup.dispatchers()),
             backends: Some(1),
             transfer: Some(case.setup.transfer().into()),
-            root: Some(self.documents.0.clone()),
+            root: Some(self.documents.path().to_owned()),
             ..Options::named(&self.name)
         })?;
         if let Some(rate) = self.splice.rate {
@@ -183,31 +184,12 @@ impl Measurement<'_> {
     }
 }
 
-/// What is downloaded: files with their length for a name. They go with the experiments.
-struct Documents(std::path::PathBuf);
-
-impl Documents {
-    fn make(cases: &[Case]) -> std::io::Result<Self> {
-        let name = format!("trapeze-splice-{}", std::process::id());
-        let documents = Documents(std::env::temp_dir().join(name));
-        std::fs::create_dir_all(&documents.0)?;
-        for case in cases {
-            let file = std::fs::File::create(documents.0.join(case.bytes.to_string()))?;
-            file.set_len(case.bytes)?;
-        }
-        Ok(documents)
+/// What is downloaded: files with their length for a name.
+fn make_documents(cases: &[Case]) -> std::io::Result<Scratch> {
+    let documents = Scratch::make("splice")?;
+    for case in cases {
+        let file = std::fs::File::create(documents.path().join(case.bytes.to_string()))?;
+        file.set_len(case.bytes)?;
     }
-}
-
-impl Drop for Documents {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-fn write_files(out: &Path, table: &str, json: &str) -> Result<()> {
-    std::fs::create_dir_all(out)
-        .and_then(|()| std::fs::write(out.join("splice.txt"), table))
-        .and_then(|()| std::fs::write(out.join("splice.json"), json))
-        .with_context(|| format!("cannot write the results to {}", out.display()))
+    Ok(documents)
 }
