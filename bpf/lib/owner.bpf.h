@@ -22,7 +22,8 @@ static __noinline enum held why_held(const struct setup *known, const struct own
 	const struct answers *answers = &known->answers;
 	/* A FIN counts in the socket's numbers, whether it has left or not (closing.bpf.h). */
 	bool closed = own->state == TCP_STATE_FIN_WAIT1;
-	__u32 ahead = own->snd_nxt - answers->next;
+	/* Below 0 while another CPU still hands the last segment down: the client may answer before that returns. */
+	__s32 ahead = own->snd_nxt - answers->next;
 	bool has_said_all = own->write_seq == answers->next + closed && ahead <= closed;
 
 	if (known->state == SETUP_VACANT)
@@ -33,7 +34,7 @@ static __noinline enum held why_held(const struct setup *known, const struct own
 	if (answers->flags & ANSWER_CLOSING || answers->phase == ANSWER_LOST || (own->state != TCP_STATE_ESTABLISHED && !closed))
 		return HELD_CLOSING;
 	/* The client has heard its server close, or will have no other answer of it. */
-	if (closed && has_said_all && (answers->finished != requests || (ahead && !outlives(known))))
+	if (closed && has_said_all && (answers->finished != requests || (ahead > 0 && !outlives(known))))
 		return HELD_CLOSING;
 	if (!is_between_answers(answers) || answers->finished != requests || own->rcv_nxt != start || !has_said_all)
 		return HELD_ANSWERING;

@@ -135,6 +135,34 @@ fn pipelined_requests_are_cut_apart() {
     });
 }
 
+/// A client that has asked ahead once may never do so again.
+#[test]
+fn who_asks_one_by_one_again_is_served_in_the_data_path_again() {
+    let cluster = Cluster::up("forgiven");
+    let (one, all) = (cluster.document("1k"), cluster.document("10m"));
+    let asks_ahead = || {
+        let mut client = Connection::open();
+        client.send(get("/10m"));
+        std::thread::sleep(Duration::from_millis(100));
+        client.send(get("/1k"));
+        for expected in [&all, &one] {
+            same(&client.response().body, expected);
+        }
+        client
+    };
+    cluster.on("c1", || drop(asks_ahead()));
+    let before = cluster.dispatcher();
+    cluster.on("c1", || {
+        let mut client = asks_ahead();
+        for _ in 0..40 {
+            same(&client.ask("/1k").body, &one);
+        }
+    });
+    let d1 = cluster.dispatcher() - before;
+    assert!(d1.of("to-daemon") <= 12, "{d1:?}");
+    assert!(d1.of("moved") >= 30, "{d1:?}");
+}
+
 /// A client that uploads while it downloads takes no segment that acknowledges less than it
 /// has heard by a window (RFC 5961 §5.2), and the older owner has heard nothing since.
 #[test]
