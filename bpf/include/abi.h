@@ -233,7 +233,7 @@ struct flow {
 	__u32 state; /* enum flow_state */
 	__u32 last_seq; /* the client's latest segment */
 	__u32 last_ack;
-	__u32 pool; /* where its backend was chosen from: the daemon's */
+	__u32 pool; /* where its backend was chosen from, by the number that the daemon gives it */
 	__u32 syn_isn; /* of the SYN that syn_seen_ns tells of */
 	__u64 created_ns; /* CLOCK_MONOTONIC */
 	__u64 last_seen_ns; /* CLOCK_MONOTONIC_COARSE */
@@ -407,7 +407,7 @@ struct turn {
 
 struct decision {
 	__u32 generation;
-	__u32 pool;
+	__u32 pool; /* its number, as in a flow's record */
 	__u32 slot; /* or SLOT_BY_TURNS */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__u8 care; /* CARE_*: of the pool */
@@ -418,7 +418,8 @@ struct decision {
 	__s64 most_us; /* so is it where everybody has more work than that (backend_load's cost_us) */
 	__u32 charge_us; /* what a request adds to that */
 	__u32 placed; /* requests so far */
-	__u32 others_count;
+	__u16 others_count;
+	__u16 row; /* of `turns`, where the slot is SLOT_BY_TURNS */
 	__u32 move_us; /* so much more than others its owner may have to do, and keep a connection */
 	struct turn others[OTHERS_MAX];
 };

@@ -29,7 +29,7 @@ struct {
 	__type(value, struct decision);
 } decisions SEC(".maps");
 
-/* By pool. */
+/* By the pool's place in the daemon's configuration. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -278,7 +278,7 @@ static __always_inline bool least_busy(const struct decision *decision, struct t
  */
 static __always_inline bool whose_turn(const struct decision *decision, struct turn *turn, const struct flow *flow)
 {
-	__u32 pool = decision->pool;
+	__u32 row = decision->row;
 	struct turns *all;
 	__u64 count;
 
@@ -287,7 +287,7 @@ static __always_inline bool whose_turn(const struct decision *decision, struct t
 		return least_busy(decision, turn, flow);
 	if (turn->slot != SLOT_BY_TURNS)
 		return true;
-	all = bpf_map_lookup_elem(&turns, &pool);
+	all = bpf_map_lookup_elem(&turns, &row);
 	count = all ? all->count : 0;
 	if (count)
 		*turn = all->turns[__sync_fetch_and_add(&all->next, 1) % count & (TURNS_MAX - 1)];

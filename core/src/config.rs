@@ -20,10 +20,11 @@ mod check_tests;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::policy::{BackendId, Class, Request, Subject, binding};
+use crate::policy::{BackendId, Class, Request, Subject, binding, hash_name};
 use crate::route::Asked;
 
 pub use check::{Check, HttpProbe, Outliers, Probe};
@@ -333,6 +334,8 @@ impl Transfer {
 pub struct Pool {
     /// Unique among pools, spelt like a node's name.
     pub name: String,
+    /// By what records of flows know it.
+    pub number: PoolNumber,
     /// How one of them is chosen (default `rent`).
     pub policy: PolicyConfig,
     /// What binds a client to a backend, whatever the policy.
@@ -356,6 +359,31 @@ pub struct Pool {
     pub outliers: Option<Outliers>,
     /// Its backends, at least one.
     pub members: Vec<Member>,
+}
+
+/// By what records know a pool: of its name, so that it is the same on every dispatcher and
+/// after every reload. Where two names have one number, the later one by the alphabet has
+/// the next that is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PoolNumber(pub u16);
+
+impl PoolNumber {
+    /// Of each of these names, in their order.
+    fn all_of(names: &[&str]) -> Vec<Self> {
+        let mut by_name: Vec<usize> = (0..names.len()).collect();
+        by_name.sort_by_key(|&index| names[index]);
+        let mut numbers = vec![Self::default(); names.len()];
+        let mut taken = BTreeSet::new();
+        for index in by_name {
+            let mut number = Self(hash_name(names[index]) as u16);
+            // There are fewer pools than numbers.
+            while !taken.insert(number) {
+                number = Self(number.0.wrapping_add(1));
+            }
+            numbers[index] = number;
+        }
+        numbers
+    }
 }
 
 /// How a connection whose next request is another backend's gets there

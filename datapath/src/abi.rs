@@ -321,7 +321,8 @@ pod!(
         most_us: i64,
         charge_us: u32,
         placed: u32,
-        others_count: u32,
+        others_count: u16,
+        row: u16,
         move_us: u32,
         others: [Turn; OTHERS_MAX],
     }

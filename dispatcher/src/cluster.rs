@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool, Transfer};
+use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool, PoolNumber, Transfer};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::health::targets::number_of;
 use trapeze_core::health::{Target, ramp, targets};
@@ -32,6 +32,8 @@ pub struct Cluster {
     /// By the configuration's backends: what is checked of them.
     pub targets: Vec<Vec<Target>>,
     pools: Vec<Memory>,
+    /// Where pools are in the configuration, ordered by number.
+    places: Vec<(PoolNumber, usize)>,
     turns: Arc<SharedTurns>,
 }
 
@@ -56,7 +58,7 @@ pub struct Choice {
     /// How connections get there.
     pub transfer: Transfer,
     /// The pool that it was chosen from.
-    pub pool: usize,
+    pub pool: PoolNumber,
     /// What the pool's policy knows of the request.
     pub placed: Placed,
 }
@@ -89,12 +91,17 @@ impl Cluster {
             .collect();
         let keys = Keys::new(&config.keys).expect("a checked configuration has a key");
         let targets = (0..config.backends.len()).map(|index| targets(&config, index));
+        let mut places: Vec<_> = (config.pools.iter().enumerate())
+            .map(|(place, pool)| (pool.number, place))
+            .collect();
+        places.sort_unstable();
         Ok(Self {
             own: own.clone(),
             keys,
             slots,
             targets: targets.collect(),
             pools,
+            places,
             turns,
             config,
         })
@@ -106,6 +113,12 @@ impl Cluster {
             p.name == wanted.name && p.policy == wanted.policy && p.costs == wanted.costs
         };
         Some(self.pools[self.config.pools.iter().position(like)?].clone())
+    }
+
+    /// Where the pool is in the configuration; none if it is configured no more.
+    pub fn place_of(&self, number: PoolNumber) -> Option<usize> {
+        let at = (self.places).binary_search_by_key(&number, |&(number, _)| number);
+        at.ok().map(|at| self.places[at].1)
     }
 
     /// Looks at a request's first bytes, and decides once they suffice. `owner` has its
@@ -169,7 +182,7 @@ impl Cluster {
             return Some(choice);
         }
         let (chosen, placed) = self.pools[pool].place(clock::monotonic(), request, &backends)?;
-        self.choice(pool, chosen, placed)
+        self.choice(self.config.pools[pool].number, chosen, placed)
     }
 
     /// As [`Self::choose`], without a trace in the policy's state.
@@ -185,13 +198,17 @@ impl Cluster {
             return Some(choice);
         }
         let chosen = self.pools[pool].preview(clock::monotonic(), request, &backends)?;
-        self.choice(pool, chosen, Placed::unnoticed(request))
+        self.choice(
+            self.config.pools[pool].number,
+            chosen,
+            Placed::unnoticed(request),
+        )
     }
 
     /// A flow's first request has ended.
     pub fn finished(&self, health: &Health, told: &abi::Finished) {
-        if let Some(pool) = self.pools.get(told.pool as usize) {
-            pool.finished(clock::monotonic(), told, health.active(told.slot));
+        if let Some(place) = self.place_of(PoolNumber(told.pool as u16)) {
+            self.pools[place].finished(clock::monotonic(), told, health.active(told.slot));
         }
     }
 
@@ -203,9 +220,9 @@ impl Cluster {
     }
 
     /// A request will not be answered where it was placed.
-    pub fn lost(&self, pool: usize, request: &Request, slot: u32) {
-        if let Some(pool) = self.pools.get(pool) {
-            pool.lost(clock::monotonic(), request, BackendId(slot as u16));
+    pub fn lost(&self, pool: PoolNumber, request: &Request, slot: u32) {
+        if let Some(place) = self.place_of(pool) {
+            self.pools[place].lost(clock::monotonic(), request, BackendId(slot as u16));
         }
     }
 
@@ -237,15 +254,18 @@ impl Cluster {
     /// Where requests like the one that this choice was made for may go without asking,
     /// for a policy whose decisions stand so.
     pub fn settled(&self, health: &Health, port: u16, choice: &Choice) -> Option<Settled> {
-        let backends = self.backends(health, choice.pool, port)?;
+        let pool = self.place_of(choice.pool)?;
+        let backends = self.backends(health, pool, port)?;
         let chosen = BackendId(u16::try_from(choice.slot).ok()?);
         let request = &choice.placed.request;
-        self.pools[choice.pool].settled(clock::monotonic(), request, &backends, chosen)
+        self.pools[pool].settled(clock::monotonic(), request, &backends, chosen)
     }
 
     /// So many were placed so in the time before the one that this choice was made for.
     pub fn settled_took(&self, choice: &Choice, count: u32, time: Duration) {
-        self.pools[choice.pool].settled_took(&choice.placed.request, count, time);
+        if let Some(pool) = self.place_of(choice.pool) {
+            self.pools[pool].settled_took(&choice.placed.request, count, time);
+        }
     }
 
     /// The backend whose turn it is, in a pool that takes turns with the data path:
@@ -262,12 +282,21 @@ impl Cluster {
         }
         let chosen = BackendId(u16::try_from(next(&self.turns, pool)?.slot).ok()?);
         backends.get_open(chosen)?;
-        self.choice(pool, chosen, Placed::unnoticed(*request))
+        self.choice(
+            self.config.pools[pool].number,
+            chosen,
+            Placed::unnoticed(*request),
+        )
+    }
+
+    /// The pool of that number; none if it is configured no more.
+    pub fn configured(&self, number: PoolNumber) -> Option<&Pool> {
+        Some(&self.config.pools[self.place_of(number)?])
     }
 
     /// What a pool wants of its backends' answers; one that is configured no more wants nothing.
-    pub fn care(&self, pool: usize) -> Care {
-        let Some(pool) = self.config.pools.get(pool) else {
+    pub fn care(&self, pool: PoolNumber) -> Care {
+        let Some(pool) = self.configured(pool) else {
             return Care::default();
         };
         let follow = pool.handoff != Handoff::None;
@@ -281,7 +310,7 @@ impl Cluster {
 
     /// The same for a request behind which the next has come already, if `ahead`: where its
     /// server closes nobody can tell which of them it has read.
-    pub fn care_ahead(&self, pool: usize, ahead: bool) -> Care {
+    pub fn care_ahead(&self, pool: PoolNumber, ahead: bool) -> Care {
         let care = self.care(pool);
         Care {
             outlive: care.outlive && !ahead,
@@ -290,14 +319,14 @@ impl Cluster {
     }
 
     /// How connections leave a pool; one that is configured no more is left in any way.
-    pub fn handoff(&self, pool: usize) -> Handoff {
-        let pool = self.config.pools.get(pool);
+    pub fn handoff(&self, pool: PoolNumber) -> Handoff {
+        let pool = self.configured(pool);
         pool.map_or(Handoff::HalfPipe, |pool| pool.handoff)
     }
 
     /// The pool's member with that slot, as a choice; none if it is configured no more.
-    pub fn choice(&self, pool: usize, chosen: BackendId, placed: Placed) -> Option<Choice> {
-        let members = &self.config.pools.get(pool)?.members;
+    pub fn choice(&self, pool: PoolNumber, chosen: BackendId, placed: Placed) -> Option<Choice> {
+        let members = &self.configured(pool)?.members;
         let member = (members.iter()).find(|m| self.slots[m.backend] == u32::from(chosen.0))?;
         Some(Choice {
             slot: self.slots[member.backend],
@@ -324,8 +353,8 @@ impl Cluster {
 
     /// By what number checks know a flow's server; none if it is not checked, or not
     /// configured any more.
-    pub fn number(&self, pool: usize, slot: u32, port: u16) -> Option<u64> {
-        let of_pool = self.config.pools.get(pool)?;
+    pub fn number(&self, pool: PoolNumber, slot: u32, port: u16) -> Option<u64> {
+        let of_pool = self.configured(pool)?;
         let mut members = of_pool.members.iter();
         let member = members.find(|m| self.slots[m.backend] == slot)?;
         member.check.as_ref()?;

@@ -145,12 +145,16 @@ impl Standing {
         if asks_more || head.path.is_empty() {
             return Ok(());
         }
-        let decision = match cluster.stands(choice.pool) {
+        let Some(pool) = cluster.place_of(choice.pool) else {
+            return Ok(());
+        };
+        let stands = cluster.stands(pool);
+        let decision = match stands {
             Stands::Not => return Ok(()),
-            Stands::ByTurns if self.turns.peek(choice.pool).is_none() => return Ok(()),
-            Stands::ByTurns => decision(generation, cluster, choice, SLOT_BY_TURNS),
+            Stands::ByTurns if self.turns.peek(pool).is_none() => return Ok(()),
+            Stands::ByTurns => decision(generation, cluster, (choice, pool), SLOT_BY_TURNS),
             Stands::ByUrl | Stands::WhileSettled => {
-                decision(generation, cluster, choice, choice.slot)
+                decision(generation, cluster, (choice, pool), choice.slot)
             }
         };
         let Some(likeness) = likeness(bytes, &self.key) else {
@@ -161,7 +165,7 @@ impl Standing {
             service: service as u32,
             pad: 0,
         };
-        if cluster.stands(choice.pool) == Stands::WhileSettled {
+        if stands == Stands::WhileSettled {
             return self.settle(&key, decision, cluster, health, vip.port(), choice);
         }
         self.maps.decisions.put(&key, &decision, Update::Any)
@@ -222,11 +226,12 @@ fn order(cluster: &Cluster, pool: usize, backends: &Backends) -> Vec<Turn> {
     if length > TURNS_MAX as u64 || pool >= abi::POOLS_MAX {
         return Vec::new();
     }
+    let number = cluster.config.pools[pool].number;
     let mut policy = policy::build(&cluster.config.pools[pool].policy, 0);
     let request = Request::new(0, Class::Static);
     (0..length)
         .filter_map(|_| policy::place(&mut *policy, Duration::ZERO, &request, backends))
-        .filter_map(|chosen| cluster.choice(pool, chosen, Placed::unnoticed(request)))
+        .filter_map(|chosen| cluster.choice(number, chosen, Placed::unnoticed(request)))
         .map(|choice| turn(&choice))
         .collect()
 }
@@ -240,14 +245,20 @@ fn turn(choice: &Choice) -> Turn {
 }
 
 /// A decision that stands until the generation ends.
-fn decision(generation: u32, cluster: &Cluster, choice: &Choice, slot: u32) -> Decision {
+fn decision(
+    generation: u32,
+    cluster: &Cluster,
+    (choice, place): (&Choice, usize),
+    slot: u32,
+) -> Decision {
     Decision {
         generation,
-        pool: choice.pool as u32,
+        pool: choice.pool.0.into(),
+        row: place as u16,
         slot,
         server_port: choice.server_port.to_be_bytes(),
         care: cluster.care(choice.pool).bits(),
-        stays: cluster.connects(choice.pool).into(),
+        stays: cluster.connects(place).into(),
         ..Decision::zeroed()
     }
 }

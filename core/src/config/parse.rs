@@ -17,7 +17,7 @@ use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
-    Rule, Service, Spray, SprayMode, Spraying, value,
+    PoolNumber, Rule, Service, Spray, SprayMode, Spraying, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -248,7 +248,7 @@ fn read_pools<'s>(
     checks: &mut Checks<'s>,
 ) -> Vec<Pool> {
     let mut names = Vec::new();
-    (sections.into_iter())
+    let mut pools: Vec<Pool> = (sections.into_iter())
         .map(|mut section| {
             let name = section.required("name", "\"web\"", value::name);
             checks.unique(&name, "pool", &mut names);
@@ -287,6 +287,7 @@ fn read_pools<'s>(
             section.finish();
             Pool {
                 name: value_or(name, String::new()),
+                number: PoolNumber::default(),
                 policy,
                 stickiness,
                 costs,
@@ -299,7 +300,13 @@ fn read_pools<'s>(
                 members,
             }
         })
-        .collect()
+        .collect();
+    let names: Vec<&str> = pools.iter().map(|pool| pool.name.as_str()).collect();
+    let numbers = PoolNumber::all_of(&names);
+    for (pool, number) in pools.iter_mut().zip(numbers) {
+        pool.number = number;
+    }
+    pools
 }
 
 /// `"b1"` or `{ name = "b1", weight = 2, server = "127.0.0.1:8080" }`.

@@ -1,6 +1,7 @@
 //! The example reads as it looks; each kind of mistake is found, placed and
 //! explained; nothing that a file may hold panics.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::*;
@@ -651,4 +652,26 @@ fn a_spray_is_a_node_like_others() {
             .to_string();
         assert!(error.contains(what), "{to}: {error}");
     }
+}
+
+/// What is known of a flow by its pool's number is of that pool after every reload.
+#[test]
+fn a_pools_number_comes_of_its_name_alone() {
+    let numbers = |names: &[&str]| -> BTreeMap<String, PoolNumber> {
+        let numbers = PoolNumber::all_of(names);
+        names
+            .iter()
+            .map(|&name| name.to_owned())
+            .zip(numbers)
+            .collect()
+    };
+    let all = numbers(&["web", "images", "api"]);
+    assert_eq!(all, numbers(&["api", "web", "images"]));
+    assert_eq!(all["api"], numbers(&["api"])["api"]);
+
+    // So many that some names have one number.
+    let names: Vec<String> = (0..2000).map(|n| format!("pool{n}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    let distinct: BTreeSet<_> = PoolNumber::all_of(&names).into_iter().collect();
+    assert_eq!(distinct.len(), names.len());
 }

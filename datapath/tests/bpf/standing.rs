@@ -18,7 +18,8 @@ use crate::packet::*;
 
 const KEY: [u8; 16] = [7; 16];
 const GENERATION: u32 = 5;
-const POOL: u32 = 4;
+const POOL: u32 = 40_000;
+const ROW: usize = 4;
 const TO_SLOT: Decision = Decision {
     generation: GENERATION,
     pool: POOL,
@@ -32,6 +33,7 @@ const TO_SLOT: Decision = Decision {
     charge_us: 0,
     placed: 0,
     others_count: 0,
+    row: ROW as u16,
     move_us: 0,
     others: [NOBODY; OTHERS_MAX],
 };
@@ -297,11 +299,8 @@ fn backends_take_turns() {
         server_port: port.to_be_bytes(),
         pad: 0,
     };
-    turns.set(
-        POOL as usize,
-        &[turn(SLOT, 1), turn(EMPTY_SLOT, 2), turn(SLOT, 3)],
-    );
-    let start = turns.peek(POOL as usize).unwrap();
+    turns.set(ROW, &[turn(SLOT, 1), turn(EMPTY_SLOT, 2), turn(SLOT, 3)]);
+    let start = turns.peek(ROW).unwrap();
     assert_eq!(start, turn(SLOT, 1));
     for round in 0..3 {
         for (at, there) in [true, false, true].into_iter().enumerate() {
@@ -312,8 +311,8 @@ fn backends_take_turns() {
             }
         }
     }
-    assert_eq!(turns.take(POOL as usize), Some(turn(SLOT, 1)));
-    assert_eq!(turns.take(POOL as usize), Some(turn(EMPTY_SLOT, 2)));
+    assert_eq!(turns.take(ROW), Some(turn(SLOT, 1)));
+    assert_eq!(turns.take(ROW), Some(turn(EMPTY_SLOT, 2)));
 }
 
 /// A policy that looks at loads has left a choice of two, the first of which is busy.

@@ -73,7 +73,7 @@ impl Assignment<'_> {
         Flow {
             meta: meta.seal(self.keys, &binding),
             backend: self.choice.slot,
-            pool: self.choice.pool as u32,
+            pool: self.choice.pool.0.into(),
             state: FlowState::Established as u32,
             packets: 1,
             bytes: self.held as u64,

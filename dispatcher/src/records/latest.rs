@@ -49,7 +49,7 @@ pub(super) fn replace(
     flow.asked_ns = now.as_nanos() as u64;
     let Some(choice) = choice else { return told };
     let placed = &choice.placed;
-    flow.pool = choice.pool as u32;
+    flow.pool = choice.pool.0.into();
     flow.object = placed.request.object;
     flow.kind = placed.request.kind.number();
     flow.class = placed.request.class as u8;
@@ -70,7 +70,7 @@ pub(super) fn replace(
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use trapeze_core::config::Transfer;
+    use trapeze_core::config::{PoolNumber, Transfer};
     use trapeze_core::policy::{Class, Kind, Request};
     use trapeze_datapath::abi::Pod;
 
@@ -116,7 +116,7 @@ mod tests {
             slot: 3,
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             server_port: 0,
-            pool: 2,
+            pool: PoolNumber(2),
             placed: Placed {
                 request,
                 charge_us: 50,

@@ -3,7 +3,7 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use trapeze_core::config::Transfer;
+use trapeze_core::config::{PoolNumber, Transfer};
 use trapeze_core::head::Expected;
 use trapeze_core::intake::Isns;
 use trapeze_core::policy::Request;
@@ -20,7 +20,7 @@ use crate::memory::request_of;
 pub struct Record {
     pub isns: Isns,
     pub slot: u32,
-    pub pool: usize,
+    pub pool: PoolNumber,
     pub epoch: u32,
     pub state: FlowState,
     /// The option for its packets, tag included.
@@ -69,7 +69,7 @@ impl Record {
     }
 
     /// What was chosen for its latest request: pool, request and slot.
-    pub fn tried(&self) -> (usize, &Request, u32) {
+    pub fn tried(&self) -> (PoolNumber, &Request, u32) {
         (self.pool, &self.request, self.slot)
     }
 
@@ -131,7 +131,7 @@ impl Record {
                 server: ServerSeq::new(flow.server_isn),
             },
             slot: flow.backend,
-            pool: flow.pool as usize,
+            pool: PoolNumber(flow.pool as u16),
             epoch: epoch_of(&flow.meta),
             state: FlowState::from_raw(flow.state)?,
             option: flow.meta,

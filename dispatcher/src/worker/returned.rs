@@ -4,6 +4,7 @@
 use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
 
+use trapeze_core::config::PoolNumber;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Answer, Arrived, Body, Looked};
@@ -277,7 +278,7 @@ impl State {
     pub(super) fn decide_again(
         &self,
         arrived: &Arrived<'_>,
-        (pool, request, slot): (usize, &Request, u32),
+        (pool, request, slot): (PoolNumber, &Request, u32),
     ) -> Decision {
         let (cluster, health) = (&self.cluster, &self.shared.health);
         cluster.lost(pool, request, slot);
@@ -294,7 +295,8 @@ impl State {
         // Only the first part of a longer head came back: its pool is known.
         debug_assert!(!matches!(inspection, Inspection::Http(_)));
         let port = arrived.key.vip.port();
-        match cluster.choose(health, pool, port, *request) {
+        let pool = cluster.place_of(pool);
+        match pool.and_then(|pool| cluster.choose(health, pool, port, *request)) {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }

@@ -94,7 +94,7 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
-        let pool = self.cluster.config.pools.get(record.pool);
+        let pool = self.cluster.configured(record.pool);
         if pool.is_none_or(|pool| pool.protect_from.is_none()) || record.epoch != state.epoch {
             return;
         }
@@ -322,7 +322,10 @@ impl State {
         };
         let request = record.request;
         let health = &self.shared.health;
-        let (pool, port) = (record.pool, key.vip.port());
+        let port = key.vip.port();
+        let Some(pool) = self.cluster.place_of(record.pool) else {
+            return self.stop_taking(now, &key, "its pool is configured no more");
+        };
         let fits = |choice: &Choice| {
             choice.transfer == Transfer::Rebuild && !taking.tried.contains(&choice.slot)
         };
@@ -331,7 +334,8 @@ impl State {
             let alive = self.cluster.backends(health, pool, port)?;
             let placed = Placed::unnoticed(request);
             let choices = alive.open().iter();
-            let mut choices = choices.filter_map(|one| self.cluster.choice(pool, one.id, placed));
+            let mut choices =
+                choices.filter_map(|one| self.cluster.choice(record.pool, one.id, placed));
             choices.find(fits)
         };
         let fitting = chosen.filter(fits);
