@@ -449,7 +449,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	}
 	if (closes_in_midst(setup, h))
 		return tell_cut_off(skb, h, setup, payload);
-	if (closes_unread(setup, h, payload)) {
+	if (closes_unanswered(setup, h, payload)) {
 		verdict = return_unread(skb, h, setup);
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;

@@ -782,6 +782,7 @@ enum drop_reason {
 	X(SEATED, "seated", "flows that came back while their older socket here was needed still") \
 	X(RETIRED, "retired", "older owners whose client has had all of theirs") \
 	X(UNREAD, "unread", "requests that a server closed on without reading them, given to it or another again") \
+	X(RETRIED, "retried", "idempotent requests that a server closed on without a word, given to it or another again") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
 	X(BEGUN, "begun", "answers begun that may outlive this backend") \
 	X(ADOPTED, "taken-over", "answers of other backends gone on with here") \

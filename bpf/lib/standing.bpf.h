@@ -96,17 +96,6 @@ static __always_inline enum connection_line read_connection(__u64 word, __u64 ne
 						CONNECTION_OTHER;
 }
 
-/* GET, HEAD: requests without a body that make no tunnel. */
-static __always_inline bool is_head_request(__u64 word)
-{
-	return (word & 0xffffffffff) == 0x2044414548ull;
-}
-
-static __always_inline bool is_get_request(__u64 word)
-{
-	return (word & 0xffffffff) == 0x20544547ull;
-}
-
 /* "host:" in any case. */
 static __always_inline bool begins_host(__u64 word)
 {

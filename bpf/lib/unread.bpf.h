@@ -180,15 +180,15 @@ __noinline int keep_unread(struct __sk_buff *skb, const struct segment *segment,
 }
 
 /*
- * Does the server reset, having said all that it owed before the request that lies there?
- * Without ACK it is the kernel's word, that the request has met a socket that was closed
+ * Does the server close, having said all that it owed before the request that lies there?
+ * RST without ACK is the kernel's word, that the request has met a socket that was closed
  * before it came: nobody can have read it.
  */
-static __always_inline bool closes_unread(const struct setup *setup, const struct leaving *h, __u32 payload)
+static __always_inline bool closes_unanswered(const struct setup *setup, const struct leaving *h, __u32 payload)
 {
 	const struct answers *answers = &setup->answers;
 
-	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & TCP_RST && !payload &&
+	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
 	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
 	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE)) && bpf_ntohl(h->tcp.seq) == answers->next &&
 	       (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) != next_start(setup)) &&
@@ -331,6 +331,28 @@ static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
+/* May the request at `start` run, though it may have run before? As its copy says. */
+static __noinline bool may_run_again(const struct leaving *h, __u32 start)
+{
+	struct unread_key key;
+	struct unread *unread;
+	__u32 at, payload;
+	__u64 word = 0;
+
+	if (!h)
+		return false;
+	key = unread_key_of(h, 0);
+	unread = bpf_map_lookup_elem(&unreads, &key);
+	payload = unread && unread->seq == start ? payload_of(unread) : 0;
+	if (payload < sizeof(word))
+		return false;
+	at = unread->length - payload;
+	barrier_var(at);
+	if (at > UNREAD_MAX - sizeof(word) || bpf_probe_read_kernel(&word, sizeof(word), unread->packet + at))
+		return false;
+	return is_idempotent(word);
+}
+
 /* The request comes in again, as its dispatcher would send it here (handoff.md 7.3). */
 static __noinline int return_unread(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
 {
@@ -339,6 +361,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	struct node *self = this_node();
 	struct tcp_sock *full = sending_socket(skb);
 	struct again again = {};
+	bool was_read;
 	__u32 end;
 	int length;
 
@@ -346,9 +369,17 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		return TC_ACT_UNSPEC;
 	again.start = next_start(setup);
 	again.ack = bpf_htonl(setup->answers.next);
-	if (is_sockets && (!full || full->copied_seq + setup->client_shift != again.start ||
-			 full->snd_una + setup->server_shift != setup->answers.next))
+	if (is_sockets && (!full || full->snd_una + setup->server_shift != setup->answers.next))
 		return TC_ACT_UNSPEC;
+	/* Who has said FIN answers nothing; but may have read all, or read on. */
+	was_read = is_sockets && (h->tcp.flags & TCP_FIN || full->copied_seq + setup->client_shift != again.start);
+	if (was_read && !may_run_again(h, again.start))
+		return TC_ACT_UNSPEC;
+	/* Who says FIN has its lock, and would not hear the RST before the request: when its timer says it again. */
+	if (h->tcp.flags & TCP_FIN && !(setup->answers.flags & ANSWER_HUNG_UP)) {
+		setup->answers.flags |= ANSWER_HUNG_UP;
+		return drop(DROP_SERVER_CLOSE);
+	}
 	/* All that lies there, but for the FIN; or what the client has sent. */
 	again.fin = is_sockets && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
 	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
@@ -361,7 +392,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	setup->start = again.start;
 	setup->state = SETUP_VACANT;
 	setup->answers.unread++;
-	count_event(EVENT_UNREAD);
+	count_event(was_read ? EVENT_RETRIED : EVENT_UNREAD);
 	outer.meta = setup->meta;
 	fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
 	if (!enclose(skb, &outer))

@@ -13,3 +13,22 @@ static __always_inline __u64 line_feeds(__u64 word)
 
 	return ~(((x & EVERY_BYTE(0x7f)) + EVERY_BYTE(0x7f)) | x | EVERY_BYTE(0x7f));
 }
+
+/* GET, HEAD: requests without a body that make no tunnel. */
+static __always_inline bool is_head_request(__u64 word)
+{
+	return (word & 0xffffffffff) == 0x2044414548ull;
+}
+
+static __always_inline bool is_get_request(__u64 word)
+{
+	return (word & 0xffffffff) == 0x20544547ull;
+}
+
+/* These, PUT, DELETE, OPTIONS, TRACE (RFC 9110 9.2.2). */
+static __always_inline bool is_idempotent(__u64 word)
+{
+	return is_get_request(word) || is_head_request(word) || (word & 0xffffffff) == 0x20545550ull ||
+	       (word & 0xffffffffffffff) == 0x204554454c4544ull || word == 0x20534e4f4954504full ||
+	       (word & 0xffffffffffff) == 0x204543415254ull;
+}

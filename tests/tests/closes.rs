@@ -52,8 +52,13 @@ fn expect(response: &Response, body: &str) {
 /// Until the connection ends, by FIN or RST; not never.
 fn expect_over(client: &mut Connection) {
     client.stream().set_read_timeout(Some(LONG)).unwrap();
-    match client.stream().read(&mut [0; 100]) {
-        Ok(length) => assert_eq!(length, 0, "nothing more is said"),
+    let mut said = [0; 100];
+    match client.stream().read(&mut said) {
+        Ok(length) => assert_eq!(
+            String::from_utf8_lossy(&said[..length]),
+            "",
+            "nothing more is said"
+        ),
         Err(e) => assert_eq!(e.kind(), std::io::ErrorKind::ConnectionReset, "{e}"),
     }
 }
@@ -163,6 +168,103 @@ fn an_unread_request_of_many_packets_is_served() {
             same(&stored, &body);
         }
     }
+}
+
+/// Has read a request whole, and says nothing to it.
+fn read_head(stream: &mut TcpStream) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.extend(byte);
+    }
+}
+
+/// A server that has read a request and closes without a word is a server that has died, or
+/// one that is stopped (Apache's children read on when they close): who answers is its
+/// next, or another backend. By FIN, and by RST.
+#[test]
+fn an_idempotent_request_without_an_answer_is_answered_by_another() {
+    for (listens_on, resets) in [(true, false), (true, true), (false, false), (false, true)] {
+        let site = if listens_on { ONE_BACKEND } else { TWO };
+        let name = format!("again-{}-{}", u8::from(listens_on), u8::from(resets));
+        let cluster = Cluster::configured(&name, 2, site, |_| {});
+        let listener = listen_at_b1(&cluster);
+        let serve = || {
+            let mut stream = accept_and_answer_one(&listener);
+            read_head(&mut stream);
+            let listener = listens_on.then_some(listener);
+            if resets {
+                (SockRef::from(&stream).set_linger(Some(Duration::ZERO))).unwrap();
+                drop(stream);
+            } else {
+                stream.shutdown(Shutdown::Write).unwrap();
+                let _ = stream.read(&mut [0; 100]);
+            }
+            if let Some(listener) = listener {
+                let mut next = accept(&listener);
+                read_head(&mut next);
+                next.write_all(answer("two").as_bytes()).unwrap();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(serve);
+            cluster.on("c1", || {
+                let mut client = one_that_was_answered();
+                if !listens_on {
+                    Connection::open().ask("/1k");
+                }
+                let response = client.ask("/1k");
+                match listens_on {
+                    true => expect(&response, "two"),
+                    false => assert_eq!(response.ok(), "b2"),
+                }
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("retried"), 1, "{name}");
+    }
+}
+
+/// It may have run.
+#[test]
+fn a_post_without_an_answer_does_not_run_again() {
+    let serve = |mut stream: TcpStream| {
+        read_head(&mut stream);
+        stream.write_all(answer("one").as_bytes()).unwrap();
+        read_head(&mut stream);
+        stream.shutdown(Shutdown::Write).unwrap();
+        let _ = stream.read(&mut [0; 100]);
+    };
+    with_server("posted", serve, || {
+        let mut client = Connection::open();
+        expect(&client.ask("/1k"), "one");
+        client.send("POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
+        expect_over(&mut client);
+    });
+}
+
+/// Who never answers is asked three times, and not for ever.
+#[test]
+fn a_server_that_never_answers_is_not_asked_for_ever() {
+    let cluster = Cluster::configured("mute", 1, ONE_BACKEND, |_| {});
+    let listener = listen_at_b1(&cluster);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..3 {
+                let mut stream = accept(&listener);
+                read_head(&mut stream);
+            }
+            listener.set_nonblocking(true).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+            assert!(listener.accept().is_err(), "a fourth time");
+        });
+        cluster.on("c1", || {
+            let mut client = Connection::open();
+            client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+            expect_over(&mut client);
+        });
+    });
+    assert_eq!(cluster.agent("b1").of("retried"), 2);
 }
 
 /// The client says with its request that it is its last: nobody has read that either, and it is
