@@ -16,6 +16,7 @@ mod first;
 mod gone;
 mod idle;
 mod later;
+mod planned;
 mod relay;
 mod returned;
 mod splice;
@@ -89,6 +90,8 @@ pub(crate) struct State {
     /// Answers that are to outlive their backends, and those that do just now.
     support: Support,
     takings: Takings,
+    /// How many were asked whether they could go on with one.
+    questions: u32,
     raw: RawSocket,
     to_backends: Outbox,
     to_servers: Outbox,
@@ -120,6 +123,7 @@ impl Worker {
                 pauses: Pauses::default(),
                 support: Support::default(),
                 takings: Takings::default(),
+                questions: 0,
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
                 to_clients: Outbox::default(),
