@@ -21,8 +21,8 @@ use crate::wedge::find_rest;
 const MOST: usize = 256;
 /// More than a frame holds.
 const DATAGRAM_MAX: usize = 2048;
-/// A word for people, in one frame.
-const WHY_MAX: usize = 500;
+/// Characters of a word for people: it is to fit one frame.
+const WHY_MAX: usize = 200;
 
 /// Listens for questions, as long as the process lives.
 pub fn start(support: Arc<Support>, own: Ipv4Addr) -> io::Result<()> {
@@ -45,10 +45,8 @@ pub fn start(support: Arc<Support>, own: Ipv4Addr) -> io::Result<()> {
                 let (support, ends) = (support.clone(), busy.clone());
                 let work = move || {
                     let found = find_rest(&take, &flow, &support);
-                    let why_not = found.err().map(|mut why| {
-                        why.truncate(why.floor_char_boundary(WHY_MAX));
-                        why
-                    });
+                    let why_not = found.err();
+                    let why_not = why_not.map(|why| why.chars().take(WHY_MAX).collect());
                     let reply = Message::Reply { question, why_not };
                     support.reply(&flow, dispatcher, &reply);
                     ends.fetch_sub(1, Ordering::Relaxed);

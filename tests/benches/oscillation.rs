@@ -23,14 +23,13 @@ struct Setting {
     link: LinkSettings,
     bytes: u64,
     rounds: usize,
-    /// How long it stays with each server.
-    periods: &'static [Duration],
+    /// How long it stays with each server, in seconds.
+    periods_s: &'static [u64],
 }
 
 fn main() {
     let root = tempfile::tempdir().expect("a temporary directory");
     let cluster = cluster(root.path());
-    let second = Duration::from_secs(1);
     let lan = Setting {
         name: "1 Gbit/s",
         link: LinkSettings {
@@ -39,7 +38,7 @@ fn main() {
         },
         bytes: 1 << 30,
         rounds: ROUNDS,
-        periods: &[second],
+        periods_s: &[1],
     };
     let whole_machine = Setting {
         name: "as fast as the machine is",
@@ -58,12 +57,7 @@ fn main() {
             },
             bytes: 950_000,
             rounds: 1,
-            periods: &[
-                second,
-                Duration::from_secs(2),
-                Duration::from_secs(5),
-                Duration::from_secs(10),
-            ],
+            periods_s: &[1, 2, 5, 10],
         });
     }
     for setting in &settings {
@@ -75,9 +69,14 @@ fn main() {
 fn measure(cluster: &Cluster, root: &Path, setting: &Setting) {
     write(root, setting.bytes);
     println!("{}, {} MB:", setting.name, setting.bytes / 1_000_000);
-    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); setting.periods.len() + 1];
+    let mut times: Vec<Vec<Duration>> = vec![Vec::new(); setting.periods_s.len() + 1];
     let periods: Vec<Option<Duration>> = std::iter::once(None)
-        .chain(setting.periods.iter().copied().map(Some))
+        .chain(
+            setting
+                .periods_s
+                .iter()
+                .map(|&s| Some(Duration::from_secs(s))),
+        )
         .collect();
     // In turns: the machine has other things to do now and then.
     for _ in 0..setting.rounds {
@@ -123,7 +122,7 @@ fn download(cluster: &Cluster, root: &Path, period: Option<Duration>) -> Duratio
         download.join();
         return begun.elapsed();
     };
-    let run = |words: &[&str]| cluster.trapeze("d1", words);
+    let run = |words: &[&str]| drop(cluster.trapeze("d1", words));
     let mut turn = 0;
     let mut due = begun + period;
     while download.ended() == 0 {
