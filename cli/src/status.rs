@@ -296,6 +296,16 @@ impl Part {
                         );
                         table.row(["answers".into(), saved.into()]);
                     }
+                    let of = |name: &str| daemon.counters.get(name).copied().unwrap_or(0);
+                    if of("kept-requests") > 0 {
+                        let kept = format!(
+                            "{} kept until they are answered; {} retried, {} not, that died with their backends",
+                            daemon.kept_requests,
+                            of("retried"),
+                            of("not-retried")
+                        );
+                        table.row(["requests".into(), kept.into()]);
+                    }
                     let all_up = backends.keys().all(|state| state == "up");
                     let states = backends
                         .iter()

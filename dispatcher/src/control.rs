@@ -55,6 +55,9 @@ pub struct Status {
     /// Bytes that are kept of them.
     #[serde(default)]
     pub protected_bytes: usize,
+    /// Requests that another backend would be given if theirs died now.
+    #[serde(default)]
+    pub kept_requests: usize,
     /// What the workers have counted.
     pub counters: std::collections::BTreeMap<String, u64>,
     /// Service addresses.
@@ -209,6 +212,7 @@ fn status(shared: &Shared) -> Status {
         answering_flows: figures.iter().map(|f| f.answering_flows).sum(),
         protected_answers: figures.iter().map(|f| f.protected_answers).sum(),
         protected_bytes: figures.iter().map(|f| f.protected_bytes).sum(),
+        kept_requests: figures.iter().map(|f| f.kept_requests).sum(),
         counters,
         peers: shared.peers.status(),
         told: shared.peers.herald.told(),

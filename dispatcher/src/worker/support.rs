@@ -597,7 +597,7 @@ impl State {
         self.abandon(key, epoch);
     }
 
-    fn abandon(&mut self, key: &FlowKey, epoch: u32) {
+    pub(super) fn abandon(&mut self, key: &FlowKey, epoch: u32) {
         match self.shared.records.abandon(key, epoch) {
             Ok(Some(flow)) => self.reset_client(key, &flow),
             Ok(None) => {}
@@ -606,7 +606,7 @@ impl State {
     }
 
     /// The owner before may only have been cut off: what its socket says is nobody's.
-    fn forsake(
+    pub(super) fn forsake(
         &mut self,
         key: &FlowKey,
         record: &Record,
