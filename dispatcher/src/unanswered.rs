@@ -209,7 +209,7 @@ mod tests {
         assert_eq!(unanswered.look(soon + LOOK_INTERVAL, 0, dead, all).0, []);
         // They are answered.
         let later = NOW + FORGET_INTERVAL;
-        let (due, _) = unanswered.look(later, 0, dead, |slot, ..| slot != 2);
+        let (due, _) = unanswered.look(later, 0, dead, |slot, _, _| slot != 2);
         assert_eq!(due.len(), 16, "a fifth of those that are left");
     }
 
@@ -219,10 +219,10 @@ mod tests {
         for port in 0..5 {
             unanswered.keep(1, key(port), given(0));
         }
-        let (due, _) = unanswered.look(NOW, 0, |..| true, all);
+        let (due, _) = unanswered.look(NOW, 0, |_, _| true, all);
         assert_eq!(due.len(), 3);
         let late = NOW + PATIENCE + LOOK_INTERVAL;
-        let (due, lost) = unanswered.look(late, 3, |..| true, all);
+        let (due, lost) = unanswered.look(late, 3, |_, _| true, all);
         assert_eq!((due.len(), lost, unanswered.len()), (0, 2, 0));
         assert_eq!(unanswered.next_due(), None);
     }
@@ -233,10 +233,10 @@ mod tests {
         unanswered.keep(1, key(1), given(0));
         unanswered.keep(1, key(2), given(0));
         let only_2 = |_: u32, k: &FlowKey, _: &Given| *k == key(2);
-        let (due, _) = unanswered.look(NOW, 0, |..| false, only_2);
+        let (due, _) = unanswered.look(NOW, 0, |_, _| false, only_2);
         assert_eq!((due.len(), unanswered.len()), (0, 1));
         unanswered.keep(1, key(1), given(0));
-        let (due, _) = unanswered.look(NOW + LOOK_INTERVAL, 0, |..| true, only_2);
+        let (due, _) = unanswered.look(NOW + LOOK_INTERVAL, 0, |_, _| true, only_2);
         assert_eq!(due, [(1, key(2), given(0))]);
         assert_eq!((unanswered.len(), unanswered.bytes), (0, 0));
     }
@@ -246,7 +246,7 @@ mod tests {
         let mut unanswered = Unanswered::default();
         unanswered.keep(1, key(1), given(2));
         unanswered.keep(2, key(2), given(3));
-        let (due, lost) = unanswered.look(NOW, 0, |..| true, all);
+        let (due, lost) = unanswered.look(NOW, 0, |_, _| true, all);
         assert_eq!((due, lost), (vec![(1, key(1), given(2))], 1));
     }
 }
