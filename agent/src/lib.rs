@@ -7,6 +7,7 @@ mod checks;
 mod done;
 mod message;
 mod prepare;
+mod preview;
 mod support;
 mod wedge;
 
@@ -78,6 +79,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     if let Err(error) = wedge::start(supporting.support.clone(), Adopter::of(&loaded)) {
         eprintln!(
             "answers of other backends are not gone on with here: cannot listen on 127.0.0.1:{WEDGE_PORT}: {error}"
+        );
+    }
+    if let Err(error) = preview::start(supporting.support.clone(), v4(own.address)?) {
+        eprintln!(
+            "no answers are migrated to here: cannot listen on {}:{WEDGE_PORT}: {error}",
+            own.address
         );
     }
     let checking = Checking::start(

@@ -130,6 +130,16 @@ impl Support {
         }
     }
 
+    /// What was asked of this host is answered.
+    pub fn reply(&self, flow: &FlowKey, dispatcher: Ipv4Addr, reply: &Message) {
+        let keys = self.keys();
+        let bytes = reply.seal(&keys, flow);
+        if let Some((datagram, to)) = datagram(flow, dispatcher, bytes, &keys) {
+            // It is asked again.
+            let _ = self.socket.send_to(&datagram, to);
+        }
+    }
+
     fn run(&self, ring: &Ring<BegunAnswer>) {
         let mut say_again_at = Instant::now();
         let mut young = Young::default();

@@ -134,7 +134,7 @@ fn read_command(client: &mut TcpStream) -> io::Result<Vec<u8>> {
 }
 
 /// What is left, the server that is about to send it, and the first bytes of its body.
-fn find_rest(
+pub fn find_rest(
     take: &Take,
     flow: &FlowKey,
     support: &Support,

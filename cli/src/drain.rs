@@ -23,11 +23,16 @@ const INTERVAL: Duration = Duration::from_millis(200);
 /// connections leave it at once, unseen by their clients. Long answers are waited for,
 /// and so are connections without boundaries: TLS, upgraded ones, and those of pools
 /// with `handoff = "none"`. It stays drained, over restarts of the daemon, until
-/// `trapeze undrain`.
+/// `trapeze undrain`. With `--migrate`, long answers in progress that a pool protects
+/// (`protect_from`) are not waited for: another backend goes on with each, on the same
+/// connection, once it has shown that it has the very object; the others are waited for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The backend's name
     backend: String,
+    /// Have other backends go on with long answers in progress
+    #[arg(long)]
+    migrate: bool,
     /// Wait no longer, in seconds such as 30s, or minutes such as 5m [default:
     /// limits.drain_timeout]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
@@ -68,7 +73,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(deadline) => deadline,
         None => file::read(&node.config)?.limits.drain_timeout,
     };
-    ask::<()>(&socket, &Request::Drain(args.backend.clone()))?;
+    let drain = match args.migrate {
+        true => Request::Migrate,
+        false => Request::Drain,
+    };
+    ask::<()>(&socket, &drain(args.backend.clone()))?;
     let started = Instant::now();
     let mut progress = Progress::new();
     let left = loop {
@@ -123,15 +132,16 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { node, backend, .. } = self;
         let waited = amount::time(Duration::from_secs_f64(self.waited_s));
+        let migrated = migrated(&self.left);
         if self.drained {
             return writeln!(
                 f,
-                "{node}: {backend} has no connection left, after {waited}"
+                "{node}: {backend} has no connection left, after {waited}{migrated}"
             );
         }
         writeln!(
             f,
-            "{node}: after {waited} {backend} still has {}; it gets no new ones: wait for these \
+            "{node}: after {waited} {backend} still has {}{migrated}; it gets no new ones: wait for these \
              with `trapeze drain {backend}`, or let it have more with `trapeze undrain {backend}`",
             describe(&self.left)
         )
@@ -160,6 +170,22 @@ fn describe(left: &Left) -> String {
     )
 }
 
+/// What has come of answers that were to be migrated; nothing if there were none.
+fn migrated(left: &Left) -> String {
+    let count = |number: u64| amount::count(number as usize, "answer");
+    let not = match left.not_migrated {
+        0 => String::new(),
+        number => format!(
+            "; {} waited for: no other backend has provably the same",
+            count(number)
+        ),
+    };
+    match left.migrated {
+        0 => not,
+        number => format!("; {} migrated{not}", count(number)),
+    }
+}
+
 /// A line on standard error that is written over, on a terminal only.
 struct Progress {
     terminal: bool,
@@ -177,7 +203,8 @@ impl Progress {
     fn show(&mut self, backend: &str, left: &Left, waited: Duration) {
         if self.terminal {
             let waited = amount::time(waited);
-            eprint!("\r\x1b[K{waited}: {backend} has {}", describe(left));
+            let (left, migrated) = (describe(left), migrated(left));
+            eprint!("\r\x1b[K{waited}: {backend} has {left}{migrated}");
             self.shown = true;
         }
     }
@@ -238,10 +265,17 @@ mod tests {
             connections: 3,
             busy: 1,
             tunnels: 2,
+            ..Left::default()
         };
         let text = report.to_string();
         let said = "b1 still has 3 connections, 1 with a request under way, 2 without boundaries";
         assert!(text.contains(said), "{text}");
         assert!(text.contains("trapeze undrain b1"), "{text}");
+        assert!(!text.contains("migrated"), "{text}");
+        report.left.migrated = 12;
+        report.left.not_migrated = 1;
+        let text = report.to_string();
+        let said = "; 12 answers migrated; 1 answer waited for: no other backend";
+        assert!(text.contains(said), "{text}");
     }
 }

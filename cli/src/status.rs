@@ -286,11 +286,25 @@ impl Part {
                     let told = daemon.counters.get("updates").copied().unwrap_or(0);
                     if told > 0 {
                         let kept = amount::bytes(daemon.protected_bytes as u64);
+                        let of = |name: &str| daemon.counters.get(name).copied().unwrap_or(0);
                         let saved = format!(
-                            "{} could outlive their backend now, {kept} kept for that; told of {told} times",
-                            daemon.protected_answers
+                            "{} could outlive their backend now, {kept} kept for that; told of {told} times; \
+                             {} taken over, {} of them by plan",
+                            daemon.protected_answers,
+                            of("taken-over"),
+                            of("migrated")
                         );
                         table.row(["answers".into(), saved.into()]);
+                    }
+                    let of = |name: &str| daemon.counters.get(name).copied().unwrap_or(0);
+                    if of("kept-requests") > 0 {
+                        let kept = format!(
+                            "{} kept until they are answered; {} retried, {} not, that died with their backends",
+                            daemon.kept_requests,
+                            of("retried"),
+                            of("not-retried")
+                        );
+                        table.row(["requests".into(), kept.into()]);
                     }
                     let all_up = backends.keys().all(|state| state == "up");
                     let states = backends

@@ -353,6 +353,8 @@ pub struct Pool {
     /// Answers with so many bytes of body, or more, outlive their backend where another one
     /// can go on with them (default none; docs/protocol/takeover.md).
     pub protect_from: Option<u64>,
+    /// Which requests go to another backend when theirs dies before it has answered (default: unheard).
+    pub retry: Retry,
     /// For how long the share of a backend that has recovered grows to its whole (default: none).
     pub slow_start: Option<Duration>,
     /// When a backend is left out for a while by what becomes of clients' requests there (default: never).
@@ -397,6 +399,28 @@ pub enum Handoff {
     Drained,
     /// Not at all: the first request decides for the connection.
     None,
+}
+
+/// Which requests that a backend was given are given to another one when it dies before it
+/// has said a word of its answer (docs/protocol/retry.md).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Retry {
+    /// None.
+    Never,
+    /// Idempotent ones (RFC 9110 §9.2.2) that it has not acknowledged: their clients send them again.
+    #[default]
+    Unheard,
+    /// Idempotent ones, acknowledged or not: the dispatcher keeps them.
+    Idempotent,
+    /// All: whoever says so knows that they may run twice.
+    Always,
+}
+
+impl Retry {
+    /// Are requests kept until they are answered?
+    pub fn keeps(self) -> bool {
+        matches!(self, Self::Idempotent | Self::Always)
+    }
 }
 
 /// A backend in a pool.

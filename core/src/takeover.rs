@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!  head    an answer's head: where its body starts, how long it is, which object it is of
-//!  state   the soft state of an answer, and the messages that carry it: UPDATE, TAKE, REFUSAL
+//!  state   the soft state of an answer, and the messages that carry it: UPDATE, TAKE and others
 //!  date    when a time is a strong validator
 //!  rest    the request for the rest of it, and the judgement of the answer to that
 //! ```
@@ -27,5 +27,6 @@ pub use state::{Message, SoftState, Take};
 pub const UPDATE_INTERVAL: Duration = Duration::from_secs(3);
 /// What has not been said again for so long is forgotten [MIGRATE01 §4.1].
 pub const CACHE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The port on which a backend's wedge listens, on its loopback address alone.
+/// The port on which a backend's wedge listens, on its loopback address alone; and, by UDP on its own,
+/// its agent for what dispatchers ask.
 pub const WEDGE_PORT: u16 = 6083;

@@ -5,7 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use trapeze_core::config::{Config, Dispatcher, Handoff, Member, Pool, PoolNumber, Transfer};
+use trapeze_core::config::{
+    Config, Dispatcher, Handoff, Member, Pool, PoolNumber, Retry, Transfer,
+};
 use trapeze_core::head::{BadHead, HttpHead, Inspection};
 use trapeze_core::health::targets::number_of;
 use trapeze_core::health::{Target, ramp, targets};
@@ -233,6 +235,8 @@ impl Cluster {
         let stands = self.pools[pool].stands();
         match &of_pool.stickiness {
             Some(_) => Stands::Not,
+            // The daemon keeps each request.
+            None if of_pool.retry.keeps() => Stands::Not,
             None if stands == Stands::ByTurns
                 && self.connects(pool)
                 && of_pool.members.len() > 1 =>
@@ -316,6 +320,13 @@ impl Cluster {
             outlive: care.outlive && !ahead,
             ..care
         }
+    }
+
+    /// Which of a pool's requests are given to another backend when theirs dies; one that is
+    /// configured no more keeps none.
+    pub fn retry(&self, pool: PoolNumber) -> Retry {
+        let pool = self.configured(pool);
+        pool.map_or(Retry::default(), |pool| pool.retry)
     }
 
     /// How connections leave a pool; one that is configured no more is left in any way.

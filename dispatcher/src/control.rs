@@ -10,6 +10,7 @@ use trapeze_datapath::control;
 use trapeze_membership::MembershipStatus;
 
 use crate::cluster::Cluster;
+use crate::drain::Way;
 use crate::explain::{Question, View, explain};
 use crate::health::{Change, Health, State};
 use crate::peers::Stage;
@@ -29,6 +30,8 @@ pub enum Request {
     Reload,
     /// This backend is to have no connections.
     Drain(String),
+    /// And its answers in progress are to be moved, as far as they are protected.
+    Migrate(String),
     /// It may have connections again.
     Undrain(String),
     /// What has this backend left, that is drained?
@@ -52,6 +55,9 @@ pub struct Status {
     /// Bytes that are kept of them.
     #[serde(default)]
     pub protected_bytes: usize,
+    /// Requests that another backend would be given if theirs died now.
+    #[serde(default)]
+    pub kept_requests: usize,
     /// What the workers have counted.
     pub counters: std::collections::BTreeMap<String, u64>,
     /// Service addresses.
@@ -165,8 +171,11 @@ fn respond(request: Request, shared: &Shared) -> anyhow::Result<serde_json::Valu
             shared.reload()?;
             serde_json::Value::Null
         }
-        Request::Drain(name) => serde_json::to_value(drain::set(shared, &name, true)?)?,
-        Request::Undrain(name) => serde_json::to_value(drain::set(shared, &name, false)?)?,
+        Request::Drain(name) => serde_json::to_value(drain::set(shared, &name, Some(Way::Wait))?)?,
+        Request::Migrate(name) => {
+            serde_json::to_value(drain::set(shared, &name, Some(Way::Migrate))?)?
+        }
+        Request::Undrain(name) => serde_json::to_value(drain::set(shared, &name, None)?)?,
         Request::Left(name) => serde_json::to_value(drain::left(shared, &name)?)?,
         Request::Explain(question) => {
             let cluster = shared.cluster();
@@ -203,6 +212,7 @@ fn status(shared: &Shared) -> Status {
         answering_flows: figures.iter().map(|f| f.answering_flows).sum(),
         protected_answers: figures.iter().map(|f| f.protected_answers).sum(),
         protected_bytes: figures.iter().map(|f| f.protected_bytes).sum(),
+        kept_requests: figures.iter().map(|f| f.kept_requests).sum(),
         counters,
         peers: shared.peers.status(),
         told: shared.peers.herald.told(),

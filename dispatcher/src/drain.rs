@@ -5,7 +5,7 @@
 //! What is drained is kept in a file of the run directory: a daemon that starts anew
 //! goes on with it.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use trapeze_core::config::Pool;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_datapath::abi::{BACKENDS_MAX, Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_TUNNEL};
@@ -40,14 +41,44 @@ pub struct Left {
     pub busy: u64,
     /// Of these, without boundaries: TLS, upgraded, of pools that hand nothing over.
     pub tunnels: u64,
+    /// Answers in progress that another backend has gone on with since it is drained, by this dispatcher.
+    #[serde(default)]
+    pub migrated: u64,
+    /// Of those that could outlive it, how many wait for their end all the same: nobody else has
+    /// provably the same.
+    #[serde(default)]
+    pub not_migrated: u64,
 }
+
+/// How a backend is emptied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Answers in progress are waited for.
+    Wait,
+    /// They are moved, where they are protected (docs/protocol/takeover.md §8).
+    Migrate,
+}
+
+/// What has come of an answer that was to be moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Move {
+    Done,
+    Not,
+}
+
+/// Behind the name of a backend whose answers are moved.
+const MIGRATES: &str = " migrate";
 
 /// What is drained, and what is to be done for it.
 pub struct Drains {
     file: PathBuf,
-    names: Mutex<BTreeSet<String>>,
+    names: Mutex<BTreeMap<String, Way>>,
     /// By slot: as last seen.
     left: Mutex<HashMap<u32, Left>>,
+    /// Slots whose answers are to be moved.
+    migrating: Mutex<Vec<u32>>,
+    /// By slot: moved, and not.
+    moves: Mutex<HashMap<u32, (u64, u64)>>,
     /// By worker: connections that are to be taken from their owners.
     idle: Vec<Mutex<Vec<FlowKey>>>,
 }
@@ -56,14 +87,16 @@ impl Drains {
     /// As a daemon before has left it.
     pub fn open(file: PathBuf, workers: usize) -> io::Result<Self> {
         let names = match std::fs::read_to_string(&file) {
-            Ok(text) => text.lines().map(str::to_owned).collect(),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => BTreeSet::new(),
+            Ok(text) => text.lines().map(read_line).collect(),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
             Err(e) => return Err(e),
         };
         Ok(Self {
             file,
             names: Mutex::new(names),
             left: Mutex::default(),
+            migrating: Mutex::default(),
+            moves: Mutex::default(),
             idle: (0..workers).map(|_| Mutex::default()).collect(),
         })
     }
@@ -73,17 +106,37 @@ impl Drains {
         self.names
             .lock()
             .expect("no thread panics with it")
-            .contains(name)
+            .contains_key(name)
     }
 
-    fn set(&self, name: &str, drained: bool) -> io::Result<()> {
+    fn migrates(&self, name: &str) -> bool {
+        let names = self.names.lock().expect("no thread panics with it");
+        names.get(name) == Some(&Way::Migrate)
+    }
+
+    fn set(&self, name: &str, drained: Option<Way>) -> io::Result<()> {
         let mut names = self.names.lock().expect("no thread panics with it");
         match drained {
-            true => drop(names.insert(name.to_owned())),
-            false => drop(names.remove(name)),
+            Some(way) => drop(names.insert(name.to_owned(), way)),
+            None => drop(names.remove(name)),
         }
-        let text: String = names.iter().map(|name| format!("{name}\n")).collect();
+        let text: String = names.iter().map(write_line).collect();
         std::fs::write(&self.file, text)
+    }
+
+    /// The slots whose answers are to be moved.
+    pub fn migrating(&self) -> Vec<u32> {
+        (self.migrating.lock().expect("no thread panics with it")).clone()
+    }
+
+    /// That has come of an answer of that slot.
+    pub fn count(&self, slot: u32, what: Move) {
+        let mut moves = self.moves.lock().expect("no thread panics with it");
+        let (done, not) = moves.entry(slot).or_default();
+        match what {
+            Move::Done => *done += 1,
+            Move::Not => *not += 1,
+        }
     }
 
     /// Connections that this worker is to take from their owners.
@@ -93,12 +146,36 @@ impl Drains {
     }
 }
 
-/// Drains a backend, or takes that back.
-pub fn set(shared: &Shared, name: &str, drained: bool) -> anyhow::Result<()> {
+fn read_line(line: &str) -> (String, Way) {
+    match line.strip_suffix(MIGRATES) {
+        Some(name) => (name.to_owned(), Way::Migrate),
+        None => (line.to_owned(), Way::Wait),
+    }
+}
+
+fn write_line((name, way): (&String, &Way)) -> String {
+    let way = match way {
+        Way::Wait => "",
+        Way::Migrate => MIGRATES,
+    };
+    format!("{name}{way}\n")
+}
+
+/// Drains a backend, in some way, or takes that back.
+pub fn set(shared: &Shared, name: &str, drained: Option<Way>) -> anyhow::Result<()> {
     let slot = slot_of(shared, name)?;
+    if drained == Some(Way::Migrate) {
+        ensure_protected(shared, slot, name)?;
+    }
     (shared.drains.set(name, drained))
         .with_context(|| format!("cannot write {}", shared.drains.file.display()))?;
     (shared.drains.left.lock().expect("no thread panics with it")).remove(&slot);
+    (shared
+        .drains
+        .moves
+        .lock()
+        .expect("no thread panics with it"))
+    .remove(&slot);
     tell_health(shared);
     shared.renew_decisions()?;
     Ok(())
@@ -111,7 +188,34 @@ pub fn left(shared: &Shared, name: &str) -> anyhow::Result<Option<Left>> {
         bail!("{name} is not drained");
     }
     let left = shared.drains.left.lock().expect("no thread panics with it");
-    Ok(left.get(&slot).copied())
+    let moves = shared
+        .drains
+        .moves
+        .lock()
+        .expect("no thread panics with it");
+    let (migrated, not_migrated) = moves.get(&slot).copied().unwrap_or_default();
+    Ok(left.get(&slot).map(|left| Left {
+        migrated,
+        not_migrated,
+        ..*left
+    }))
+}
+
+/// Is there a pool by which its answers can be moved?
+fn ensure_protected(shared: &Shared, slot: u32, name: &str) -> anyhow::Result<()> {
+    let cluster = shared.cluster();
+    let has = |pool: &Pool| {
+        let mut members = pool.members.iter();
+        pool.protect_from.is_some() && members.any(|m| cluster.slots[m.backend] == slot)
+    };
+    if cluster.config.pools.iter().any(has) {
+        return Ok(());
+    }
+    bail!(
+        "{name} is in no pool with `protect_from`: none of its answers can be migrated. Set \
+         `protect_from` of its pool, and reload dispatchers and agents; or drain it without --migrate, \
+         which waits for them"
+    )
 }
 
 fn slot_of(shared: &Shared, name: &str) -> anyhow::Result<u32> {
@@ -132,6 +236,10 @@ pub fn tell_health(shared: &Shared) {
     for (backend, &slot) in cluster.config.backends.iter().zip(&cluster.slots) {
         shared.health.drain(slot, shared.drains.has(&backend.name));
     }
+    let backends = cluster.config.backends.iter().zip(&cluster.slots);
+    let migrating = backends.filter(|(backend, _)| shared.drains.migrates(&backend.name));
+    *(shared.drains.migrating.lock()).expect("no thread panics with it") =
+        migrating.map(|(_, &slot)| slot).collect();
 }
 
 /// Looks for connections to take from their owners, until the daemon stops.
@@ -205,4 +313,23 @@ fn count(left: &mut Left, flow: &Flow, now: Duration) -> bool {
     flow.marks & (MARK_HELD | MARK_MOVING) == 0
         && flow.expect == Expected::Head.number()
         && flow.is_answered()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_that_starts_anew_drains_in_the_same_way() {
+        let file = std::env::temp_dir().join(format!("trapeze-drained-{}", std::process::id()));
+        let drains = Drains::open(file.clone(), 1).unwrap();
+        drains.set("b1", Some(Way::Migrate)).unwrap();
+        drains.set("b2", Some(Way::Wait)).unwrap();
+        drains.set("b3", Some(Way::Migrate)).unwrap();
+        drains.set("b3", None).unwrap();
+        let after = Drains::open(file.clone(), 1).unwrap();
+        std::fs::remove_file(file).unwrap();
+        let known = ["b1", "b2", "b3"].map(|name| (after.has(name), after.migrates(name)));
+        assert_eq!(known, [(true, true), (true, false), (false, false)]);
+    }
 }

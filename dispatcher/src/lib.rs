@@ -41,6 +41,7 @@ mod splice;
 mod standing;
 mod support;
 mod sweep;
+mod unanswered;
 mod worker;
 mod workload;
 

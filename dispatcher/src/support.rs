@@ -27,6 +27,8 @@ pub struct Kept {
     pub said: Duration,
     /// What its owner was given behind the answer's own request.
     pub ahead: Ahead,
+    /// A planned move of it is not tried before.
+    pub stays_until: Duration,
 }
 
 /// Requests that were sent ahead of an answer's end. Their client has been told that they have
@@ -53,6 +55,7 @@ impl Support {
             && (before.state.epoch, before.state.answer) == (kept.state.epoch, kept.state.answer)
         {
             kept.ahead = before.ahead;
+            kept.stays_until = before.stays_until;
         }
         let size = kept.size();
         if self.bytes + size > BYTES_MAX {
@@ -81,6 +84,32 @@ impl Support {
             kept.ahead.bytes.extend_from_slice(request);
         }
         fits
+    }
+
+    /// Answers of these owners that may be tried to be moved now, and are not `moving`; `most` at most.
+    pub fn movable(
+        &self,
+        now: Duration,
+        slots: &[u32],
+        most: usize,
+        moving: impl Fn(&FlowKey) -> bool,
+    ) -> Vec<(u32, FlowKey)> {
+        let of_slots = slots
+            .iter()
+            .filter_map(|slot| Some((*slot, self.by_slot.get(slot)?)));
+        let all = of_slots.flat_map(|(slot, answers)| answers.iter().map(move |one| (slot, one)));
+        all.filter(|(_, (key, kept))| kept.stays_until <= now && !moving(key))
+            .map(|(slot, (key, _))| (slot, *key))
+            .take(most)
+            .collect()
+    }
+
+    /// A planned move of it is not tried before.
+    pub fn stays_until(&mut self, slot: u32, key: &FlowKey, until: Duration) {
+        let answers = self.by_slot.get_mut(&slot);
+        if let Some(kept) = answers.and_then(|answers| answers.get_mut(key)) {
+            kept.stays_until = until;
+        }
     }
 
     /// It is of no use any more.
@@ -189,6 +218,7 @@ mod tests {
             },
             said: Duration::from_secs(said_s),
             ahead: Ahead::default(),
+            stays_until: Duration::ZERO,
         }
     }
 
@@ -266,6 +296,32 @@ mod tests {
         assert_eq!(support.get(1, &key(1)).unwrap().ahead, Ahead::default());
         support.forget(1, &key(1));
         assert_eq!(support.bytes, 0);
+    }
+
+    #[test]
+    fn what_is_not_to_be_moved_stays_until_its_time_over_all_that_is_said_of_it() {
+        let mut support = Support::default();
+        let second = Duration::from_secs(1);
+        for port in 1..=3 {
+            support.keep(1, key(port), kept(100, 10));
+        }
+        let movable = |support: &Support, at_s: u64, most| {
+            let mut found = support.movable(second * at_s as u32, &[0, 1], most, |k| *k == key(3));
+            found.sort_by_key(|(_, key)| *key);
+            found
+        };
+        assert_eq!(movable(&support, 100, 9), [(1, key(1)), (1, key(2))]);
+        assert_eq!(movable(&support, 100, 1).len(), 1);
+        support.stays_until(1, &key(1), second * 102);
+        support.keep(1, key(1), kept(101, 10));
+        assert_eq!(movable(&support, 101, 9), [(1, key(2))]);
+        assert_eq!(movable(&support, 102, 9), [(1, key(1)), (1, key(2))]);
+        support.stays_until(1, &key(1), Duration::MAX);
+        let mut next = kept(103, 10);
+        next.state.answer += 1;
+        support.keep(1, key(1), next);
+        assert_eq!(movable(&support, 103, 9).len(), 2, "another answer");
+        assert_eq!(support.movable(second * 103, &[2], 9, |_| false), []);
     }
 
     #[test]

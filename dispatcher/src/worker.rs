@@ -16,7 +16,9 @@ mod first;
 mod gone;
 mod idle;
 mod later;
+mod planned;
 mod relay;
+mod retry;
 mod returned;
 mod splice;
 mod support;
@@ -48,7 +50,9 @@ use crate::cluster::Cluster;
 use crate::handoff::Waitings;
 use crate::pauses::Pauses;
 use crate::support::Support;
+use crate::unanswered::Unanswered;
 use crate::{Shared, v4};
+use retry::Retries;
 use splice::Connections;
 use support::Takings;
 
@@ -60,6 +64,7 @@ pub struct Figures {
     pub answering_flows: usize,
     pub protected_answers: usize,
     pub protected_bytes: usize,
+    pub kept_requests: usize,
     pub counters: HashMap<&'static str, u64>,
 }
 
@@ -89,6 +94,11 @@ pub(crate) struct State {
     /// Answers that are to outlive their backends, and those that do just now.
     support: Support,
     takings: Takings,
+    /// Requests that are to have another backend when theirs dies, and those that are given it now.
+    unanswered: Unanswered,
+    retries: Retries,
+    /// How many were asked whether they could go on with one.
+    questions: u32,
     raw: RawSocket,
     to_backends: Outbox,
     to_servers: Outbox,
@@ -120,6 +130,9 @@ impl Worker {
                 pauses: Pauses::default(),
                 support: Support::default(),
                 takings: Takings::default(),
+                unanswered: Unanswered::default(),
+                retries: Retries::default(),
+                questions: 0,
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
                 to_clients: Outbox::default(),
@@ -143,6 +156,8 @@ impl Worker {
                 self.state.connections.next_due(),
                 self.state.support.next_due(),
                 self.state.takings.next_due(),
+                self.state.unanswered.next_due(),
+                self.state.retries.next_due(),
             ];
             let due = dues.into_iter().flatten().min();
             let due = due.map(|at| at.saturating_sub(before));
@@ -169,6 +184,7 @@ impl Worker {
             self.state.on_waiting_due(now);
             self.state.on_connections_due(now);
             self.state.on_support_due(now);
+            self.state.on_retries_due(now);
             self.state.act();
             self.send()?;
             if shown.elapsed() > LONGEST_WAIT {
@@ -394,6 +410,7 @@ impl State {
             answering_flows: self.intake.answering_flows(),
             protected_answers: self.support.len(),
             protected_bytes: self.support.bytes(),
+            kept_requests: self.unanswered.len(),
             counters,
         };
         self.shared.intake.lock().expect("no thread panics with it")[index] = figures;

@@ -352,6 +352,20 @@ impl Cluster {
         self.start(host, Some(process)).expect("it starts again");
     }
 
+    /// Sends a signal, such as `-STOP`, to all processes of a backend's server.
+    pub fn signal_server(&self, backend: &str, signal: &str) {
+        let status = self.status().expect("the lab is up");
+        let processes = &status.host(backend).expect("a host").processes;
+        let pid = processes[&Process::Server].pid.expect("it runs");
+        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+        let children = children.expect("the kernel says it");
+        let all = (children.split_whitespace())
+            .map(str::to_owned)
+            .chain([pid.to_string()]);
+        let sent = Command::new("kill").arg(signal).args(all).status();
+        assert!(sent.expect("kill is installed").success());
+    }
+
     /// Where a backend stores uploads.
     pub fn uploads(&self, backend: &str) -> PathBuf {
         let status = self.status().expect("the lab is up");

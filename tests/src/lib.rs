@@ -13,6 +13,7 @@ pub mod downloads;
 pub mod numbered;
 mod raised;
 pub mod raw;
+pub mod saved;
 pub mod scattered;
 pub mod site;
 mod splice;

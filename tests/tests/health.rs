@@ -129,30 +129,16 @@ impl Site {
     }
 }
 
-/// A signal to a backend's server, and to its workers.
-fn signal(cluster: &Cluster, backend: &str, signal: &str) {
-    let status = cluster.status().expect("the lab is up");
-    let processes = &status.host(backend).expect("a host").processes;
-    let pid = processes[&Process::Server].pid.expect("it runs");
-    let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-    let children = children.expect("the kernel says it");
-    let all = (children.split_whitespace())
-        .map(str::to_owned)
-        .chain([pid.to_string()]);
-    let sent = Command::new("kill").arg(signal).args(all).status();
-    assert!(sent.expect("kill is installed").success());
-}
-
 #[test]
 fn a_frozen_server_gets_nothing_until_it_is_back() {
     let site = Site::up("health-frozen", "", HTTP);
     assert_eq!(site.owners(), ["b1", "b2"]);
-    signal(&site.cluster, "b1", "-STOP");
+    site.cluster.signal_server("b1", "-STOP");
     let status = site.await_state("b1", "down");
     assert_eq!(status.reason, "web:80: no answer within the timeout");
     assert_eq!(site.owners(), ["b2"]);
     assert_eq!(site.cluster.backend("b2").state, "up");
-    signal(&site.cluster, "b1", "-CONT");
+    site.cluster.signal_server("b1", "-CONT");
     let status = site.await_state("b1", "up");
     let changes: Vec<_> = status.history.iter().map(|c| (&*c.from, &*c.to)).collect();
     assert!(
@@ -307,7 +293,7 @@ fn downloads_outlive_a_server_that_freezes() {
     });
     let of_b1 = downloads.iter().filter(|(_, owner)| owner == "b1").count();
     assert_eq!(of_b1, 2);
-    signal(&site.cluster, "b1", "-STOP");
+    site.cluster.signal_server("b1", "-STOP");
     std::thread::scope(|scope| {
         for (client, _) in &mut downloads {
             let large = &large;
@@ -325,7 +311,7 @@ fn downloads_outlive_a_server_that_freezes() {
     assert_eq!(counters.get("taken-over"), Some(&2));
     assert_eq!(site.cluster.backend("b1").state, "down");
     // Nothing that it wakes up with does harm, and none of it stays.
-    signal(&site.cluster, "b1", "-CONT");
+    site.cluster.signal_server("b1", "-CONT");
     site.await_state("b1", "up");
     drop(downloads);
     until("its sockets have gone", || {
@@ -434,7 +420,7 @@ fn each_dispatcher_knows() {
         for (dispatcher, _) in &dispatchers {
             until("it has heard of the checks", || asked(dispatcher));
         }
-        signal(&cluster, "b2", "-STOP");
+        cluster.signal_server("b2", "-STOP");
         for (dispatcher, _) in &dispatchers {
             until("it shows why", || {
                 shows(
@@ -448,7 +434,7 @@ fn each_dispatcher_knows() {
             assert_eq!((&last["from"], &last["to"]), (&"up".into(), &"down".into()));
             assert_eq!(last["reason"], "web:80: no answer within the timeout");
         }
-        signal(&cluster, "b2", "-CONT");
+        cluster.signal_server("b2", "-CONT");
     }
 }
 

@@ -17,7 +17,7 @@ use super::parse_policy::{read_costs, read_policy, read_stickiness};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
-    PoolNumber, Rule, Service, Spray, SprayMode, Spraying, value,
+    PoolNumber, Retry, Rule, Service, Spray, SprayMode, Spraying, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -259,6 +259,7 @@ fn read_pools<'s>(
             let survive_close = section.optional("survive_close", value::boolean);
             let park = section.optional("park", value::boolean);
             let protect_from = section.optional("protect_from", |v| value::integer(v, 1..=1 << 40));
+            let retry = section.optional("retry", value::retry);
             let check = read_check(&mut section);
             let outliers = read_outliers(&mut section);
             let slow_start = section.optional("slow_start", |v| {
@@ -295,6 +296,7 @@ fn read_pools<'s>(
                 survive_close: value_or(survive_close, true),
                 park: value_or(park, true),
                 protect_from: protect_from.map(Spanned::into_inner),
+                retry: value_or(retry, Retry::default()),
                 slow_start: slow_start.map(Spanned::into_inner),
                 outliers,
                 members,

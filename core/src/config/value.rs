@@ -9,7 +9,9 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use super::nearest::suggestion;
-use super::{Attach, CookieValue, Costs, Handoff, PolicyKind, SprayMode, Stickiness, Transfer};
+use super::{
+    Attach, CookieValue, Costs, Handoff, PolicyKind, Retry, SprayMode, Stickiness, Transfer,
+};
 use crate::policy::Class;
 
 /// The longest name: it is a C string of 32 bytes in the data path.
@@ -260,6 +262,18 @@ pub(super) fn handoff(value: &DeValue<'_>) -> Result<Handoff, String> {
             ("half-pipe", Handoff::HalfPipe),
             ("drained", Handoff::Drained),
             ("none", Handoff::None),
+        ],
+    )
+}
+
+pub(super) fn retry(value: &DeValue<'_>) -> Result<Retry, String> {
+    one_of(
+        value,
+        &[
+            ("never", Retry::Never),
+            ("unheard", Retry::Unheard),
+            ("idempotent", Retry::Idempotent),
+            ("always", Retry::Always),
         ],
     )
 }

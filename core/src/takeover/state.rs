@@ -5,6 +5,8 @@
 //!  UPDATE   agent of the owner -> dispatcher    this answer is in progress: keep this for a while
 //!  TAKE     dispatcher -> wedge                 go on with it from there
 //!  REFUSAL  agent of the wedge -> dispatcher    it could not be proved to be the same
+//!  ASK      dispatcher -> agent                 could you go on with it?
+//!  REPLY    agent -> dispatcher                 yes; or no, for that reason
 //! ```
 
 use crate::flow::{FlowKey, addr_bytes};
@@ -77,6 +79,20 @@ pub enum Message {
         /// For people.
         why: String,
     },
+    /// Could it go on with this? Nothing else comes of that; the epoch is the owner's.
+    Ask {
+        /// The dispatcher's number for it.
+        question: u32,
+        /// What a wedge would be told.
+        take: Take,
+    },
+    /// What is said to an ASK.
+    Reply {
+        /// Its number.
+        question: u32,
+        /// Why it could not, for people; none: it could.
+        why_not: Option<String>,
+    },
 }
 
 impl Message {
@@ -88,14 +104,19 @@ impl Message {
         out[11] = key_id;
         match self {
             Self::Update(state) => write_state(state, &mut out),
-            Self::Take(take) => {
-                out.extend(take.had.to_be_bytes());
-                out.extend(take.server_port.to_be_bytes());
-                write_state(&take.state, &mut out);
-            }
+            Self::Take(take) => write_take(take, &mut out),
             Self::Refusal { epoch, why } => {
                 out.extend(epoch.to_be_bytes());
                 out.extend(why.as_bytes());
+            }
+            Self::Ask { question, take } => {
+                out.extend(question.to_be_bytes());
+                write_take(take, &mut out);
+            }
+            Self::Reply { question, why_not } => {
+                out.extend(question.to_be_bytes());
+                out.push(why_not.is_some().into());
+                out.extend(why_not.as_deref().unwrap_or_default().as_bytes());
             }
         }
         let length = (out.len() - HEAD_LEN) as u16;
@@ -117,14 +138,19 @@ impl Message {
         let mut body = Reader(&bytes[HEAD_LEN..]);
         match bytes[10] {
             1 => Some(Self::Update(body.state()?)),
-            2 => Some(Self::Take(Take {
-                had: body.long()?,
-                server_port: body.half()?,
-                state: body.state()?,
-            })),
+            2 => Some(Self::Take(body.whole_take()?)),
             3 => Some(Self::Refusal {
                 epoch: body.word()?,
                 why: String::from_utf8_lossy(body.0).into_owned(),
+            }),
+            4 => Some(Self::Ask {
+                question: body.word()?,
+                take: body.whole_take()?,
+            }),
+            5 => Some(Self::Reply {
+                question: body.word()?,
+                why_not: (body.take(1)? != [0])
+                    .then(|| String::from_utf8_lossy(body.0).into_owned()),
             }),
             _ => None,
         }
@@ -135,6 +161,8 @@ impl Message {
             Self::Update(_) => 1,
             Self::Take(_) => 2,
             Self::Refusal { .. } => 3,
+            Self::Ask { .. } => 4,
+            Self::Reply { .. } => 5,
         }
     }
 }
@@ -144,6 +172,12 @@ pub fn length(begun: &[u8]) -> Option<usize> {
     let length = begun.get(8..10)?;
     (begun.len() >= HEAD_LEN)
         .then(|| HEAD_LEN + usize::from(u16::from_be_bytes([length[0], length[1]])))
+}
+
+fn write_take(take: &Take, out: &mut Vec<u8>) {
+    out.extend(take.had.to_be_bytes());
+    out.extend(take.server_port.to_be_bytes());
+    write_state(&take.state, out);
 }
 
 fn write_state(state: &SoftState, out: &mut Vec<u8>) {
@@ -188,6 +222,14 @@ impl<'a> Reader<'a> {
 
     fn long(&mut self) -> Option<u64> {
         Some(u64::from(self.word()?) << 32 | u64::from(self.word()?))
+    }
+
+    fn whole_take(&mut self) -> Option<Take> {
+        Some(Take {
+            had: self.long()?,
+            server_port: self.half()?,
+            state: self.state()?,
+        })
     }
 
     fn state(&mut self) -> Option<SoftState> {

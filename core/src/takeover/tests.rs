@@ -180,8 +180,17 @@ fn messages_are_about_one_flow() {
         epoch: 8,
         why: "no".into(),
     };
+    let ask = Message::Ask {
+        question: 9,
+        take: take.clone(),
+    };
+    let replies = [None, Some("no".into())].map(|why_not| Message::Reply {
+        question: 9,
+        why_not,
+    });
     let open = Message::open;
-    for message in [Message::Update(state), Message::Take(take), refusal] {
+    let others = [Message::Update(state), Message::Take(take), refusal, ask];
+    for message in others.into_iter().chain(replies) {
         let bytes = message.seal(&keys(1), &flow(40000));
         assert_eq!(length(&bytes), Some(bytes.len()));
         assert_eq!(open(&bytes, &keys(1), &flow(40000)), Some(message));

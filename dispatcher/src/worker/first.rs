@@ -69,15 +69,17 @@ impl State {
             Outcome::Complete(Found::Request(Decision::To(choice), extent)) => {
                 let before = Before::of(meta);
                 if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
+                    let given = (arrived.payload, &extent);
+                    self.keep_given(now, (&arrived.key, &record), given, clock_of(&arrived));
                     self.forward(&record, &arrived, inner);
                 }
             }
             Outcome::Decide(Found::Request(Decision::To(choice), extent)) => {
                 let before = Before::of(meta);
-                if self
-                    .assign(now, &arrived, &choice, before, extent)
-                    .is_some()
-                {
+                let held = self.held_for_retry(&arrived.key, choice.pool);
+                if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
+                    let given = (&held[..], &extent);
+                    self.keep_given(now, (&arrived.key, &record), given, clock_of(&arrived));
                     let payload_max = self.payload_max(&arrived.handshake);
                     self.intake.assigned(now, &arrived.key, payload_max);
                     self.go_on(now, &arrived.key);
@@ -224,4 +226,10 @@ impl State {
             }
         }
     }
+}
+
+/// The owner's clock, which goes on from what the client echoes; 0 without timestamps.
+fn clock_of(arrived: &Arrived<'_>) -> u32 {
+    let clocks = arrived.header.options.timestamps;
+    clocks.map_or(0, |clocks| clocks.echo)
 }

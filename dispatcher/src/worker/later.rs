@@ -36,8 +36,8 @@ impl State {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
-        if self.hears_of_taking(now, &arrived) {
-            return;
+        if self.hears_of_taking(now, &arrived) || self.hears_of_retry(now, &arrived) {
+            return self.act();
         }
         self.read_on(now, &arrived.key);
         let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
@@ -165,7 +165,9 @@ impl State {
                 if (choice.slot, choice.server_port) == (record.slot, record.server_port)
                     && !record.is_releasing()
                     && !extent.is_head
-                    && !extent.is_last =>
+                    && !extent.is_last
+                    // Where its answer begins is known of a setup's first alone (docs/protocol/retry.md).
+                    && !self.cluster.retry(record.pool).keeps() =>
             {
                 self.count("stayed-with-owner");
                 self.give_to_owner(now, key, &record, extent, Some(Some(&choice)));
@@ -579,6 +581,7 @@ impl State {
             window: record.window,
             half_piped: !drained,
         };
+        let given = self.held_for_retry(&key, record.pool);
         self.intake.released(&key, &released);
         self.count(if drained { "drained" } else { "half-piped" });
         let choice = match waiting.target {
@@ -624,7 +627,11 @@ impl State {
         let again = u32::from(choice.slot == record.slot);
         let epoch = waiting.epoch.wrapping_add(again);
         match self.shared.records.move_on(&assignment, epoch) {
-            Ok(Some(assigned)) => self.tell(assigned.finished),
+            Ok(Some(assigned)) => {
+                self.tell(assigned.finished);
+                let given = (&given[..], &waiting.extent);
+                self.keep_given(now, (&key, &assigned.record), given, clock);
+            }
             _ => {
                 self.cluster.not_taken(&choice);
                 return self.count("record-failures");

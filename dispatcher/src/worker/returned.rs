@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
 
-use trapeze_core::config::PoolNumber;
+use trapeze_core::config::{PoolNumber, Retry};
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Inspection};
 use trapeze_core::intake::{Answer, Arrived, Body, Looked};
@@ -169,12 +169,13 @@ impl State {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
-        if self.waits_for_server(&arrived) {
+        if self.waits_for_server(&arrived) || self.is_retrying(&arrived.key) {
             return;
         }
         let Some(record) = self.assigned(&arrived) else {
             return;
         };
+        let retry = self.cluster.retry(record.pool);
         if !self.is_silent(record.slot) {
             if record.is_moving() && self.is_silent(record.previous) {
                 return self.pass_over_silent(now, &record, &arrived, inner);
@@ -187,7 +188,10 @@ impl State {
             self.head_of(&arrived),
             self.cluster.config.limits.head_bytes,
         ) {
-            Inspection::Http(head) if !is_idempotent(head.method) => {
+            Inspection::Http(head)
+                if retry == Retry::Never
+                    || retry != Retry::Always && !is_idempotent(head.method) =>
+            {
                 Decision::Refuse(Answer::GatewayTimeout, Body::Full)
             }
             // Until the handshake is over no request has run.

@@ -23,6 +23,7 @@ use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
 use trapeze_datapath::abi::{FlowState, MARK_PROTECTED};
 
 use super::State;
+use super::planned::{LATER, Plan};
 use crate::cluster::Choice;
 use crate::look::Extent;
 use crate::memory::Placed;
@@ -38,25 +39,34 @@ const FIRST_TAKE: Duration = Duration::from_millis(50);
 /// The answers that are being taken over.
 #[derive(Debug, Default)]
 pub(super) struct Takings {
-    all: HashMap<FlowKey, Taking>,
+    pub(super) all: HashMap<FlowKey, Taking>,
 }
 
 #[derive(Debug)]
-struct Taking {
-    kept: Kept,
+pub(super) struct Taking {
+    pub(super) kept: Kept,
     /// Who had it before, and whoever has refused.
-    tried: Vec<u32>,
-    stage: Stage,
-    tries: u32,
-    due: Duration,
+    pub(super) tried: Vec<u32>,
+    pub(super) stage: Stage,
+    pub(super) tries: u32,
+    pub(super) due: Duration,
     /// What the client has said last.
     heard: Header,
     /// Behind the answer's own request: what was sent ahead begins there.
-    boundary: ClientSeq,
+    pub(super) boundary: ClientSeq,
+    /// Its owner is well.
+    pub(super) plan: Option<Plan>,
 }
 
 #[derive(Debug)]
-enum Stage {
+pub(super) enum Stage {
+    /// Its next owner is to say whether it could go on.
+    Inquiring {
+        question: u32,
+        candidate: u32,
+        to: SocketAddrV4,
+        datagram: Vec<u8>,
+    },
     /// The client is to say what it has had.
     Asking,
     /// A wedge is to say that it goes on; in that epoch.
@@ -65,6 +75,21 @@ enum Stage {
         to: SocketAddrV4,
         datagrams: Vec<Vec<u8>>,
     },
+}
+
+impl Taking {
+    pub(super) fn new(now: Duration, kept: Kept, slot: u32, boundary: ClientSeq) -> Self {
+        Self {
+            kept,
+            tried: vec![slot],
+            stage: Stage::Asking,
+            tries: 0,
+            due: now,
+            heard: Header::default(),
+            boundary,
+            plan: None,
+        }
+    }
 }
 
 impl Takings {
@@ -86,6 +111,9 @@ impl State {
                 self.on_update(now, key, state);
             }
             Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
+            Some(Message::Reply { question, why_not }) => {
+                self.on_reply(now, &key, question, why_not.as_deref());
+            }
             _ => self.count("rejected"),
         }
     }
@@ -103,7 +131,11 @@ impl State {
         {
             let taken = self.takings.all.remove(&key);
             self.count("taken-over");
-            if let Some(Taking { kept, heard, .. }) = taken {
+            if let Some(Taking {
+                kept, heard, plan, ..
+            }) = taken
+            {
+                self.on_moved(plan);
                 self.ask_again(now, &key, (record.next, &heard), &kept.ahead.bytes);
             }
         }
@@ -111,6 +143,7 @@ impl State {
             state,
             said: now,
             ahead: Ahead::default(),
+            stays_until: Duration::ZERO,
         };
         if !self.support.keep(record.slot, key, kept) {
             return self.count("support-full");
@@ -137,6 +170,9 @@ impl State {
 
     /// Looks for answers whose owners have died, and does what is due of those.
     pub(super) fn on_support_due(&mut self, now: Duration) {
+        if self.support.next_due().is_some_and(|due| due <= now) {
+            self.migrate(now);
+        }
         let (health, records) = (&self.shared.health, &self.shared.records);
         // A server that does not answer its checks is as dead as a host that is silent.
         let is_dead = |slot: u32, key: &FlowKey| {
@@ -191,15 +227,7 @@ impl State {
             Ok(false) => return,
             Err(_) => return self.count("record-failures"),
         }
-        let taking = Taking {
-            kept,
-            tried: vec![slot],
-            stage: Stage::Asking,
-            tries: 0,
-            due: now,
-            heard: Header::default(),
-            boundary,
-        };
+        let taking = Taking::new(now, kept, slot, boundary);
         self.takings.all.insert(key, taking);
     }
 
@@ -217,15 +245,23 @@ impl State {
             return;
         };
         let first = match taking.stage {
-            Stage::Asking => FIRST_ASK,
+            Stage::Inquiring { .. } | Stage::Asking => FIRST_ASK,
             Stage::SettingUp { .. } => FIRST_TAKE,
         };
         taking.due = now + first * (1 << taking.tries);
         taking.tries += 1;
         if taking.tries > TRIES {
-            return self.stop_taking(now, key, "nobody answers");
+            return match taking.stage {
+                Stage::Inquiring { question, .. } => {
+                    self.on_reply(now, key, question, Some("it does not answer"));
+                }
+                _ => self.stop_taking(now, key, "nobody answers"),
+            };
         }
         match &taking.stage {
+            Stage::Inquiring { to, datagram, .. } => {
+                (self.to_backends).push(*to, |out| out.extend_from_slice(datagram));
+            }
             Stage::Asking => {
                 let clock = taking.kept.clock(now);
                 self.ask_client(key, clock);
@@ -285,6 +321,9 @@ impl State {
             return false;
         };
         let header = &arrived.header;
+        if matches!(taking.stage, Stage::Inquiring { .. }) {
+            return false;
+        }
         if !matches!(taking.stage, Stage::Asking) {
             // What is asked ahead meanwhile comes again.
             let end = ClientSeq::new(header.seq) + arrived.payload.len() as u32;
@@ -292,13 +331,51 @@ impl State {
         }
         // It goes away. Whatever else it says is as good as an acknowledgement.
         if header.flags.has(Flags::RST) || record.epoch != taking.kept.state.epoch {
-            self.count("not-taken-over");
+            if taking.plan.is_none() {
+                self.count("not-taken-over");
+            }
             self.takings.all.remove(&key);
             let _ = self.shared.records.taking(&key, record.epoch, false);
             return false;
         }
+        // Its owner hears the client until another one goes on.
+        if taking.plan.is_some() && !self.may_move(&key, &record) {
+            self.leave_with_owner(&key, now + LATER);
+            return false;
+        }
         self.give_to_wedge(now, arrived, &record);
         true
+    }
+
+    /// The backend that is to go on with it next.
+    pub(super) fn candidate(
+        &self,
+        key: &FlowKey,
+        record: &Record,
+        taking: &Taking,
+    ) -> Option<Choice> {
+        let (request, health) = (record.request, &self.shared.health);
+        let (pool, port) = (self.cluster.place_of(record.pool)?, key.vip.port());
+        let asked = taking.plan.as_ref().and_then(|plan| plan.to);
+        let fits = |choice: &Choice| {
+            choice.transfer == Transfer::Rebuild
+                && !taking.tried.contains(&choice.slot)
+                && asked.is_none_or(|slot| slot == choice.slot)
+        };
+        let chosen = (self.cluster).choose(health, pool, port, request);
+        let others = || {
+            let alive = self.cluster.backends(health, pool, port)?;
+            let placed = Placed::unnoticed(request);
+            let choices = alive.open().iter();
+            let mut choices =
+                choices.filter_map(|one| self.cluster.choice(record.pool, one.id, placed));
+            choices.find(fits)
+        };
+        let fitting = chosen.filter(fits);
+        if let (Some(chosen), None) = (chosen, fitting) {
+            self.cluster.not_taken(&chosen);
+        }
+        fitting.or_else(others)
     }
 
     /// Another backend is to go on from what the client has acknowledged.
@@ -315,34 +392,15 @@ impl State {
             .before(heard)
             .and_then(|had| Some((had, Rest::of(&state.head, had)?)));
         let Some((had, rest)) = rest else {
+            if taking.plan.is_some() {
+                return self.leave_with_owner(&key, now + LATER);
+            }
             if let Some(taking) = self.takings.all.get_mut(&key) {
                 taking.heard = arrived.header;
             }
             return self.on_nothing_left(now, &key, record, heard);
         };
-        let request = record.request;
-        let health = &self.shared.health;
-        let port = key.vip.port();
-        let Some(pool) = self.cluster.place_of(record.pool) else {
-            return self.stop_taking(now, &key, "its pool is configured no more");
-        };
-        let fits = |choice: &Choice| {
-            choice.transfer == Transfer::Rebuild && !taking.tried.contains(&choice.slot)
-        };
-        let chosen = (self.cluster).choose(health, pool, port, request);
-        let others = || {
-            let alive = self.cluster.backends(health, pool, port)?;
-            let placed = Placed::unnoticed(request);
-            let choices = alive.open().iter();
-            let mut choices =
-                choices.filter_map(|one| self.cluster.choice(record.pool, one.id, placed));
-            choices.find(fits)
-        };
-        let fitting = chosen.filter(fits);
-        if let (Some(chosen), None) = (chosen, fitting) {
-            self.cluster.not_taken(&chosen);
-        }
-        let Some(choice) = fitting.or_else(others) else {
+        let Some(choice) = self.candidate(&key, record, taking) else {
             return self.stop_taking(now, &key, "no other backend has it");
         };
         let (clock, epoch) = (taking.kept.clock(now), record.epoch.wrapping_add(1));
@@ -404,6 +462,8 @@ impl State {
         };
         self.tell(assigned.finished);
         self.forsake(&key, record, (epoch, start), heard);
+        // It is the next owner's to tell of, now.
+        self.support.forget(record.slot, &key);
         let option = assigned.record.option;
         let timestamps = arrived.header.options.timestamps;
         let header = Header {
@@ -513,6 +573,9 @@ impl State {
         taking.stage = Stage::Asking;
         taking.tries = 0;
         taking.due = now;
+        // Its owner before has given it up: whoever has it now is to go on.
+        let plan = taking.plan.take();
+        self.end_plan(plan);
         if !matches!(self.shared.records.taking(key, epoch, true), Ok(true)) {
             self.takings.all.remove(key);
         }
@@ -521,6 +584,10 @@ impl State {
 
     /// It is not taken over. A client that waits for bytes which will not come is told.
     fn stop_taking(&mut self, now: Duration, key: &FlowKey, why: &str) {
+        let taking = self.takings.all.get(key);
+        if taking.is_some_and(|t| t.plan.is_some() && matches!(t.stage, Stage::Asking)) {
+            return self.leave_with_owner(key, now + LATER);
+        }
         let Some(taking) = self.takings.all.remove(key) else {
             return;
         };
@@ -531,7 +598,7 @@ impl State {
         self.abandon(key, epoch);
     }
 
-    fn abandon(&mut self, key: &FlowKey, epoch: u32) {
+    pub(super) fn abandon(&mut self, key: &FlowKey, epoch: u32) {
         match self.shared.records.abandon(key, epoch) {
             Ok(Some(flow)) => self.reset_client(key, &flow),
             Ok(None) => {}
@@ -540,7 +607,7 @@ impl State {
     }
 
     /// The owner before may only have been cut off: what its socket says is nobody's.
-    fn forsake(
+    pub(super) fn forsake(
         &mut self,
         key: &FlowKey,
         record: &Record,
@@ -568,14 +635,19 @@ impl State {
         );
         let mut datagram = Vec::new();
         geneve::write(&option, &packet.to_packet(), &mut datagram);
-        self.to_backends
-            .push(to, |out| out.extend_from_slice(&datagram));
+        // One that is well goes on until the next one does: so its client has something meanwhile.
+        match self.takings.all.get_mut(key).and_then(|t| t.plan.as_mut()) {
+            Some(plan) => plan.word = Some((to, datagram.clone())),
+            None => {
+                (self.to_backends).push(to, |out| out.extend_from_slice(&datagram));
+            }
+        }
         self.shared.forsaken.remember(record.slot, to, datagram);
     }
 }
 
 /// Does its client wait for an answer? It may have closed its side behind the request.
-fn is_open(record: &Record) -> bool {
+pub(super) fn is_open(record: &Record) -> bool {
     matches!(record.state, FlowState::Established | FlowState::ClientFin)
 }
 

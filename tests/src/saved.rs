@@ -1,0 +1,198 @@
+//! Sites whose answers are protected, and downloads that are read as a test wants.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use crate::{Cluster, Connection, Content, until};
+
+/// A mebibyte.
+pub const MIB: usize = 1 << 20;
+/// More than client, network and server have room for.
+pub const LARGE: usize = 64 * MIB;
+
+/// A lab whose pool protects answers from 1 MB on; `more` is what else the pool says.
+pub struct Site {
+    /// The lab.
+    pub cluster: Cluster,
+    /// What its servers serve.
+    pub root: TempDir,
+    /// What is at `/large`.
+    pub large: Vec<u8>,
+}
+
+impl Site {
+    /// With so many backends.
+    pub fn up(test: &str, backends: u8) -> Self {
+        Self::with(test, backends, "protect_from = 1000000\n")
+    }
+
+    /// `more` is what the pool says, in lines.
+    pub fn with(test: &str, backends: u8, more: &str) -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let large = Content::new(7, LARGE as u64).bytes();
+        put(root.path(), "large", &large);
+        put(root.path(), "1k", &large[..1024]);
+        let names: Vec<String> = (1..=backends).map(|n| format!("\"b{n}\"")).collect();
+        let text = format!(
+            "[[pool]]\nname = \"web\"\n{more}backends = [{}]\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
+            names.join(", ")
+        );
+        let path = root.path().to_owned();
+        let cluster =
+            Cluster::configured(test, backends, &text, |options| options.root = Some(path));
+        Self {
+            cluster,
+            root,
+            large,
+        }
+    }
+
+    /// Asks for `/large` on a connection of its own.
+    pub fn start(&self) -> Download {
+        self.cluster
+            .on("c1", || Download::start(Connection::open()))
+    }
+
+    /// What the dispatcher has counted.
+    pub fn count(&self, what: &str) -> u64 {
+        let counters = self.cluster.daemon().counters;
+        counters.get(what).copied().unwrap_or(0)
+    }
+
+    /// The dispatcher has been told of it.
+    pub fn await_protection(&self, answers: usize) {
+        until("the answers are protected", || {
+            (self.cluster.daemon().protected_answers == answers).then_some(())
+        });
+    }
+
+    /// The dispatcher knows that somebody has gone on with it.
+    pub fn await_taken(&self, count: u64) {
+        until("it is taken over", || {
+            (self.count("taken-over") == count).then_some(())
+        });
+    }
+}
+
+/// In one step, as deployments do it: what is open stays as it was.
+pub fn put(root: &Path, name: &str, bytes: &[u8]) {
+    let new = root.join(format!("{name}.new"));
+    std::fs::write(&new, bytes).expect("a temporary file");
+    std::fs::rename(new, root.join(name)).expect("in its place");
+}
+
+/// An answer that is read as its test wants.
+pub struct Download {
+    /// Its connection.
+    pub stream: TcpStream,
+    /// Who has begun it.
+    pub owner: String,
+    length: usize,
+    /// What has been read.
+    pub body: Vec<u8>,
+}
+
+impl Download {
+    /// Of `/large`.
+    pub fn start(connection: Connection) -> Self {
+        let stream = connection.stream().try_clone().expect("a socket");
+        Self::on(stream)
+    }
+
+    /// Of `/large`, on that connection.
+    pub fn on(stream: TcpStream) -> Self {
+        Self::ask_for("/large", stream, false)
+    }
+
+    /// Its client closes its side behind the request, if `closes`.
+    pub fn ask_for(path: &str, mut stream: TcpStream, closes: bool) -> Self {
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("a socket");
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())
+            .expect("it is sent");
+        if closes {
+            stream.shutdown(Shutdown::Write).expect("it is open");
+        }
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("ASCII");
+        let field = |name: &str| {
+            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+            let line = lines.find(|(n, _)| n.eq_ignore_ascii_case(name));
+            line.unwrap_or_else(|| panic!("no {name}: {head}")).1
+        };
+        Self {
+            owner: field("x-backend").to_owned(),
+            length: field("content-length").parse().expect("a number"),
+            body: Vec::new(),
+            stream,
+        }
+    }
+
+    /// So many bytes more, or what there is.
+    pub fn read(&mut self, bytes: usize) -> io::Result<&mut Self> {
+        let at = self.body.len();
+        let end = (at + bytes).min(self.length);
+        self.body.resize(end, 0);
+        let mut done = at;
+        while done < end {
+            match self.stream.read(&mut self.body[done..]) {
+                Ok(count) if count > 0 => done += count,
+                other => {
+                    self.body.truncate(done);
+                    other?;
+                    return Err(io::ErrorKind::UnexpectedEof.into());
+                }
+            }
+        }
+        Ok(self)
+    }
+
+    /// To its end.
+    pub fn finish(&mut self) -> io::Result<()> {
+        self.read(usize::MAX - self.body.len()).map(drop)
+    }
+
+    /// The next request of the connection; who has answered it.
+    pub fn ask(&mut self) -> String {
+        self.ask_ahead();
+        self.hear()
+    }
+
+    /// It is sent, whatever has come of the answer before.
+    pub fn ask_ahead(&mut self) {
+        self.stream
+            .write_all(b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n")
+            .expect("it is sent");
+    }
+
+    /// Who has answered what was asked ahead.
+    pub fn hear(&mut self) -> String {
+        let mut answer = Vec::new();
+        while !ends_with_body(&answer) {
+            let mut piece = [0]; // What follows is another answer.
+            let count = self.stream.read(&mut piece).expect("an answer");
+            assert!(count > 0, "closed");
+            answer.extend_from_slice(&piece[..count]);
+        }
+        let head = String::from_utf8_lossy(&answer).into_owned();
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        let (_, rest) = head.split_once("X-Backend: ").expect("its backend");
+        rest[..2].to_owned()
+    }
+}
+
+fn ends_with_body(answer: &[u8]) -> bool {
+    let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+    end.is_some_and(|end| answer.len() == end + 4 + 1024)
+}

@@ -1,0 +1,153 @@
+//! `trapeze drain --migrate`: another backend goes on with answers in progress while theirs is
+//! well, and only where that is provably the same (docs/protocol/takeover.md §8).
+
+use std::process::Output;
+use std::sync::Barrier;
+use std::time::Duration;
+
+use serde_json::Value;
+use trapeze_lab::LinkSettings;
+use trapeze_tests::saved::{Download, LARGE, MIB, Site, put};
+use trapeze_tests::{Content, same, until};
+
+fn drain(site: &Site, words: &[&str]) -> Output {
+    let words = [&["drain"], words].concat();
+    site.cluster.trapeze("d1", &words)
+}
+
+fn undrain(site: &Site, backend: &str) {
+    let undrained = site.cluster.trapeze("d1", &["undrain", backend]);
+    assert!(undrained.status.success(), "{undrained:?}");
+}
+
+fn report(output: &Output) -> Value {
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"))
+}
+
+/// A client that reads nothing for as long as that takes.
+#[test]
+fn a_drain_takes_downloads_from_a_backend_that_is_well() {
+    let site = Site::up("move-one", 3);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let owner = download.owner.clone();
+    let drained = drain(&site, &[&owner, "--migrate", "--json"]);
+    assert!(drained.status.success(), "{drained:?}");
+    let left = &report(&drained)["left"];
+    assert_eq!(
+        (&left["connections"], &left["migrated"]),
+        (&0.into(), &1.into())
+    );
+    assert_eq!((site.count("migrated"), site.count("taken-over")), (1, 1));
+    until("its socket goes", || {
+        let sockets = (site.cluster).run(&owner, &["ss", "-Htn", "sport", "=", ":80"]);
+        sockets.is_empty().then_some(())
+    });
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    for _ in 0..3 {
+        assert_ne!(download.ask(), owner);
+    }
+    assert_eq!(site.count("not-taken-over"), 0);
+    // It goes back.
+    undrain(&site, &owner);
+    for other in ["b1", "b2", "b3"].into_iter().filter(|name| *name != owner) {
+        assert!(drain(&site, &[other, "--migrate"]).status.success());
+    }
+    assert_eq!(download.ask(), owner);
+}
+
+/// Its owner has the old version still, and all of it reaches the client from there.
+#[test]
+fn what_nobody_else_has_is_waited_for() {
+    let site = Site::up("move-changed", 3);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let owner = download.owner.clone();
+    put(
+        site.root.path(),
+        "large",
+        &Content::new(8, LARGE as u64).bytes(),
+    );
+    let waited = drain(&site, &[&owner, "--migrate", "--deadline", "2s", "--json"]);
+    assert!(!waited.status.success(), "{waited:?}");
+    let left = &report(&waited)["left"];
+    let moves = ["connections", "migrated", "not_migrated"].map(|name| left[name].as_u64());
+    assert_eq!(moves, [Some(1), Some(0), Some(1)]);
+    // Said again and again, it is asked for once.
+    assert_eq!(
+        (site.count("not-migrated"), site.count("takeovers")),
+        (1, 0)
+    );
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    assert_ne!(download.ask(), owner);
+    assert!(drain(&site, &[&owner]).status.success());
+}
+
+/// No rule protects them.
+#[test]
+fn answers_that_are_not_protected_are_waited_for() {
+    let site = Site::with("move-small", 2, "protect_from = 100000000\n");
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    let owner = download.owner.clone();
+    let waited = drain(&site, &[&owner, "--migrate", "--deadline", "1s"]);
+    assert!(!waited.status.success(), "{waited:?}");
+    assert_eq!(site.count("takeovers"), 0);
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    assert_ne!(download.ask(), owner);
+}
+
+#[test]
+fn a_pool_that_protects_nothing_has_nothing_to_migrate_by() {
+    let site = Site::with("move-none", 2, "");
+    let refused = drain(&site, &["b1", "--migrate"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(said.contains("`protect_from`"), "{said}");
+    until("b1 is as it was", || {
+        (site.cluster.backend("b1").state == "up").then_some(())
+    });
+}
+
+/// There and back again, while all is being read, over a link that loses frames.
+#[test]
+fn downloads_go_back_and_forth() {
+    let site = Site::up("move-often", 2);
+    let lossy = LinkSettings {
+        loss: 0.005,
+        delay: Duration::from_millis(1),
+        rate: Some(300_000_000),
+        ..LinkSettings::default()
+    };
+    site.cluster.link("c1", &lossy).unwrap();
+    let mut downloads: Vec<Download> = (0..4).map(|_| site.start()).collect();
+    site.await_protection(4);
+    let (large, begun) = (&site.large, Barrier::new(5));
+    std::thread::scope(|scope| {
+        for download in &mut downloads {
+            let begun = &begun;
+            scope.spawn(move || {
+                download.read(2 * MIB).unwrap();
+                begun.wait();
+                download.finish().unwrap();
+                same(&download.body, large);
+            });
+        }
+        begun.wait();
+        for backend in ["b1", "b2", "b1", "b2"] {
+            let drained = drain(&site, &[backend, "--migrate", "--deadline", "20s"]);
+            assert!(drained.status.success(), "{drained:?}");
+            undrain(&site, backend);
+        }
+    });
+    assert!(site.count("migrated") >= 4, "{}", site.count("migrated"));
+    assert_eq!(site.count("not-taken-over"), 0);
+    for download in &mut downloads {
+        download.ask();
+    }
+}
