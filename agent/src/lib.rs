@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::{Backend, Config};
+use trapeze_core::config::{Backend, Config, Pool, Retry};
 use trapeze_core::flow::addr_bytes;
 use trapeze_core::health::{Target, targets, word};
 use trapeze_core::takeover::WEDGE_PORT;
@@ -211,11 +211,17 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
         }
     }
     // A flow does not say whose pool's it is: the dispatcher drops what its pool does not want.
-    let own_pools = (config.pools.iter())
-        .filter(|pool| (pool.members.iter()).any(|member| Some(member.backend) == index));
-    let from = own_pools.filter_map(|pool| pool.protect_from).min();
+    let has_us = |pool: &&Pool| {
+        pool.members
+            .iter()
+            .any(|member| Some(member.backend) == index)
+    };
+    let own_pools = config.pools.iter().filter(has_us);
+    let from = own_pools.clone().filter_map(|pool| pool.protect_from).min();
+    let once = own_pools.clone().any(|pool| pool.retry == Retry::Never);
     let protection = Protection {
         from: from.unwrap_or(0),
+        once: once.into(),
     };
     maps.protecting.put(&0, &protection, Update::Any)?;
     Ok(())

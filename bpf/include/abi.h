@@ -659,9 +659,10 @@ struct begun_answer {
 	__u8 request[REQUEST_ROOM];
 };
 
-/* Agent: which answers its daemon is to be told of. */
+/* Agent: which answers its daemon is to be told of, and what its pools say of requests without one. */
 struct protection {
 	__u64 from; /* bytes of body; 0: none */
+	__u64 once; /* 1: a request that has perhaps been read never runs again here */
 };
 
 /* Agent: its daemon goes on with another backend's answer on a connection that was set up for that. */

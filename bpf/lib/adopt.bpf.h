@@ -13,13 +13,6 @@ struct {
 	__uint(max_entries, BEGUN_BYTES);
 } begun SEC(".maps");
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct protection);
-} protecting SEC(".maps");
-
 /* The packet that brought the request, if that was one alone. */
 /* A call, so that the object's BTF has the struct. */
 static __noinline __u16 copy_request(const struct leaving *h, const struct setup *setup, struct begun_answer *told)

@@ -192,7 +192,7 @@ static __always_inline bool closes_unanswered(const struct setup *setup, const s
 	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
 	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE)) && bpf_ntohl(h->tcp.seq) == answers->next &&
 	       (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) != next_start(setup)) &&
-	       answers->unread < UNREAD_TIMES;
+	       (answers->unread < UNREAD_TIMES || answers->flags & ANSWER_HUNG_UP);
 }
 
 /* How many bytes of the client's a copy has; 0: it is none. */
@@ -331,15 +331,23 @@ static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h
 	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
-/* May the request at `start` run, though it may have run before? As its copy says. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct protection);
+} protecting SEC(".maps");
+
+/* May the request at `start` run, though it may have run before? As its pools and its copy say. */
 static __noinline bool may_run_again(const struct leaving *h, __u32 start)
 {
 	struct unread_key key;
 	struct unread *unread;
-	__u32 at, payload;
+	__u32 at, payload, zero = 0;
 	__u64 word = 0;
+	struct protection *rules = bpf_map_lookup_elem(&protecting, &zero);
 
-	if (!h)
+	if (!h || !rules || rules->once)
 		return false;
 	key = unread_key_of(h, 0);
 	unread = bpf_map_lookup_elem(&unreads, &key);
@@ -361,7 +369,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	struct node *self = this_node();
 	struct tcp_sock *full = sending_socket(skb);
 	struct again again = {};
-	bool was_read;
+	bool was_read, said_before;
 	__u32 end;
 	int length;
 
@@ -375,24 +383,32 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	was_read = is_sockets && (h->tcp.flags & TCP_FIN || full->copied_seq + setup->client_shift != again.start);
 	if (was_read && !may_run_again(h, again.start))
 		return TC_ACT_UNSPEC;
-	/* Who says FIN has its lock, and would not hear the RST before the request: when its timer says it again. */
-	if (h->tcp.flags & TCP_FIN && !(setup->answers.flags & ANSWER_HUNG_UP)) {
-		setup->answers.flags |= ANSWER_HUNG_UP;
-		return drop(DROP_SERVER_CLOSE);
-	}
 	/* All that lies there, but for the FIN; or what the client has sent. */
 	again.fin = is_sockets && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
 	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
 	again.reach = reach_of_copies(h, again.start, end);
 	if (is_sockets && again.reach < end)
 		return TC_ACT_UNSPEC;
+	/*
+	 * Who says FIN has its lock, and would not hear the RST before the request: when its timer says it
+	 * again. Or when the client says the request again, which has not heard that it has come (7.4).
+	 */
+	said_before = h->tcp.flags & TCP_FIN && setup->answers.flags & ANSWER_HUNG_UP;
+	if (h->tcp.flags & TCP_FIN && !said_before) {
+		setup->answers.flags |= ANSWER_HUNG_UP;
+		setup->answers.unread++;
+		count_event(EVENT_RETRIED);
+		return drop(DROP_SERVER_CLOSE);
+	}
 	length = lay_out(skb, h, &again, sizeof(struct ethhdr));
 	if (length <= 0)
 		return length ? TC_ACT_UNSPEC : drop(DROP_REWRITE);
+	if (!said_before) {
+		setup->answers.unread++;
+		count_event(was_read ? EVENT_RETRIED : EVENT_UNREAD);
+	}
 	setup->start = again.start;
 	setup->state = SETUP_VACANT;
-	setup->answers.unread++;
-	count_event(was_read ? EVENT_RETRIED : EVENT_UNREAD);
 	outer.meta = setup->meta;
 	fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
 	if (!enclose(skb, &outer))

@@ -405,6 +405,7 @@ pod!(
 pod!(
     struct Protection {
         from: u64,
+        once: u64,
     }
 );
 pod!(

@@ -225,22 +225,30 @@ fn an_idempotent_request_without_an_answer_is_answered_by_another() {
     }
 }
 
-/// It may have run.
+/// It may have run: what may not run twice does not, nor where the pool says that nothing may.
 #[test]
-fn a_post_without_an_answer_does_not_run_again() {
-    let serve = |mut stream: TcpStream| {
-        read_head(&mut stream);
-        stream.write_all(answer("one").as_bytes()).unwrap();
-        read_head(&mut stream);
-        stream.shutdown(Shutdown::Write).unwrap();
-        let _ = stream.read(&mut [0; 100]);
-    };
-    with_server("posted", serve, || {
-        let mut client = Connection::open();
-        expect(&client.ask("/1k"), "one");
-        client.send("POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
-        expect_over(&mut client);
-    });
+fn what_has_perhaps_run_runs_again_only_where_it_may() {
+    let never = ONE_BACKEND.replace("[[service]]", "retry = \"never\"\n[[service]]");
+    for (name, site, method) in [("post", ONE_BACKEND, "POST"), ("never", &never, "GET")] {
+        let cluster = Cluster::configured(name, 1, site, |_| {});
+        let listener = listen_at_b1(&cluster);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut stream = accept_and_answer_one(&listener);
+                read_head(&mut stream);
+                stream.shutdown(Shutdown::Write).unwrap();
+                let _ = stream.read(&mut [0; 100]);
+            });
+            cluster.on("c1", || {
+                let mut client = Connection::open();
+                expect(&client.ask("/1k"), "one");
+                let path = "/upload HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+                client.send(format!("{method} {path}"));
+                expect_over(&mut client);
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("retried"), 0, "{name}");
+    }
 }
 
 /// Who never answers is asked three times, and not for ever.
