@@ -6,9 +6,11 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 use serde_json::Value;
-use trapeze_lab::LinkSettings;
+use trapeze_dispatcher::Status;
+use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::saved::{Download, LARGE, MIB, Site, put};
-use trapeze_tests::{Content, same, until};
+use trapeze_tests::scattered::scattered_over;
+use trapeze_tests::{Connection, Content, same, until};
 
 fn drain(site: &Site, words: &[&str]) -> Output {
     let words = [&["drain"], words].concat();
@@ -112,6 +114,58 @@ fn a_pool_that_protects_nothing_has_nothing_to_migrate_by() {
     until("b1 is as it was", || {
         (site.cluster.backend("b1").state == "up").then_some(())
     });
+}
+
+/// Each packet by way of another dispatcher than the one before: who keeps the flow moves it.
+#[test]
+fn each_of_several_dispatchers_moves_what_it_keeps() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    let large = Content::new(9, LARGE as u64).bytes();
+    put(root.path(), "large", &large);
+    put(root.path(), "1k", &large[..1024]);
+    let dispatchers = ["d1", "d2"];
+    let cluster = scattered_over(&dispatchers, "move-several", |options| {
+        options.root = Some(root.path().to_owned());
+    });
+    let config = (cluster.config()).replace("[[pool]]\n", "[[pool]]\nprotect_from = 1000000\n");
+    for backend in ["b1", "b2"] {
+        cluster.reload(backend, Process::Agent, &config);
+    }
+    for dispatcher in dispatchers {
+        cluster.reload(dispatcher, Process::Dispatch, &config);
+    }
+    let sum = |what: fn(&Status) -> usize| -> usize {
+        let all = dispatchers.map(|name| cluster.dispatch_status(name));
+        all.iter().flatten().map(what).sum()
+    };
+    let mut downloads: Vec<Download> = (0..6)
+        .map(|_| cluster.on("c1", || Download::start(Connection::open())))
+        .collect();
+    for download in &mut downloads {
+        download.read(4 * MIB).unwrap();
+    }
+    until("all are protected", || {
+        (sum(|status| status.protected_answers) == 6).then_some(())
+    });
+    let of_b1 = downloads.iter().filter(|d| d.owner == "b1").count();
+    for dispatcher in dispatchers {
+        let words = ["drain", "b1", "--migrate", "--deadline", "0s"];
+        cluster.trapeze(dispatcher, &words);
+    }
+    for dispatcher in dispatchers {
+        let drained = cluster.trapeze(dispatcher, &["drain", "b1", "--migrate"]);
+        assert!(drained.status.success(), "{drained:?}");
+    }
+    let moved = sum(|status| {
+        let moved = status.counters.get("migrated");
+        moved.map_or(0, |&count| count as usize)
+    });
+    assert_eq!(moved, of_b1);
+    for download in &mut downloads {
+        download.finish().unwrap();
+        same(&download.body, &large);
+        assert_eq!(download.ask(), "b2");
+    }
 }
 
 /// There and back again, while all is being read, over a link that loses frames.
