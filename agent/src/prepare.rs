@@ -66,7 +66,9 @@ impl Need {
     /// False: it is so already.
     fn meet(&self, host: &mut Host) -> anyhow::Result<bool> {
         match self {
-            Self::Sysctl(name, value) if is_enough(name, value) => Ok(false),
+            Self::Sysctl(name, value) if is_enough(name, value) => {
+                host.hold_sysctl(name).map(|()| false)
+            }
             Self::Sysctl(name, value) => host.set_sysctl(name, value),
             Self::Vip(vip) => host.add_address(*vip, "lo"),
         }
@@ -84,7 +86,10 @@ impl Display for Need {
 }
 
 fn needs(config: &Config, own: &Backend) -> impl Iterator<Item = Need> {
-    let sysctls = sysctls(&own.interface).into_iter();
+    let combined = (config.is_combined(own))
+        // What we say to the dispatcher here has its own address as its source.
+        .then(|| ("net/ipv4/conf/lo/accept_local".to_owned(), "1"));
+    let sysctls = sysctls(&own.interface).into_iter().chain(combined);
     let vips = config.vips().into_iter().map(Need::Vip);
     (sysctls.map(|(name, value)| Need::Sysctl(name, value))).chain(vips)
 }
