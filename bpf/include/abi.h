@@ -803,7 +803,7 @@ enum drop_reason {
 	X(TO_CLIENT, "spliced-to-client", "packets of spliced servers rewritten for clients") \
 	X(SPLIT, "split", "spliced connections whose server's host has them rewritten from here on") \
 	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon") \
-	X(TO_OWN_HOST, "to-own-host", "packets left to the agent on the dispatcher's own host")
+	X(TO_OWN_HOST, "to-own-host", "packets for a backend on the dispatcher's own host")
 
 enum event {
 #define X(NAME, name, text) EVENT_##NAME,

@@ -52,17 +52,17 @@ static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend,
 	return false;
 }
 
+static __always_inline bool is_on_this_host(const struct backend *backend)
+{
+	return mapped_ipv4(backend->addr) == backend->source;
+}
+
 /* Is the way there known? False: counted, drop. */
 static __always_inline bool knows_way(context_t *ctx, struct backend *backend)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 
-	return now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
-}
-
-static __always_inline bool is_on_this_host(const struct backend *backend)
-{
-	return mapped_ipv4(backend->addr) == backend->source;
+	return is_on_this_host(backend) || now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
 }
 
 /* To backend number `slot`, with its option as it is. */
@@ -80,9 +80,9 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
 		count_drop(DROP_TOO_BIG);
 		return VERDICT_DROP;
 	}
-	here = is_on_this_host(backend);
-	if (!here && !knows_way(ctx, backend))
+	if (!knows_way(ctx, backend))
 		return VERDICT_DROP;
+	here = is_on_this_host(backend);
 	ifindex = backend->ifindex;
 	__builtin_memcpy(head.ethernet.h_dest, backend->destination_mac, ETH_ALEN);
 	__builtin_memcpy(head.ethernet.h_source, backend->source_mac, ETH_ALEN);

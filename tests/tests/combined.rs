@@ -248,3 +248,37 @@ fn each_of_the_two_daemons_stops_without_the_other() {
     stop(Process::Agent);
     assert_eq!(is_prepared(), (false, false));
 }
+
+/// Server and splice address meet by way of the spray; answers go to the client directly.
+#[test]
+fn connections_are_split_spliced_to_a_server_on_the_same_host() {
+    let cluster = sprayed("combsplit", 2, |options| {
+        options.transfer = Some("split-splice".into());
+    });
+    let numbered = Numbered::of(&cluster, &["1k", "10k", "100k", "1m"]);
+    let body: Vec<u8> = (0..700_000u32).map(|n| (n * 7) as u8).collect();
+    let answered = cluster.on("c1", || {
+        let mut answered = Answered::new();
+        for first in (0..160).step_by(8) {
+            let mut client = Connection::open();
+            let numbers = first..first + 8;
+            answered.extend(numbered.ask_each(&mut client, numbers).unwrap());
+            upload(&cluster, &mut client, &format!("u{first}"), &body);
+        }
+        answered
+    });
+    check_logs(&cluster, &answered);
+    assert_eq!(BTreeSet::from_iter(backends(&answered)).len(), 2);
+    for host in ["n1", "n2"] {
+        let dispatcher = cluster.dispatcher_named(&format!("{host}-d"));
+        let agent = cluster.agent(&format!("{host}-b"));
+        let (all, here) = (
+            dispatcher.of("spliced-to-server"),
+            dispatcher.of("to-own-host"),
+        );
+        assert!(here > 0 && here < all, "{host}: {dispatcher:?}");
+        assert_eq!(dispatcher.of("spliced-to-client"), 0, "{dispatcher:?}");
+        assert!(agent.of("split") > 0, "{host}: {agent:?}");
+        assert_eq!(agent.of("rebuilt"), 0, "{host}: {agent:?}");
+    }
+}
