@@ -479,11 +479,15 @@ int agent_egress(struct __sk_buff *skb)
 	struct setup *setup;
 	int verdict;
 
+	if (skb->mark == PASS_BY_MARK) {
+		skb->mark = 0;
+		return TC_ACT_UNSPEC;
+	}
 	if (skb->protocol != bpf_htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, LEAVING_HEADERS) || h.ip.protocol != IPPROTO_TCP ||
 	    h.ip.ihl != 5)
 		return TC_ACT_UNSPEC;
-	if (skb->mark == SPLIT_MARK || skb->mark == PASS_BY_MARK) {
+	if (skb->mark == SPLIT_MARK) {
 		skb->mark = 0;
 		return TC_ACT_UNSPEC;
 	}

@@ -59,7 +59,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::{Config, Dispatcher, Registration};
+use trapeze_core::config::{Attach, Config, Dispatcher, Registration};
 use trapeze_core::membership::Workload;
 use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service};
 use trapeze_datapath::attach;
@@ -134,7 +134,13 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
     let config = file::read(&config_path)?;
     let own = config.own_dispatcher(node_name)?.clone();
-    let attach = attach::usable(own.attach, &own.interface)?;
+    let mut attach = attach::usable(own.attach, &own.interface)?;
+    if attach == Attach::XdpGeneric && config.backends.iter().any(|b| b.address == own.address) {
+        eprintln!(
+            "a backend is on this host, whose agent's packets generic XDP would see: attached at tc instead (set attach = \"tc\")"
+        );
+        attach = Attach::Tc;
+    }
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
     let _lock = node.lock()?;
     node.register()
