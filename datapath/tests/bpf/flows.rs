@@ -3,7 +3,7 @@
 
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::Kind;
-use trapeze_datapath::abi::{Flow, FlowState, Pod, Proof, SiphashKey};
+use trapeze_datapath::abi::{ENCAP_LEN, Flow, FlowState, Pod, Proof, SiphashKey};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::{clock, netns};
 
@@ -75,7 +75,7 @@ fn a_backend_on_this_host_has_its_packets_from_here() {
         let packet = outcome.packet.unwrap();
         assert_eq!(packet[..ETHERNET], frame[..ETHERNET], "as it came: to us");
         assert_eq!(packet[ETHERNET + 16..ETHERNET + 20], NODE.octets());
-        assert_eq!(packet[INNER_AT..], frame[ETHERNET..]);
+        assert_eq!(packet[ETHERNET + ENCAP_LEN..], frame[ETHERNET..]);
     }
 }
 
