@@ -59,6 +59,7 @@
 #include "lib/checksum.bpf.h"
 #include "lib/encapsulation.bpf.h"
 #include "lib/unpack.bpf.h"
+#include "lib/own_host.bpf.h"
 #include "lib/rebuild.bpf.h"
 #include "lib/reply.bpf.h"
 #include "lib/answers.bpf.h"
@@ -368,6 +369,10 @@ int agent_ingress(struct __sk_buff *skb)
 	struct node *self = this_node();
 	struct headers h;
 
+	if (skb->mark == PASS_BY_MARK) {
+		skb->mark = 0;
+		return TC_ACT_UNSPEC;
+	}
 	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST ||
 	    !find_headers(skb, &h, INNER_IP) || h.outer->ip.protocol != IPPROTO_UDP || !is_ours(h.outer))
 		return TC_ACT_UNSPEC;
@@ -397,6 +402,9 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_ICMP:
 		return h.ip->protocol == IPPROTO_ICMP ? receive_icmp(skb, &h) : drop(DROP_BAD_ENCAP);
 	case META_REQUEST:
+	case META_UNHEARD:
+	case META_NEXT:
+	case META_SPLICE:
 	case META_PROBE_ANSWER:
 	case META_REFUSED:
 	case META_ECHO_REPLY:
@@ -404,6 +412,8 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_RELEASED:
 	case META_DONE:
 	case META_VACATED:
+	case META_SUPPORT:
+	case META_BEAT_REPLY:
 		return TC_ACT_UNSPEC; /* for a dispatcher's daemon on this host */
 	default:
 		return drop(DROP_BAD_ENCAP);
@@ -469,6 +479,10 @@ int agent_egress(struct __sk_buff *skb)
 	struct setup *setup;
 	int verdict;
 
+	if (skb->mark == PASS_BY_MARK) {
+		skb->mark = 0;
+		return TC_ACT_UNSPEC;
+	}
 	if (skb->protocol != bpf_htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, LEAVING_HEADERS) || h.ip.protocol != IPPROTO_TCP ||
 	    h.ip.ihl != 5)

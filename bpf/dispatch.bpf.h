@@ -276,7 +276,8 @@ static __noinline int receive(context_t *ctx, struct passage *how)
 	case META_BEAT:
 		return answer_beat(ctx, &h);
 	default:
-		return VERDICT_PASS;
+		/* An agent may be on this host, too. */
+		return VERDICT_NEXT;
 	}
 }
 
@@ -307,7 +308,7 @@ int dispatch(context_t *ctx)
 	struct iphdr *ip;
 	int verdict;
 
-	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)) || !self ||
+	if (context_passes_by(ctx) || !context_pull(ctx, sizeof(*ethernet) + sizeof(*ip)) || !self ||
 	    !context_is_for_us(ctx, self->mac) || !(ip = find_ip(ctx)))
 		return VERDICT_NEXT;
 	if (ip->protocol == IPPROTO_UDP) {

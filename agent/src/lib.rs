@@ -24,7 +24,7 @@ use trapeze_core::health::{Target, targets, word};
 use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{self, Protection, Server, ServerKey};
-use trapeze_datapath::agent::{Adopter, AgentMaps, attach_agent, load_agent};
+use trapeze_datapath::agent::{Adopter, AgentMaps, attach_agent, attach_loopback, load_agent};
 use trapeze_datapath::clock;
 use trapeze_datapath::file;
 use trapeze_datapath::host::Host;
@@ -65,6 +65,13 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     publish(&maps, &config, &own)?;
     let mut host = Host::open(&node.run_dir().join("host"))?;
     prepare::prepare(&mut host, &config, &own)?;
+    let loopback = loaded.program("agent_loopback");
+    let follow_own_dispatcher = |config: &Config, own: &Backend| {
+        let combined = config.is_combined(own).then_some(&*own.interface);
+        attach_loopback(&maps, &loopback, &node.pins(), combined)
+            .context("cannot hear the dispatcher on this host")
+    };
+    follow_own_dispatcher(&config, &own)?;
     attach_agent(&loaded, &own.interface).with_context(|| {
         format!(
             "cannot attach to {} at tc: see `trapeze doctor`",
@@ -125,6 +132,9 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
                 match reload(&config_path, &config.name, &own, &maps, &mut host, tellers) {
                     Ok(reloaded) => {
                         (config, own) = reloaded;
+                        if let Err(error) = follow_own_dispatcher(&config, &own) {
+                            eprintln!("{error:#}");
+                        }
                         println!("reloaded {}", config_path.display());
                     }
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),

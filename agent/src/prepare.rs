@@ -66,7 +66,9 @@ impl Need {
     /// False: it is so already.
     fn meet(&self, host: &mut Host) -> anyhow::Result<bool> {
         match self {
-            Self::Sysctl(name, value) if is_enough(name, value) => Ok(false),
+            Self::Sysctl(name, value) if is_enough(name, value) => {
+                host.hold_sysctl(name).map(|()| false)
+            }
             Self::Sysctl(name, value) => host.set_sysctl(name, value),
             Self::Vip(vip) => host.add_address(*vip, "lo"),
         }
@@ -84,14 +86,15 @@ impl Display for Need {
 }
 
 fn needs(config: &Config, own: &Backend) -> impl Iterator<Item = Need> {
-    let sysctls = sysctls(&own.interface).into_iter();
+    let sysctls = sysctls(config, own).into_iter();
     let vips = config.vips().into_iter().map(Need::Vip);
     (sysctls.map(|(name, value)| Need::Sysctl(name, value))).chain(vips)
 }
 
 /// The sysctls that a backend needs, with a value that will do.
-pub fn sysctls(interface: &str) -> Vec<(String, &'static str)> {
-    vec![
+pub fn sysctls(config: &Config, own: &Backend) -> Vec<(String, &'static str)> {
+    let interface = &own.interface;
+    let mut wanted = vec![
         // The VIP is the dispatchers' in ARP, whoever asks, and whoever we ask.
         ("net/ipv4/conf/all/arp_ignore".into(), "1"),
         ("net/ipv4/conf/all/arp_announce".into(), "2"),
@@ -107,7 +110,12 @@ pub fn sysctls(interface: &str) -> Vec<(String, &'static str)> {
         // Leftovers in TIME_WAIT are removed by an RST (RFC 1337 advises against, for
         // resets from the network; these are ours).
         ("net/ipv4/tcp_rfc1337".into(), "0"),
-    ]
+    ];
+    if config.is_combined(own) {
+        // What we say to the dispatcher here has its own address as its source.
+        wanted.push(("net/ipv4/conf/lo/accept_local".into(), "1"));
+    }
+    wanted
 }
 
 /// Whether a sysctl's value serves: other values that serve as well stay.

@@ -61,6 +61,12 @@ struct meta {
 
 #define META_VERSION 1
 
+/*
+ * Of a packet that a dispatcher's data path or daemon sends, or an agent's to its own host's TCP:
+ * where both are on one host, the other of them lets it by.
+ */
+#define PASS_BY_MARK 0x545a0007
+
 enum meta_kind {
 	META_FORWARD = 1, /* dispatcher -> backend: a packet of a flow */
 	META_REQUEST = 2, /* dispatcher's data path -> owner's daemon */
@@ -799,7 +805,8 @@ enum drop_reason {
 	X(TO_SERVER, "spliced-to-server", "clients' packets rewritten for spliced servers") \
 	X(TO_CLIENT, "spliced-to-client", "packets of spliced servers rewritten for clients") \
 	X(SPLIT, "split", "spliced connections whose server's host has them rewritten from here on") \
-	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon")
+	X(SET_AGAIN, "set-again", "addresses and sysctls that somebody had taken away, set again by the daemon") \
+	X(TO_OWN_HOST, "to-own-host", "packets for a backend on the dispatcher's own host")
 
 enum event {
 #define X(NAME, name, text) EVENT_##NAME,

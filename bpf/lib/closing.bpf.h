@@ -150,6 +150,8 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	set_tag(meta, meta_tag(key, meta, setup->dispatcher, h->ip.daddr, h->ip.saddr, client_port, h->tcp.source));
 	if (!encapsulate(skb, &outer))
 		return drop(DROP_REWRITE);
+	if (setup->dispatcher == self->address)
+		return give_to_own_dispatcher(skb);
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }
 
@@ -180,8 +182,10 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 	become_vacant(setup);
 	if (!turn_round(skb, h, TCP_RST))
 		return drop(DROP_REWRITE);
+	skb->mark = PASS_BY_MARK;
 	if (!(h->tcp.flags & TCP_RST) && bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 		count_drop(DROP_REWRITE);
+	skb->mark = 0;
 	if (!set_flags(skb, h->tcp.offset, TCP_RST, TCP_ACK))
 		return drop(DROP_REWRITE);
 	return tell_vacated(skb, h, setup, setup->start);
@@ -198,5 +202,6 @@ static __noinline int end_parked(struct __sk_buff *skb, const struct leaving *h,
 	if (bpf_map_delete_elem(&parked, key))
 		return TC_ACT_SHOT;
 	setup->parked = 0;
+	skb->mark = PASS_BY_MARK;
 	return turn_round(skb, h, TCP_RST) ? bpf_redirect(skb->ifindex, BPF_F_INGRESS) : drop(DROP_REWRITE);
 }

@@ -48,6 +48,18 @@ static __always_inline long context_store(context_t *ctx, __u32 offset, const vo
 	return bpf_skb_store_bytes(ctx, offset, from, length, 0);
 }
 
+/* The frame's first bytes, of which the Ethernet header's count in no sum. */
+static __always_inline long context_store_head(context_t *ctx, const void *from, __u32 length)
+{
+	return bpf_skb_store_bytes(ctx, 0, from, length, BPF_F_RECOMPUTE_CSUM);
+}
+
+/* What this host's agent has made for its own TCP. */
+static __always_inline bool context_passes_by(const context_t *ctx)
+{
+	return ctx->mark == PASS_BY_MARK;
+}
+
 static __always_inline long context_resize(context_t *ctx, __u32 length)
 {
 	return length == ctx->len ? 0 : bpf_skb_change_tail(ctx, length, 0);
@@ -77,16 +89,19 @@ static __always_inline long context_shrink(context_t *ctx)
 /* To where the kernel's routes say, not to where the packet came from. */
 static __always_inline int context_send_routed(context_t *ctx, __be32 from, __be32 to)
 {
+	ctx->mark = PASS_BY_MARK;
 	return bpf_redirect_neigh(ctx->ifindex, NULL, 0, 0);
 }
 
 static __always_inline int context_send_back(context_t *ctx)
 {
+	ctx->mark = PASS_BY_MARK;
 	return bpf_redirect(ctx->ifindex, 0);
 }
 
 static __always_inline int context_send(context_t *ctx, __u32 ifindex)
 {
+	ctx->mark = PASS_BY_MARK;
 	return bpf_redirect(ifindex, 0);
 }
 

@@ -60,6 +60,17 @@ static __always_inline long context_resize(context_t *ctx, __u32 length)
 	return bpf_xdp_adjust_tail(ctx, (int)length - (int)context_length(ctx));
 }
 
+static __always_inline long context_store_head(context_t *ctx, void *from, __u32 length)
+{
+	return context_store(ctx, 0, from, length);
+}
+
+/* What an agent makes for its own TCP comes in behind this hook. */
+static __always_inline bool context_passes_by(const context_t *ctx)
+{
+	return false;
+}
+
 /* Makes room for ENCAP_LEN bytes behind the Ethernet header; its content is undefined. */
 static __always_inline long context_grow(context_t *ctx)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause) */
 /*
  * forward: a packet put into the encapsulation and sent on, to a backend or
- * to this node's own daemon.
+ * to this node's own daemon. A backend may be on this very host: then its agent,
+ * next at tc ingress, has the packet from here.
  */
 #pragma once
 
@@ -51,12 +52,17 @@ static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend,
 	return false;
 }
 
+static __always_inline bool is_on_this_host(const struct backend *backend)
+{
+	return mapped_ipv4(backend->addr) == backend->source;
+}
+
 /* Is the way there known? False: counted, drop. */
 static __always_inline bool knows_way(context_t *ctx, struct backend *backend)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 
-	return now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
+	return is_on_this_host(backend) || now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
 }
 
 /* To backend number `slot`, with its option as it is. */
@@ -66,6 +72,7 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
 	struct backend *backend = backend_at(slot);
 	struct new_head head = {};
 	__u32 ifindex;
+	bool here;
 
 	if (!backend)
 		return VERDICT_DROP;
@@ -75,15 +82,25 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
 	}
 	if (!knows_way(ctx, backend))
 		return VERDICT_DROP;
+	here = is_on_this_host(backend);
 	ifindex = backend->ifindex;
 	__builtin_memcpy(head.ethernet.h_dest, backend->destination_mac, ETH_ALEN);
 	__builtin_memcpy(head.ethernet.h_source, backend->source_mac, ETH_ALEN);
 	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
+	/* As it came: to us. */
+	if (here && context_load(ctx, 0, &head.ethernet, sizeof(head.ethernet))) {
+		count_drop(DROP_REWRITE);
+		return VERDICT_DROP;
+	}
 	fill_encapsulation(&head.encapsulation, backend->source, mapped_ipv4(backend->addr), source_port,
 			   inner_length);
 	head.encapsulation.meta = *meta;
 	if (!encapsulate(ctx, &head))
 		return VERDICT_DROP;
+	if (here) {
+		count_event(EVENT_TO_OWN_HOST);
+		return VERDICT_NEXT;
+	}
 	return context_send(ctx, ifindex);
 }
 

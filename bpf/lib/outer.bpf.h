@@ -21,7 +21,7 @@ static __always_inline bool encapsulate(context_t *ctx, struct new_head *head)
 {
 	const __u32 length = sizeof(struct ethhdr) + sizeof(struct encapsulation);
 
-	if (context_grow(ctx) || context_store(ctx, 0, &head->ethernet, length)) {
+	if (context_grow(ctx) || context_store_head(ctx, &head->ethernet, length)) {
 		count_drop(DROP_REWRITE);
 		return false;
 	}

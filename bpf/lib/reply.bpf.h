@@ -8,6 +8,7 @@
 #pragma once
 
 #include "encapsulation.bpf.h"
+#include "own_host.bpf.h"
 
 /* What a reply is put together in: too long for the stack. */
 struct {
@@ -37,7 +38,7 @@ __noinline int send_reply(struct __sk_buff *skb, const struct segment *segment)
 	struct siphash_key *key;
 	struct node *self = this_node();
 	__be32 dispatcher;
-	bool to_us;
+	bool to_us, to_its_daemon;
 
 	if (!outer || !segment || bpf_skb_load_bytes(skb, 0, &came, sizeof(came)))
 		return drop(DROP_MALFORMED);
@@ -45,8 +46,11 @@ __noinline int send_reply(struct __sk_buff *skb, const struct segment *segment)
 		return drop(DROP_BAD_TAG);
 	dispatcher = outer->ip.saddr;
 	to_us = dispatcher == self->address;
+	to_its_daemon = to_us && outer->meta.kind != META_RETIRED;
 	__builtin_memcpy(back.h_dest, to_us ? came.h_dest : came.h_source, ETH_ALEN);
 	__builtin_memcpy(back.h_source, to_us ? came.h_source : came.h_dest, ETH_ALEN);
+	if (to_its_daemon)
+		__builtin_memset(back.h_dest, 0, ETH_ALEN);
 	back.h_proto = bpf_htons(ETH_P_IP);
 	outer->meta.key_id = self->signing_key;
 	/* The asker's source port will do for ours: entropy, and never 0. */
@@ -56,6 +60,8 @@ __noinline int send_reply(struct __sk_buff *skb, const struct segment *segment)
 	if (bpf_skb_store_bytes(skb, 0, &back, sizeof(back), 0) ||
 	    bpf_skb_store_bytes(skb, sizeof(back), outer, sizeof(*outer), 0))
 		return drop(DROP_REWRITE);
+	if (to_its_daemon)
+		return bpf_redirect(LOOPBACK_IFINDEX, BPF_F_INGRESS);
 	if (to_us)
 		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	/* Not back to where the frame is from: an owner may have handed the packet on. */

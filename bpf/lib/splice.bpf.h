@@ -41,6 +41,16 @@ static __always_inline int send_to_hop(context_t *ctx, __u32 ifindex, __u8 *macs
 	return context_send(ctx, ifindex);
 }
 
+/* Rewritten, to its server: one on this host has it from the kernel, as it came. */
+static __always_inline int send_to_host(context_t *ctx, struct backend *backend)
+{
+	if (is_on_this_host(backend)) {
+		count_event(EVENT_TO_OWN_HOST);
+		return VERDICT_PASS;
+	}
+	return send_to_hop(ctx, backend->ifindex, backend->destination_mac);
+}
+
 /* As of one moment, unless it is being changed all the while. */
 static __always_inline struct splice read_splice(const struct flow *flow)
 {
@@ -92,7 +102,7 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 	}
 	count_event(EVENT_FORWARDED);
 	count_event(EVENT_TO_SERVER);
-	return send_to_hop(ctx, backend->ifindex, backend->destination_mac);
+	return send_to_host(ctx, backend);
 }
 
 /* There is no such connection any more: what its server still says is nobody's. */

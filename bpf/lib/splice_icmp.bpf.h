@@ -66,7 +66,7 @@ __noinline int send_icmp_to_server(context_t *ctx, const struct flow *flow)
 		return VERDICT_DROP;
 	}
 	count_event(EVENT_ICMP_FORWARDED);
-	return send_to_hop(ctx, backend->ifindex, backend->destination_mac);
+	return send_to_host(ctx, backend);
 }
 
 /* About a packet for a server, from a splice address: its client is to hear it. */

@@ -153,6 +153,11 @@ impl Config {
         addresses
     }
 
+    /// Whether a dispatcher is on that backend's host, too: at the same address.
+    pub fn is_combined(&self, backend: &Backend) -> bool {
+        (self.dispatchers.iter()).any(|dispatcher| dispatcher.address == backend.address)
+    }
+
     /// Do packets come to dispatchers by way of somebody who chooses one: a spray, or,
     /// with several dispatchers and no spray, a router? So it is, too, where others can join. They do not answer ARP for the
     /// service addresses then, and answer clients by their own routes.

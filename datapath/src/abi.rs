@@ -575,6 +575,8 @@ pub const SPLICE_SPLIT: u8 = 4;
 /// The kind of what a server says to a splice address: workers have it by our port, all
 /// else by the client's.
 pub const META_SPLICE: u8 = 24;
+/// Of packets that another of our programs on this host lets by.
+pub const PASS_BY_MARK: u32 = 0x545a_0007;
 /// `enum spliced_state`: what its server says is the daemon's.
 pub const SPLICED_CONNECTING: u32 = 1;
 /// The data path rewrites.

@@ -20,11 +20,16 @@ static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.o"));
 /// A socket whose flow has not come back by then is not waited for any more.
 pub const PARKED_FOR: Duration = Duration::from_secs(1);
 
+/// In every network namespace (include/net/net_namespace.h).
+const LOOPBACK_IFINDEX: u32 = 1;
+
 /// The maps of an agent, whether its daemon runs or not.
 #[derive(Debug)]
 pub struct AgentMaps {
     /// This node.
     pub node: Map<u32, Node>,
+    /// The index of the interface, where a dispatcher is on this host, too.
+    pub own_interface: Map<u32, u32>,
     /// Servers that do not listen on the VIP, by port.
     pub servers: Map<ServerKey, Server>,
     /// How busy the host is.
@@ -77,6 +82,29 @@ pub fn attach_agent(loaded: &object::Loaded, interface: &str) -> io::Result<()> 
     )
 }
 
+/// Has what a dispatcher's daemon on this host says to its agent come in at the interface, as
+/// other dispatchers' words do; or no more.
+///
+/// # Errors
+/// There is no such interface, or the kernel attaches nothing to the loopback device.
+pub fn attach_loopback(
+    maps: &AgentMaps,
+    program: &OwnedFd,
+    pins: &Path,
+    interface: Option<&str>,
+) -> io::Result<()> {
+    let link = pins.join("link_loopback");
+    match interface {
+        Some(interface) => {
+            let ifindex = crate::host::ifindex(interface)?;
+            maps.own_interface.put(&0, &ifindex, Update::Any)?;
+            attach(program, LOOPBACK_IFINDEX, Hook::TcIngress, &link)
+        }
+        None if link.exists() => std::fs::remove_file(link),
+        None => Ok(()),
+    }
+}
+
 /// What the data path wants dispatchers to be told: what held a flow up has changed.
 pub fn dones(pins: &Path) -> io::Result<Ring<Done>> {
     Ring::open(&pins.join("dones"))
@@ -92,6 +120,7 @@ impl AgentMaps {
     pub fn open(pins: &Path) -> io::Result<Self> {
         Ok(Self {
             node: Map::from_pin(&pins.join("node"))?,
+            own_interface: Map::from_pin(&pins.join("own_interface"))?,
             servers: Map::from_pin(&pins.join("servers"))?,
             feedback: Map::from_pin(&pins.join("feedback"))?,
             health_word: Map::from_pin(&pins.join("health_word"))?,

@@ -17,7 +17,9 @@ pub enum Hook {
     Xdp,
     /// XDP behind the driver.
     XdpGeneric,
-    /// tcx ingress.
+    /// tcx ingress, in front of what is there.
+    TcIngressFirst,
+    /// tcx ingress, behind what is there.
     TcIngress,
     /// tcx egress.
     TcEgress,
@@ -28,7 +30,8 @@ impl From<Attach> for Hook {
         match attach {
             Attach::Xdp => Self::Xdp,
             Attach::XdpGeneric => Self::XdpGeneric,
-            Attach::Tc => Self::TcIngress,
+            // Of two of ours at one interface the agent has what the dispatcher leaves to it.
+            Attach::Tc => Self::TcIngressFirst,
         }
     }
 }
@@ -79,6 +82,8 @@ pub fn attach(program: &OwnedFd, ifindex: u32, hook: Hook, path: &Path) -> io::R
     let (kind, flags) = match hook {
         Hook::Xdp => (libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_DRV_MODE),
         Hook::XdpGeneric => (libbpf_sys::BPF_XDP, libbpf_sys::XDP_FLAGS_SKB_MODE),
+        // Before nobody in particular: before all (Linux 6.6, kernel/bpf/mprog.c).
+        Hook::TcIngressFirst => (libbpf_sys::BPF_TCX_INGRESS, libbpf_sys::BPF_F_BEFORE),
         Hook::TcIngress => (libbpf_sys::BPF_TCX_INGRESS, 0),
         Hook::TcEgress => (libbpf_sys::BPF_TCX_EGRESS, 0),
     };

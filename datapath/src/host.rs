@@ -1,37 +1,33 @@
 //! What a daemon changes on its host, and takes back: addresses and sysctls.
 //! The originals are kept in a file, so that a daemon that was killed still
-//! lets its successor take everything back.
+//! lets its successor take everything back. Where several daemons are on one host, what
+//! both need each has in its journal, and the last one takes it back.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::node::Node;
+
 /// The host's changes, recorded in a file.
 #[derive(Debug)]
 pub struct Host {
     journal: PathBuf,
     originals: BTreeMap<String, String>,
+    /// What was found as it is to be, and is no other daemon's change.
+    found: BTreeSet<String>,
 }
 
 impl Host {
     /// Continues the journal at a path, or begins one.
     pub fn open(journal: &Path) -> io::Result<Self> {
-        let text = match std::fs::read_to_string(journal) {
-            Ok(text) => text,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
-            Err(e) => return Err(e),
-        };
-        let originals = text
-            .lines()
-            .filter_map(|line| line.split_once('\t'))
-            .map(|(what, was)| (what.to_owned(), was.to_owned()))
-            .collect();
         Ok(Self {
             journal: journal.into(),
-            originals,
+            originals: read(journal)?,
+            found: BTreeSet::new(),
         })
     }
 
@@ -40,34 +36,41 @@ impl Host {
     pub fn set_sysctl(&mut self, name: &str, value: &str) -> io::Result<bool> {
         let was = sysctl(name)?;
         if was == value {
-            return Ok(false);
+            return self.hold_sysctl(name).map(|()| false);
         }
         self.remember(format!("sysctl {name}"), was)?;
         std::fs::write(sysctl_path(name), value)?;
         Ok(true)
     }
 
+    /// A sysctl is as it is to be: if another daemon has made it so, it stays so until both
+    /// are stopped.
+    pub fn hold_sysctl(&mut self, name: &str) -> io::Result<()> {
+        self.hold(format!("sysctl {name}"))
+    }
+
     /// Adds an address, as a host route, to an interface. False: it is there already.
     pub fn add_address(&mut self, address: IpAddr, interface: &str) -> io::Result<bool> {
+        let what = format!("address {address} {interface}");
         if has_address(address, interface)? {
-            return Ok(false);
+            return self.hold(what).map(|()| false);
         }
-        self.remember(format!("address {address} {interface}"), "absent".into())?;
+        self.remember(what, "absent".into())?;
         ip(&["address", "add", &with_prefix(address), "dev", interface])?;
         Ok(true)
     }
 
     /// Takes an address away that this journal has added.
     pub fn remove_address(&mut self, address: IpAddr, interface: &str) -> io::Result<()> {
-        if self
-            .originals
-            .remove(&format!("address {address} {interface}"))
-            .is_some()
-        {
-            self.save()?;
-            ip(&["address", "del", &with_prefix(address), "dev", interface])?;
+        let what = format!("address {address} {interface}");
+        if self.originals.remove(&what).is_none() {
+            return Ok(());
         }
-        Ok(())
+        self.save()?;
+        match self.others_original(&what)? {
+            Some(_) => Ok(()),
+            None => ip(&["address", "del", &with_prefix(address), "dev", interface]),
+        }
     }
 
     /// The addresses that this journal has added to an interface.
@@ -80,16 +83,27 @@ impl Host {
             .collect()
     }
 
-    /// Takes everything back; goes on after an error and returns the first.
+    /// Takes everything back that no other daemon here needs; goes on after an error and
+    /// returns the first.
     pub fn restore(mut self) -> io::Result<()> {
         let mut first = Ok(());
+        let others = self.others()?;
+        if !others.is_empty() {
+            // Before theirs are read: of two that stop at once one sees that it is the last.
+            let _ = std::fs::remove_file(&self.journal);
+        }
         for (what, was) in std::mem::take(&mut self.originals) {
+            if self.others_original(&what)?.is_some() {
+                continue;
+            }
             let words: Vec<&str> = what.split(' ').collect();
             let result = match words[..] {
                 ["sysctl", name] => std::fs::write(sysctl_path(name), &was),
                 ["address", address, interface] => match address.parse() {
-                    Ok(address) => ip(&["address", "del", &with_prefix(address), "dev", interface]),
-                    Err(_) => Ok(()),
+                    Ok(address) if has_address(address, interface)? => {
+                        ip(&["address", "del", &with_prefix(address), "dev", interface])
+                    }
+                    _ => Ok(()),
                 },
                 _ => Ok(()),
             };
@@ -97,6 +111,35 @@ impl Host {
         }
         let _ = std::fs::remove_file(&self.journal);
         first
+    }
+
+    fn hold(&mut self, what: String) -> io::Result<()> {
+        if self.originals.contains_key(&what) || self.found.contains(&what) {
+            return Ok(());
+        }
+        match self.others_original(&what)? {
+            Some(was) => self.remember(what, was),
+            None => {
+                self.found.insert(what);
+                Ok(())
+            }
+        }
+    }
+
+    /// The journals of other daemons on this host.
+    fn others(&self) -> io::Result<Vec<PathBuf>> {
+        let journals = Node::local()?.into_iter().map(|node| node.run_dir());
+        let journals = journals.map(|dir| dir.join("host"));
+        Ok(journals.filter(|path| *path != self.journal).collect())
+    }
+
+    fn others_original(&self, what: &str) -> io::Result<Option<String>> {
+        for journal in self.others()? {
+            if let Some(was) = read(&journal)?.remove(what) {
+                return Ok(Some(was));
+            }
+        }
+        Ok(None)
     }
 
     fn remember(&mut self, what: String, was: String) -> io::Result<()> {
@@ -112,6 +155,18 @@ impl Host {
             .collect();
         std::fs::write(&self.journal, text)
     }
+}
+
+fn read(journal: &Path) -> io::Result<BTreeMap<String, String>> {
+    let text = match std::fs::read_to_string(journal) {
+        Ok(text) => text,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
+        Err(e) => return Err(e),
+    };
+    let lines = text.lines().filter_map(|line| line.split_once('\t'));
+    Ok(lines
+        .map(|(what, was)| (what.to_owned(), was.to_owned()))
+        .collect())
 }
 
 /// A sysctl's value in this network namespace.

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
+use crate::abi;
 use crate::udp::{BATCH, Outbox, send_batch, set_option};
 
 /// Sends whole IPv4 packets.
@@ -18,6 +19,8 @@ impl RawSocket {
     pub fn open() -> io::Result<Self> {
         let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 4i32 << 20)?;
+        // An agent on this host would take it for its server's.
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, abi::PASS_BY_MARK)?;
         Ok(Self { fd })
     }
 

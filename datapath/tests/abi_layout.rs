@@ -228,6 +228,7 @@ fn constants_are_the_same() {
     assert_eq!(constant("GENEVE_PORT"), u64::from(abi::GENEVE_PORT));
     assert_eq!(constant("GENEVE_PORT"), u64::from(geneve::PORT));
     assert_eq!(constant("PEERS_PORT"), u64::from(abi::PEERS_PORT));
+    assert_eq!(constant("PASS_BY_MARK"), u64::from(abi::PASS_BY_MARK));
     assert_eq!(constant("COOKIE_PERIOD_S"), abi::COOKIE_PERIOD_S);
     let rotations = u64::from(abi::COOKIE_ROTATIONS);
     assert_eq!(constant("COOKIE_ROTATIONS"), rotations);

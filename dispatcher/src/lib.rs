@@ -60,7 +60,7 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::{Config, Dispatcher, Registration};
+use trapeze_core::config::{Attach, Config, Dispatcher, Registration};
 use trapeze_core::membership::Workload;
 use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service};
 use trapeze_datapath::attach;
@@ -135,7 +135,13 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let signals = Signals::block()?;
     let config = file::read(&config_path)?;
     let own = config.own_dispatcher(node_name)?.clone();
-    let attach = attach::usable(own.attach, &own.interface)?;
+    let mut attach = attach::usable(own.attach, &own.interface)?;
+    if attach == Attach::XdpGeneric && config.backends.iter().any(|b| b.address == own.address) {
+        eprintln!(
+            "a backend is on this host, whose agent's packets generic XDP would see: attached at tc instead (set attach = \"tc\")"
+        );
+        attach = Attach::Tc;
+    }
     let node = Node::here(&config.name, node_name, Role::Dispatcher, &config_path)?;
     let _lock = node.lock()?;
     node.register()
@@ -426,7 +432,7 @@ impl Shared {
                     .with_context(|| format!("cannot set {name}"))?;
             }
         }
-        let vips = self.cluster().config.front_addresses();
+        let vips = self.held_addresses()?;
         let (place, other) = match behind {
             true => ("lo", &*self.interface),
             false => (&*self.interface, "lo"),
@@ -444,12 +450,35 @@ impl Shared {
         Ok(())
     }
 
+    /// The addresses that are this host's, too. Where a server is on it, splice addresses are
+    /// not: it would not believe what comes from there, nor send what goes there to sprays.
+    fn held_addresses(&self) -> anyhow::Result<Vec<IpAddr>> {
+        let cluster = self.cluster();
+        let config = &cluster.config;
+        let mut backends = config.backends.iter();
+        let Some(here) = backends.find(|backend| backend.address == cluster.own.address) else {
+            return Ok(config.front_addresses());
+        };
+        if here.transfer.connects() && !config.dispatchers_are_behind() {
+            bail!(
+                "{} is {}'s own host: connections to a server there can be spliced only where a \
+                 spray or a router brings its answers back; add one, or use `transfer = \"rebuild\"`",
+                here.name,
+                cluster.own.name
+            );
+        }
+        Ok(match config.dispatchers_are_behind() {
+            true => config.vips(),
+            false => config.front_addresses(),
+        })
+    }
+
     fn announce(&self) {
         let config = &self.cluster().config;
         if config.dispatchers_are_behind() {
             return;
         }
-        for vip in config.front_addresses() {
+        for vip in self.held_addresses().unwrap_or_default() {
             // Neighbours without it would ask on their own.
             let _ = host::announce(vip, &self.interface);
         }

@@ -109,6 +109,10 @@ pub struct Up {
     /// Hosts that read requests: d1, d2, … [default: 1, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=9))]
     pub dispatchers: Option<u8>,
+    /// Hosts that read requests and serve, with a dispatcher and an agent each: n1, n2, …;
+    /// without others then, unless they are asked for [default: 0, or as --config says]
+    #[arg(long, value_name = "HOSTS", value_parser = value_parser!(u8).range(0..=9))]
+    pub combined: Option<u8>,
     /// Have sprays and dispatchers find each other by etcd, on a host e1
     #[arg(long, conflicts_with = "config")]
     pub etcd: bool,
@@ -409,6 +413,7 @@ impl Up {
             spray_mode: self.spray_mode,
             spray_heartbeat: self.spray_heartbeat,
             dispatchers: self.dispatchers,
+            combined: self.combined,
             etcd: self.etcd,
             backends: self.backends,
             transfer: self.transfer,

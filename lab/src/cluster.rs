@@ -13,7 +13,7 @@ use trapeze_core::config::{Config, PolicyKind};
 
 use crate::etcd;
 use crate::options::Options;
-use crate::role::{INTERFACE, Role, VIP, splice_address};
+use crate::role::{INTERFACE, Process, Role, VIP, node, splice_address};
 use crate::state::{Ports, cluster};
 
 /// What a lab takes from its configuration.
@@ -23,10 +23,12 @@ pub struct Cluster {
     pub text: String,
     /// How many sprays it names.
     pub sprays: u8,
-    /// How many dispatchers it names.
+    /// How many dispatchers it names that are nothing else.
     pub dispatchers: u8,
-    /// How many backends it names.
+    /// How many such backends it names.
     pub backends: u8,
+    /// How many hosts it has that are both.
+    pub combined: u8,
     /// Those of them that run no agent.
     pub agentless: BTreeSet<String>,
     /// The first service's address.
@@ -52,7 +54,9 @@ pub fn configure(options: &Options) -> Result<Cluster> {
             Ok(match options.etcd {
                 true => Cluster {
                     sprays: options.sprays.unwrap_or(0),
-                    dispatchers: options.dispatchers.unwrap_or(1),
+                    dispatchers: options
+                        .dispatchers
+                        .unwrap_or(u8::from(cluster.combined == 0)),
                     ..cluster
                 },
                 false => cluster,
@@ -117,11 +121,19 @@ struct Node<'a> {
 fn read(text: &str, file: &str, lab: &str) -> Result<Cluster> {
     let config = Config::parse(text, file)?;
     agree_with_network(&config).with_context(|| format!("{file} does not fit a lab"))?;
+    let is_combined = |name: &str| name.starts_with(Role::Combined.letter());
+    let combined = (config.backends.iter())
+        .filter(|b| is_combined(&b.name))
+        .count();
+    let dispatchers_combined = (config.dispatchers.iter())
+        .filter(|d| is_combined(&d.name))
+        .count();
     Ok(Cluster {
         text: rename(text, lab)?,
         sprays: config.sprays.len() as u8,
-        dispatchers: config.dispatchers.len() as u8,
-        backends: config.backends.len() as u8,
+        dispatchers: (config.dispatchers.len() - dispatchers_combined) as u8,
+        backends: (config.backends.len() - combined) as u8,
+        combined: combined as u8,
         agentless: (config.backends.iter())
             .filter(|backend| !backend.transfer.has_agent())
             .map(|backend| backend.name.clone())
@@ -159,10 +171,22 @@ fn agree_with_network(config: &Config) -> Result<()> {
         address: node.address,
         interface: &node.interface,
     });
-    check_nodes(Role::Spray, 0, &sprays.collect::<Vec<_>>())?;
-    let least = usize::from(config.membership.is_none());
-    check_nodes(Role::Dispatcher, least, &dispatchers.collect::<Vec<_>>())?;
-    check_nodes(Role::Backend, 1, &backends.collect::<Vec<_>>())?;
+    check_nodes(Role::Spray, Process::Spray, 0, &sprays.collect::<Vec<_>>())?;
+    let is_combined = |node: &Node<'_>| node.name.starts_with(Role::Combined.letter());
+    let (both, dispatchers): (Vec<_>, Vec<_>) = dispatchers.partition(is_combined);
+    let (serving, backends): (Vec<_>, Vec<_>) = backends.partition(is_combined);
+    ensure!(
+        both.len() == serving.len() || config.membership.is_some() && both.is_empty(),
+        "it has {} dispatchers and {} backends that are both; in a lab n1 is n1-d and n1-b",
+        both.len(),
+        serving.len()
+    );
+    let none = serving.is_empty();
+    let least = usize::from(config.membership.is_none() && none);
+    check_nodes(Role::Combined, Process::Dispatch, 0, &both)?;
+    check_nodes(Role::Combined, Process::Agent, 0, &serving)?;
+    check_nodes(Role::Dispatcher, Process::Dispatch, least, &dispatchers)?;
+    check_nodes(Role::Backend, Process::Agent, none.into(), &backends)?;
     ensure!(
         config.dispatchers.len() <= 1 || !config.sprays.is_empty(),
         "it has {} dispatchers and no spray; in a lab nothing else can choose one of them: \
@@ -181,7 +205,7 @@ fn agree_with_network(config: &Config) -> Result<()> {
 }
 
 /// Checks that nodes are the lab's hosts from the first on, where they are.
-fn check_nodes(role: Role, least: usize, nodes: &[Node]) -> Result<()> {
+fn check_nodes(role: Role, process: Process, least: usize, nodes: &[Node]) -> Result<()> {
     let word = role.word();
     let count = nodes.len();
     ensure!(
@@ -190,14 +214,14 @@ fn check_nodes(role: Role, least: usize, nodes: &[Node]) -> Result<()> {
         role.limit()
     );
     for number in 1..=count as u8 {
-        let (name, address) = (role.host(number), role.address(number));
+        let (name, address) = (node(&role.host(number), process), role.address(number));
         let Some(node) = nodes.iter().find(|node| node.name == name) else {
             let names: Vec<&str> = nodes.iter().map(|node| node.name).collect();
             bail!(
                 "its {word}s are {}; in a lab {count} of them are called {} to {}",
                 names.join(" "),
-                role.host(1),
-                role.host(count as u8)
+                node(&role.host(1), process),
+                node(&role.host(count as u8), process)
             );
         };
         ensure!(
@@ -235,6 +259,7 @@ fn agree(cluster: &Cluster, options: &Options, path: &Path) -> Result<()> {
         ("--spray", options.sprays, cluster.sprays),
         ("--dispatchers", options.dispatchers, cluster.dispatchers),
         ("--backends", options.backends, cluster.backends),
+        ("--combined", options.combined, cluster.combined),
     ] {
         if let Some(wanted) = wanted.filter(|&wanted| wanted != has) {
             bail!(
@@ -252,17 +277,23 @@ fn agree(cluster: &Cluster, options: &Options, path: &Path) -> Result<()> {
 }
 
 fn generate(options: &Options) -> Result<String> {
-    let backends = options.backends.unwrap_or(3);
+    let combined = options.combined.unwrap_or(0);
+    let (dispatchers, backends) = match combined {
+        0 => (
+            options.dispatchers.unwrap_or(1),
+            options.backends.unwrap_or(3),
+        ),
+        _ => (
+            options.dispatchers.unwrap_or(0),
+            options.backends.unwrap_or(0),
+        ),
+    };
     let mut text = format!(
         "# Made by `trapeze lab up --name {}`; yours to change.\n{}",
         options.name,
         nodes(
             &options.name,
-            if options.etcd {
-                0
-            } else {
-                options.dispatchers.unwrap_or(1)
-            },
+            if options.etcd { 0 } else { dispatchers },
             backends,
             options.transfer.as_deref()
         )?
@@ -271,8 +302,17 @@ fn generate(options: &Options) -> Result<String> {
         text += &etcd::section();
     }
     write_sprays(&mut text, options)?;
-    let members: Vec<String> = (1..=backends)
-        .map(|number| format!("{:?}", Role::Backend.host(number)))
+    for number in 1..=combined {
+        let transfer = options.transfer.as_deref();
+        if !options.etcd {
+            write_dispatcher(&mut text, Role::Combined, number, connects(transfer))?;
+        }
+        write_backend(&mut text, Role::Combined, number, transfer)?;
+    }
+    let hosts = (1..=backends).map(|number| Role::Backend.host(number));
+    let members: Vec<String> = hosts
+        .chain((1..=combined).map(|number| Role::Combined.host(number)))
+        .map(|host| format!("{:?}", node(&host, Process::Agent)))
         .collect();
     write!(
         text,
@@ -299,16 +339,27 @@ pub fn nodes(lab: &str, dispatchers: u8, backends: u8, transfer: Option<&str>) -
         random_key()?
     );
     for number in 1..=dispatchers {
-        let splices = transfer.is_some_and(|transfer| transfer.ends_with("splice"));
-        write_dispatcher(&mut text, number, splices)?;
+        write_dispatcher(&mut text, Role::Dispatcher, number, connects(transfer))?;
     }
     for number in 1..=backends {
-        write_node(&mut text, Role::Backend, number)?;
-        if let Some(transfer) = transfer {
-            writeln!(text, "transfer = {transfer:?}")?;
-        }
+        write_backend(&mut text, Role::Backend, number, transfer)?;
     }
     Ok(text)
+}
+
+/// Do dispatchers open the connections to backends, if they get there so?
+fn connects(transfer: Option<&str>) -> bool {
+    transfer.is_some_and(|transfer| transfer.ends_with("splice"))
+}
+
+fn write_backend(
+    text: &mut String,
+    role: Role,
+    number: u8,
+    transfer: Option<&str>,
+) -> std::fmt::Result {
+    write_node(text, role, Process::Agent, number)?;
+    transfer.map_or(Ok(()), |transfer| writeln!(text, "transfer = {transfer:?}"))
 }
 
 /// The section of a spray or dispatcher of a cluster that is otherwise so.
@@ -321,23 +372,34 @@ pub fn own_section(role: Role, host: &str, text: &str) -> Result<String> {
     let number = Role::of(host).map_or(1, |(_, number)| number);
     let mut own = String::new();
     match role {
-        Role::Dispatcher => write_dispatcher(&mut own, number, is_spliced)?,
+        Role::Dispatcher | Role::Combined => {
+            write_dispatcher(&mut own, role, number, is_spliced)?;
+        }
         _ => write_spray(&mut own, number)?,
     }
     Ok(own)
 }
 
-fn write_dispatcher(text: &mut String, number: u8, is_splicing: bool) -> std::fmt::Result {
-    write_node(text, Role::Dispatcher, number)?;
+fn write_dispatcher(
+    text: &mut String,
+    role: Role,
+    number: u8,
+    is_splicing: bool,
+) -> std::fmt::Result {
+    write_node(text, role, Process::Dispatch, number)?;
     writeln!(text, "attach = \"tc\"")?;
     if is_splicing {
-        writeln!(text, "splice_address = \"{}\"", splice_address(number))?;
+        writeln!(
+            text,
+            "splice_address = \"{}\"",
+            splice_address(role, number)
+        )?;
     }
     Ok(())
 }
 
 fn write_spray(text: &mut String, number: u8) -> std::fmt::Result {
-    write_node(text, Role::Spray, number)?;
+    write_node(text, Role::Spray, Process::Spray, number)?;
     writeln!(text, "attach = \"tc\"")
 }
 
@@ -358,12 +420,17 @@ fn write_sprays(text: &mut String, options: &Options) -> std::fmt::Result {
     Ok(())
 }
 
-fn write_node(text: &mut String, role: Role, number: u8) -> std::fmt::Result {
+fn write_node(text: &mut String, role: Role, process: Process, number: u8) -> std::fmt::Result {
+    let kind = match process {
+        Process::Spray => Role::Spray,
+        Process::Dispatch => Role::Dispatcher,
+        _ => Role::Backend,
+    };
     write!(
         text,
         "\n[[{}]]\nname = {:?}\naddress = \"{}\"\ninterface = {INTERFACE:?}\n",
-        role.word(),
-        role.host(number),
+        kind.word(),
+        node(&role.host(number), process),
         role.address(number)
     )
 }

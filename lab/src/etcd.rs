@@ -76,7 +76,7 @@ pub fn wait(state: &State, host: &str, launch: Launch) -> Result<ProcessRecord> 
 /// It cannot be written.
 pub fn config(state: &State, host: &Host) -> Result<PathBuf> {
     let shared = state.dir().config();
-    let is_registered = [Role::Spray, Role::Dispatcher].contains(&host.role);
+    let is_registered = host.role == Role::Spray || host.role.dispatches();
     if !state.has_etcd() || !is_registered {
         return Ok(shared);
     }

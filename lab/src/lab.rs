@@ -15,7 +15,7 @@ use crate::cluster::{self, Cluster};
 use crate::link::settings::LinkSettings;
 use crate::options::{Options, ServerKind};
 use crate::process;
-use crate::role::{Process, Role, SWITCH, VIP};
+use crate::role::{self, Process, Role, SWITCH, VIP};
 use crate::servers::origin::{self, OriginSettings};
 use crate::state::{self, Host, RunDir, State};
 use crate::status::Status;
@@ -213,7 +213,7 @@ impl Lab {
             state.server == ServerKind::Origin,
             "only the origin server has a cache: trapeze lab up --server origin"
         );
-        let backends = state.hosts.iter().filter(|host| host.role == Role::Backend);
+        let backends = state.hosts.iter().filter(|host| host.role.serves());
         for host in backends.filter(|host| host.powered) {
             origin::flush(&state.namespace_path(&host.name), state.origin_port())
                 .with_context(|| format!("the cache of {} is as it was", host.name))?;
@@ -290,6 +290,7 @@ fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
         (Role::Spray, cluster.sprays),
         (Role::Dispatcher, cluster.dispatchers),
         (Role::Backend, cluster.backends),
+        (Role::Combined, cluster.combined),
         (Role::Etcd, options.etcd.into()),
     ];
     let host = |role: Role, number| Host {
@@ -297,7 +298,9 @@ fn plan(options: &Options, cluster: &Cluster, root: PathBuf) -> State {
         role,
         address: role.address(number),
         powered: true,
-        agentless: cluster.agentless.contains(&role.host(number)),
+        agentless: cluster
+            .agentless
+            .contains(&role::node(&role.host(number), Process::Agent)),
         processes: BTreeMap::new(),
         link: None,
     };
@@ -331,7 +334,7 @@ fn build(state: &mut State, cluster: &Cluster) -> Result<()> {
     topology::make(state)?;
     let hosts: Vec<String> = state.hosts.iter().map(|host| host.name.clone()).collect();
     if !state.ports.tls.is_empty() {
-        let backends = state.hosts.iter().filter(|host| host.role == Role::Backend);
+        let backends = state.hosts.iter().filter(|host| host.role.serves());
         let names: Vec<&str> = backends.map(|host| host.name.as_str()).collect();
         tls::make(&dir.tls(), &names)?;
     }
@@ -341,13 +344,16 @@ fn build(state: &mut State, cluster: &Cluster) -> Result<()> {
 }
 
 fn reload_front(state: &State) -> Result<()> {
-    let front = [Role::Spray, Role::Dispatcher];
-    let hosts = (state.hosts.iter()).filter(|host| front.contains(&host.role));
-    for host in hosts.filter(|host| host.powered) {
+    let process = |host: &Host| match host.role {
+        Role::Spray => Some(Process::Spray),
+        role => role.dispatches().then_some(Process::Dispatch),
+    };
+    let hosts = (state.hosts.iter()).filter_map(|host| Some((host, process(host)?)));
+    for (host, process) in hosts.filter(|(host, _)| host.powered) {
         // Its own file follows the cluster's.
         etcd::config(state, host)?;
         let output = netns::command_in(&state.namespace_path(&host.name), state.trapeze()?)?
-            .args(["reload", "--node", &host.name])
+            .args(["reload", "--node", &role::node(&host.name, process)])
             .output()
             .context("cannot run trapeze reload")?;
         ensure!(

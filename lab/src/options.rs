@@ -25,6 +25,9 @@ pub struct Options {
     pub spray_heartbeat: Option<Duration>,
     /// Hosts that read requests, 1..=9; as `config` says, or one.
     pub dispatchers: Option<u8>,
+    /// Hosts that do both, 0..=9; as `config` says, or none. With some of them, there are no
+    /// other dispatchers and backends unless asked for.
+    pub combined: Option<u8>,
     /// Sprays and dispatchers find each other by etcd, on a host e1. Not with `config`.
     pub etcd: bool,
     /// Hosts that serve, 1..=60; as `config` says, or three.
@@ -61,6 +64,7 @@ impl Options {
             spray_mode: None,
             spray_heartbeat: None,
             dispatchers: None,
+            combined: None,
             etcd: false,
             backends: None,
             transfer: None,

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, bail};
 use trapeze_datapath::netns;
 
 use crate::process::{self, Launch, ProcessRecord};
-use crate::role::Process;
+use crate::role::{self, Process};
 use crate::state::{self, State};
 use crate::{etcd, servers};
 use crate::{link, topology};
@@ -151,7 +151,7 @@ fn launch(state: &State, name: &str, process: Process) -> Result<Launch> {
     let mut command = netns::command_in(&state.namespace_path(name), state.trapeze()?)
         .with_context(|| format!("{name} has no namespace"))?;
     command
-        .args([subcommand, "--node", name, "-c"])
+        .args([subcommand, "--node", &role::node(name, process), "-c"])
         .arg(etcd::config(state, host)?);
     Launch::start(command, &state.dir().log(name, process.word()))
 }

@@ -27,6 +27,8 @@ pub enum Role {
     Dispatcher,
     /// Serves: b1, b2, …
     Backend,
+    /// Reads requests and serves: n1, n2, …
+    Combined,
     /// Knows who is in the cluster: e1.
     Etcd,
 }
@@ -49,11 +51,12 @@ pub enum Process {
 
 impl Role {
     /// Every role, in the order in which hosts are listed.
-    pub const ALL: [Role; 5] = [
+    pub const ALL: [Role; 6] = [
         Role::Client,
         Role::Spray,
         Role::Dispatcher,
         Role::Backend,
+        Role::Combined,
         Role::Etcd,
     ];
 
@@ -64,6 +67,7 @@ impl Role {
             Role::Spray => 's',
             Role::Dispatcher => 'd',
             Role::Backend => 'b',
+            Role::Combined => 'n',
             Role::Etcd => 'e',
         }
     }
@@ -71,7 +75,7 @@ impl Role {
     /// How many hosts of it a lab can have.
     pub fn limit(self) -> u8 {
         match self {
-            Role::Client | Role::Spray | Role::Dispatcher => 9,
+            Role::Client | Role::Spray | Role::Dispatcher | Role::Combined => 9,
             Role::Backend => 60,
             Role::Etcd => 1,
         }
@@ -84,6 +88,7 @@ impl Role {
             Role::Spray => &[Process::Spray],
             Role::Dispatcher => &[Process::Dispatch],
             Role::Backend => &[Process::Server, Process::Agent],
+            Role::Combined => &[Process::Server, Process::Agent, Process::Dispatch],
             Role::Etcd => &[Process::Etcd],
         }
     }
@@ -95,8 +100,19 @@ impl Role {
             Role::Spray => "spray",
             Role::Dispatcher => "dispatcher",
             Role::Backend => "backend",
+            Role::Combined => "dispatcher and backend",
             Role::Etcd => "etcd",
         }
+    }
+
+    /// Whether a dispatcher runs on its hosts.
+    pub fn dispatches(self) -> bool {
+        self.processes().contains(&Process::Dispatch)
+    }
+
+    /// Whether a server runs on its hosts.
+    pub fn serves(self) -> bool {
+        self.processes().contains(&Process::Server)
     }
 
     /// The name of its `number`th host, from 1.
@@ -112,6 +128,7 @@ impl Role {
             Role::Dispatcher => 10,
             Role::Backend => 20,
             Role::Etcd => 120,
+            Role::Combined => 130,
         };
         Ipv4Addr::new(10, 77, 0, before_first + number)
     }
@@ -159,9 +176,23 @@ impl Process {
     }
 }
 
-/// From where the `number`th dispatcher connects to backends without an agent.
-pub fn splice_address(number: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, 110 + number)
+/// What a host is called in the cluster's configuration as what `process` makes of it: a
+/// dispatcher that is a backend, too, has two names.
+pub fn node(host: &str, process: Process) -> String {
+    match (Role::of(host), process) {
+        (Some((Role::Combined, _)), Process::Dispatch) => format!("{host}-d"),
+        (Some((Role::Combined, _)), _) => format!("{host}-b"),
+        _ => host.to_owned(),
+    }
+}
+
+/// From where the `number`th dispatcher of a role connects to backends without an agent.
+pub fn splice_address(role: Role, number: u8) -> Ipv4Addr {
+    let before_first = match role {
+        Role::Combined => 140,
+        _ => 110,
+    };
+    Ipv4Addr::new(10, 77, 0, before_first + number)
 }
 
 /// A host's link-layer address: its network address, marked as locally administered.
@@ -191,8 +222,13 @@ mod tests {
                 assert!(seen.insert(role.address(number)), "{role:?} {number}");
             }
         }
-        for number in 1..=Role::Dispatcher.limit() {
-            assert!(seen.insert(splice_address(number)), "{number}");
+        for role in [Role::Dispatcher, Role::Combined] {
+            for number in 1..=role.limit() {
+                assert!(
+                    seen.insert(splice_address(role, number)),
+                    "{role:?} {number}"
+                );
+            }
         }
     }
 }

@@ -322,11 +322,23 @@ pub fn write_private(path: &Path, text: &str) -> Result<()> {
 /// not what is on its disk.
 pub fn left_by_daemons(name: &str, host: Option<&str>) -> impl Iterator<Item = PathBuf> {
     let on_disk = host.is_none().then_some(&ON_DISK);
-    LEFT_BY_DAEMONS.iter().chain(on_disk).map(move |directory| {
-        let mut path = Path::new(directory).join(cluster(name));
-        path.extend(host);
-        path
-    })
+    let nodes = host.map_or(vec![String::new()], |host| {
+        let mut nodes = [Process::Agent, Process::Dispatch]
+            .map(|p| role::node(host, p))
+            .to_vec();
+        nodes.dedup();
+        nodes
+    });
+    LEFT_BY_DAEMONS
+        .iter()
+        .chain(on_disk)
+        .flat_map(move |directory| {
+            let cluster = Path::new(directory).join(cluster(name));
+            nodes
+                .clone()
+                .into_iter()
+                .map(move |node| cluster.join(node))
+        })
 }
 
 /// The name of the cluster that the lab `name` is.

@@ -164,7 +164,7 @@ impl HostStatus {
                 }
             }),
             origin: origin_counts(state, host),
-            uploads: (host.role == Role::Backend).then(|| servers::uploads(state, host)),
+            uploads: (host.role.serves()).then(|| servers::uploads(state, host)),
         }
     }
 }

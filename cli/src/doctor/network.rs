@@ -111,9 +111,12 @@ fn for_agent(patient: &Patient, own: &Backend) -> Vec<Check> {
     let mut checks = interface(&own.interface, own.address, |link| {
         vec![agent_mtu(&own.interface, link.mtu)]
     });
-    for vip in vips(&patient.config) {
+    // A dispatcher on this host, with nobody in front of it, has it there.
+    let config = &patient.config;
+    let is_dispatchers = config.is_combined(own) && !config.dispatchers_are_behind();
+    for vip in vips(config) {
         checks.push(vip_on("lo", vip, patient));
-        if has_address(vip, &own.interface).unwrap_or(false) {
+        if !is_dispatchers && has_address(vip, &own.interface).unwrap_or(false) {
             checks.push(Check::missing(
                 "address",
                 format!(
@@ -125,7 +128,7 @@ fn for_agent(patient: &Patient, own: &Backend) -> Vec<Check> {
         }
     }
     checks.extend(sysctls(
-        &trapeze_agent::sysctls(&own.interface),
+        &trapeze_agent::sysctls(&patient.config, own),
         trapeze_agent::is_enough,
         patient,
     ));

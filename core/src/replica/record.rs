@@ -65,6 +65,9 @@ pub struct Record {
     pub requests: u32,
     /// What its maker has seen of the client.
     pub numbers: Numbers,
+    /// Whether the owner has said that it owes nothing to that many requests, and that the
+    /// client has all of its answers.
+    pub owes_nothing: bool,
     /// What the client had acknowledged when it last asked.
     pub asked_ack: ServerSeq,
     /// What it asked for, as policies see it.
@@ -200,7 +203,7 @@ impl Entry {
             Entry::Seen(seen) => {
                 write_key(&seen.key, out);
                 out.extend(seen.cookie.raw().to_be_bytes());
-                seen.numbers.write(out);
+                seen.numbers.write(0, out);
                 out.extend(seen.idle_ms.to_be_bytes());
             }
             Entry::Number(number) => out.extend(number.to_be_bytes()),
@@ -238,7 +241,7 @@ impl Entry {
                 key: from.key()?,
                 cookie: ServerSeq::new(from.u32()?),
                 numbers: from.numbers()?,
-                idle_ms: from.u32()?,
+                idle_ms: from.u16().and_then(|_| from.u32())?,
             })),
             NUMBER => from.u32().map(Entry::Number),
             BYTES => from.kept().map(Entry::Bytes),
@@ -271,7 +274,7 @@ impl Record {
         out.extend(self.kind.to_be_bytes());
         out.extend(self.next.raw().to_be_bytes());
         out.extend(self.requests.to_be_bytes());
-        self.numbers.write(out);
+        self.numbers.write(self.owes_nothing.into(), out);
         out.extend(self.asked_ack.raw().to_be_bytes());
         out.extend(self.object.to_be_bytes());
         out.extend(self.idle_ms.to_be_bytes());
@@ -300,6 +303,7 @@ impl Record {
             next: ClientSeq::new(from.u32()?),
             requests: from.u32()?,
             numbers: from.numbers()?,
+            owes_nothing: from.u16()? & 1 != 0,
             asked_ack: ServerSeq::new(from.u32()?),
             object: u64::from_be_bytes(from.take()?),
             idle_ms: from.u32()?,
@@ -310,11 +314,12 @@ impl Record {
 }
 
 impl Numbers {
-    fn write(&self, out: &mut Vec<u8>) {
+    /// With two bytes of whoever has seen it.
+    fn write(&self, more: u16, out: &mut Vec<u8>) {
         out.extend(self.end.raw().to_be_bytes());
         out.extend(self.heard.raw().to_be_bytes());
         out.extend(self.window.to_be_bytes());
-        out.extend([0; 2]);
+        out.extend(more.to_be_bytes());
     }
 }
 
@@ -446,14 +451,13 @@ impl Reader<'_> {
         (own.port() != 0).then_some(splice)
     }
 
+    /// Without the two bytes behind them.
     fn numbers(&mut self) -> Option<Numbers> {
-        let numbers = Numbers {
+        Some(Numbers {
             end: ClientSeq::new(self.u32()?),
             heard: ServerSeq::new(self.u32()?),
             window: self.u16()?,
-        };
-        self.u16()?;
-        Some(numbers)
+        })
     }
 }
 
@@ -490,6 +494,7 @@ pub(super) mod tests {
                 heard: ServerSeq::new(b ^ g),
                 window: h as u16,
             },
+            owes_nothing: c & 1 == 1,
             asked_ack: ServerSeq::new(d ^ e),
             object: u64::from(a) << 32 | u64::from(b),
             idle_ms: e ^ f,

@@ -190,7 +190,7 @@ fn malformed_encapsulations_have_their_reason() {
         ("cut within the payload", good[..length - 1].to_vec()),
     ];
     // Other kinds are of tomorrow.
-    table.extend([0, 9, 255].map(|kind| ("another kind", change(META_AT + 1, kind))));
+    table.extend([0, 19, 255].map(|kind| ("another kind", change(META_AT + 1, kind))));
     let agent = Agent::new();
     for (what, frame) in table {
         agent.expect(what, &frame, &Outcome::drop("bad-encapsulation"));

@@ -208,6 +208,18 @@ impl Bench {
         }
     }
 
+    /// The backend is on this host.
+    pub fn backend_is_here(&self) {
+        let backend = Backend {
+            addr: addr_bytes(NODE.into()),
+            name: Backend::name_bytes("be2"),
+            source: NODE.octets(),
+            ..Backend::zeroed()
+        };
+        let backends = &self.maps.backends;
+        backends.put(&SLOT, &backend, Update::Any).unwrap();
+    }
+
     /// The backend does not answer.
     pub fn silence_backend(&self) {
         let backends = &self.maps.backends;

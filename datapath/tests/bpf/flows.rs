@@ -3,7 +3,7 @@
 
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::Kind;
-use trapeze_datapath::abi::{Flow, FlowState, Pod, Proof, SiphashKey};
+use trapeze_datapath::abi::{ENCAP_LEN, Flow, FlowState, Pod, Proof, SiphashKey};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::{clock, netns};
 
@@ -59,6 +59,23 @@ fn packets_of_an_assigned_flow_go_to_its_backend_whole() {
             bench.expect(what, frame, &forwarded(frame));
             assert_eq!(bench.state().proofs, [], "{what}");
         }
+    }
+}
+
+/// To the agent behind us at the same hook, or behind XDP; nothing has to be known of the way.
+#[test]
+fn a_backend_on_this_host_has_its_packets_from_here() {
+    for bench in Bench::both() {
+        bench.put_flow(&established());
+        bench.backend_is_here();
+        let frame = segment(ACK | PSH, NEXT, SERVER_ISN + 1, REQUEST).frame();
+        let outcome = bench.run_as_resolved(&frame);
+        assert!([Verdict::Next, Verdict::Pass].contains(&outcome.verdict));
+        assert_eq!(outcome.counted, ["forwarded", "to-own-host"]);
+        let packet = outcome.packet.unwrap();
+        assert_eq!(packet[..ETHERNET], frame[..ETHERNET], "as it came: to us");
+        assert_eq!(packet[ETHERNET + 16..ETHERNET + 20], NODE.octets());
+        assert_eq!(packet[ETHERNET + ENCAP_LEN..], frame[ETHERNET..]);
     }
 }
 

@@ -23,7 +23,7 @@ fn refused() -> Vec<u8> {
 }
 
 fn passed(frame: &[u8]) -> Outcome {
-    Outcome::new(Verdict::Pass, frame.to_vec(), &[])
+    Outcome::untouched(frame)
 }
 
 #[test]

@@ -26,7 +26,11 @@ impl Records {
             let is_meant = record.epoch == epoch
                 && record.next == received
                 && inquiry::asked_at(flow) == asked_at.raw();
+            // What the client has said last may have gone by way of other dispatchers, who tell
+            // of it later (replication.md 4.5): the owner has heard it.
+            let heard = ServerSeq::new(flow.last_ack);
             is_meant.then(|| Flow {
+                last_ack: heard.later_of(end).raw(),
                 idle_end: end.raw(),
                 idle_epoch: epoch,
                 idle_requests: flow.requests,

@@ -21,7 +21,7 @@ use trapeze_datapath::abi::{
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
-use super::Records;
+use super::{Record, Records};
 use crate::peers;
 
 /// Of the marks those that hold at every dispatcher.
@@ -140,6 +140,7 @@ impl Records {
             next: ClientSeq::new(flow.next),
             requests: flow.requests,
             numbers: numbers(flow),
+            owes_nothing: owes_nothing(flow),
             asked_ack: ServerSeq::new(flow.asked_ack),
             object: flow.object,
             idle_ms: ago_ms(flow.last_seen_ns),
@@ -380,12 +381,18 @@ fn is_same_request(told: &Flow, old: &Flow) -> bool {
         && epoch(told) == epoch(old)
 }
 
+/// Whether its owner has said so, of the record as it is (docs/protocol/handoff.md §9).
+fn owes_nothing(flow: &Flow) -> bool {
+    Record::read(flow).is_some_and(|record| record.idle_end == Some(record.heard))
+}
+
 /// All of a record that is not counted or aged by each dispatcher for itself.
 fn what_others_know(flow: &Flow) -> impl PartialEq + use<> {
     (
         (flow.meta, flow.client_isn, flow.server_isn, flow.cookie),
         (flow.backend, flow.state, flow.next, flow.expect),
         (flow.requests, flow.asked_ack, flow.marks & MARKS),
+        owes_nothing(flow),
         flow.splice,
     )
 }
@@ -407,6 +414,16 @@ fn is_newer(record: &replica::Record, here: &Flow) -> bool {
 fn flow_of(record: &replica::Record, slot: u32) -> Flow {
     let now = clock::monotonic().as_nanos() as u64;
     let then = |ago_ms: u32| now.saturating_sub(u64::from(ago_ms) * 1_000_000);
+    let [.., a, b, c, d] = *record.option.first_chunk::<8>().expect("it is longer");
+    // As in is_idle(); of requests there are none where nothing was said.
+    let (idle_end, idle_epoch, idle_requests) = match record.owes_nothing {
+        true => (
+            record.numbers.heard.raw(),
+            u32::from_be_bytes([a, b, c, d]),
+            record.requests,
+        ),
+        false => (0, 0, 0),
+    };
     Flow {
         meta: record.option,
         client_isn: record.client_isn.raw(),
@@ -428,6 +445,9 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         expect: record.expect.into(),
         asked_ack: record.asked_ack.raw(),
         requests: record.requests,
+        idle_end,
+        idle_epoch,
+        idle_requests,
         cookie: record.cookie.raw(),
         version: record.version.max(1),
         maker: record.maker.octets(),
