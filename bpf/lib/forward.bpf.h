@@ -25,6 +25,11 @@ static __always_inline struct backend *backend_at(__u32 slot)
 	return NULL;
 }
 
+static __always_inline bool is_on_this_host(const struct backend *backend)
+{
+	return mapped_ipv4(backend->addr) == backend->source;
+}
+
 /* False: counted, drop. */
 static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend, __u64 now)
 {
@@ -36,7 +41,16 @@ static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend,
 		.ipv4_src = backend->source,
 		.ipv4_dst = mapped_ipv4(backend->addr),
 	};
-	long result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
+	struct node *self = this_node();
+	long result;
+
+	/* Interface 0: it stays where it is. */
+	if (is_on_this_host(backend) && self) {
+		__builtin_memcpy(backend->destination_mac, self->mac, ETH_ALEN);
+		backend->resolved_ns = now;
+		return true;
+	}
+	result = bpf_fib_lookup(ctx, &fib, sizeof(fib), 0);
 
 	if (result == BPF_FIB_LKUP_RET_SUCCESS) {
 		backend->ifindex = fib.ifindex;
@@ -52,17 +66,12 @@ static __noinline bool resolve_next_hop(context_t *ctx, struct backend *backend,
 	return false;
 }
 
-static __always_inline bool is_on_this_host(const struct backend *backend)
-{
-	return mapped_ipv4(backend->addr) == backend->source;
-}
-
 /* Is the way there known? False: counted, drop. */
 static __always_inline bool knows_way(context_t *ctx, struct backend *backend)
 {
 	__u64 now = bpf_ktime_get_coarse_ns();
 
-	return is_on_this_host(backend) || now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
+	return now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
 }
 
 /* To backend number `slot`, with its option as it is. */
@@ -72,7 +81,6 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
 	struct backend *backend = backend_at(slot);
 	struct new_head head = {};
 	__u32 ifindex;
-	bool here;
 
 	if (!backend)
 		return VERDICT_DROP;
@@ -82,26 +90,19 @@ static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct m
 	}
 	if (!knows_way(ctx, backend))
 		return VERDICT_DROP;
-	here = is_on_this_host(backend);
 	ifindex = backend->ifindex;
 	__builtin_memcpy(head.ethernet.h_dest, backend->destination_mac, ETH_ALEN);
 	__builtin_memcpy(head.ethernet.h_source, backend->source_mac, ETH_ALEN);
 	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
-	/* As it came: to us. */
-	if (here && context_load(ctx, 0, &head.ethernet, sizeof(head.ethernet))) {
-		count_drop(DROP_REWRITE);
-		return VERDICT_DROP;
-	}
 	fill_encapsulation(&head.encapsulation, backend->source, mapped_ipv4(backend->addr), source_port,
 			   inner_length);
 	head.encapsulation.meta = *meta;
 	if (!encapsulate(ctx, &head))
 		return VERDICT_DROP;
-	if (here) {
-		count_event(EVENT_TO_OWN_HOST);
-		return VERDICT_NEXT;
-	}
-	return context_send(ctx, ifindex);
+	if (ifindex)
+		return context_send(ctx, ifindex);
+	count_event(EVENT_TO_OWN_HOST);
+	return VERDICT_NEXT;
 }
 
 /*

@@ -109,7 +109,6 @@ fn one_host_is_a_cluster() {
     let doctor = cluster.trapeze("n1", &["doctor"]).stdout;
     let doctor = String::from_utf8_lossy(&doctor);
     assert!(!doctor.contains("ip address del"), "{doctor}");
-    assert!(doctor.contains("accept_local"), "{doctor}");
     let (dispatcher, agent) = (cluster.dispatcher_named("n1-d"), cluster.agent("n1-b"));
     assert_eq!(dispatcher.of("forwarded"), dispatcher.of("to-own-host"));
     assert_eq!(agent.of("rebuilt"), 41, "{agent:?}");
