@@ -75,6 +75,8 @@ pub struct Drains {
     names: Mutex<BTreeMap<String, Way>>,
     /// By slot: as last seen.
     left: Mutex<HashMap<u32, Left>>,
+    /// By slot: when it had a connection last, or was looked at first since it is drained.
+    had_some: Mutex<HashMap<u32, Duration>>,
     /// Slots whose answers are to be moved.
     migrating: Mutex<Vec<u32>>,
     /// By slot: moved, and not.
@@ -95,6 +97,7 @@ impl Drains {
             file,
             names: Mutex::new(names),
             left: Mutex::default(),
+            had_some: Mutex::default(),
             migrating: Mutex::default(),
             moves: Mutex::default(),
             idle: (0..workers).map(|_| Mutex::default()).collect(),
@@ -139,6 +142,30 @@ impl Drains {
         }
     }
 
+    /// What was seen of that slot is of another drain.
+    fn look_anew(&self, slot: u32) {
+        let mut left = self.left.lock().expect("no thread panics with it");
+        left.remove(&slot);
+        let mut had_some = self.had_some.lock().expect("no thread panics with it");
+        had_some.remove(&slot);
+    }
+
+    /// What is left of all that were looked at. Of one without connections it is known once none
+    /// waits there for its flow to come back, either.
+    fn seen(&self, now: Duration, mut all: HashMap<u32, Left>) {
+        let mut left = self.left.lock().expect("no thread panics with it");
+        let mut had_some = self.had_some.lock().expect("no thread panics with it");
+        had_some.retain(|slot, _| all.contains_key(slot));
+        for (&slot, left) in &all {
+            let last = had_some.entry(slot).or_insert(now);
+            if left.connections > 0 {
+                *last = now;
+            }
+        }
+        all.retain(|slot, left| left.connections > 0 || now - had_some[slot] > EMPTY_AFTER);
+        *left = all;
+    }
+
     /// Connections that this worker is to take from their owners.
     pub fn take_idle(&self, worker: usize) -> Vec<FlowKey> {
         let mut idle = self.idle[worker].lock().expect("no thread panics with it");
@@ -169,7 +196,7 @@ pub fn set(shared: &Shared, name: &str, drained: Option<Way>) -> anyhow::Result<
     }
     (shared.drains.set(name, drained))
         .with_context(|| format!("cannot write {}", shared.drains.file.display()))?;
-    (shared.drains.left.lock().expect("no thread panics with it")).remove(&slot);
+    shared.drains.look_anew(slot);
     (shared
         .drains
         .moves
@@ -245,7 +272,6 @@ pub fn tell_health(shared: &Shared) {
 /// Looks for connections to take from their owners, until the daemon stops.
 pub fn run(shared: &Shared) -> anyhow::Result<()> {
     let mut pause = INTERVAL;
-    let mut had_some: HashMap<u32, Duration> = HashMap::new();
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(pause.min(Duration::from_secs(5)));
         pause = INTERVAL;
@@ -267,16 +293,7 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
                 idle.expect("no thread panics with it").push(key);
             }
         })?;
-        had_some.retain(|slot, _| slots.contains(slot));
-        for (&slot, left) in &left {
-            let seen = had_some.entry(slot).or_insert(now);
-            if left.connections > 0 {
-                *seen = now;
-            }
-        }
-        // Then there is none that waits for its flow to come back, either.
-        left.retain(|slot, left| left.connections > 0 || now - had_some[slot] > EMPTY_AFTER);
-        *shared.drains.left.lock().expect("no thread panics with it") = left;
+        shared.drains.seen(now, left);
         pause = INTERVAL.max(started.elapsed() * SHARE);
     }
     Ok(())
@@ -318,6 +335,23 @@ fn count(left: &mut Left, flow: &Flow, now: Duration) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_second_drain_waits_for_what_waits_there_as_the_first_one_does() {
+        let drains = Drains::open(std::env::temp_dir().join("trapeze-no-drains"), 1).unwrap();
+        let look = |at: u64, connections: u64| {
+            let left = Left {
+                connections,
+                ..Left::default()
+            };
+            drains.seen(Duration::from_secs(at), HashMap::from([(3, left)]));
+            drains.left.lock().unwrap().contains_key(&3)
+        };
+        assert!(look(10, 1) && !look(11, 0) && look(12, 0));
+        drains.look_anew(3);
+        assert!(!look(20, 0), "its sockets may still be there");
+        assert!(look(22, 0));
+    }
 
     #[test]
     fn a_daemon_that_starts_anew_drains_in_the_same_way() {

@@ -280,7 +280,9 @@ fn connections_are_split_spliced_to_a_server_on_the_same_host() {
             dispatcher.of("to-own-host"),
         );
         assert!(here > 0 && here < all, "{host}: {dispatcher:?}");
-        assert_eq!(dispatcher.of("spliced-to-client"), 0, "{dispatcher:?}");
+        // But for what was on its way when the server's host was told.
+        let to_client = dispatcher.of("spliced-to-client");
+        assert!(to_client < all / 50, "{host}: {dispatcher:?}");
         assert!(agent.of("split") > 0, "{host}: {agent:?}");
         assert_eq!(agent.of("rebuilt"), 0, "{host}: {agent:?}");
     }
