@@ -115,6 +115,10 @@ impl Follower {
         }
         self.gateway.claim(&key, &own.value(), lease)?;
         let (revision, found) = self.gateway.list(&membership.directory)?;
+        // Deleted in between: no watch from here on would tell.
+        if !found.iter().any(|(found, _)| *found == key) {
+            return Err(GatewayError::Gone("the registration"));
+        }
         self.revision = Some(revision + 1);
         let mut all = Vec::new();
         for (key, value) in found {
