@@ -152,3 +152,34 @@ fn who_comes_after_a_half_pipe_is_asked_about_all() {
     bench.confirmed(request.len() as u32);
     assert!(!bench.intake.holds(&key));
 }
+
+/// Its client has acknowledged all by way of another dispatcher: the next owner's socket would
+/// take nothing that acknowledges less than its beginning (RFC 5961 §5.2).
+#[test]
+fn what_goes_to_the_next_owner_acknowledges_all_of_a_drained_one() {
+    let mut bench = Bench::new(bounds());
+    let request = [b"GET /".as_slice(), &[b'a'; 40], b" HTTP/1.1\r\n\r\n"].concat();
+    assert!(matches!(bench.later(0, &request), Outcome::Decide(_)));
+    let end = bench.isns.server + 1000;
+    let released = Released {
+        end,
+        clock: 0,
+        heard: bench.isns.server + 1,
+        window: 2000,
+        half_piped: false,
+    };
+    bench.intake.released(&bench.key(), &released);
+    assert!(bench.assigned(20));
+    let sent = std::iter::from_fn(|| bench.intake.poll_action());
+    let sent: Vec<_> = (sent.into_iter())
+        .filter_map(|action| match action {
+            Action::ToBackend { segment, .. } => Some(segment.header),
+            _ => None,
+        })
+        .collect();
+    assert!(sent.len() > 2);
+    for header in sent {
+        // 999 bytes of its window, which is scaled by 7, are used up.
+        assert_eq!((header.ack, header.window), (end.raw(), 1992));
+    }
+}
