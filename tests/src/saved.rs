@@ -3,11 +3,12 @@
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::path::Path;
+use std::sync::Barrier;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::{Cluster, Connection, Content, until};
+use crate::{Cluster, Connection, Content, same, until};
 
 /// A mebibyte.
 pub const MIB: usize = 1 << 20;
@@ -50,6 +51,24 @@ impl Site {
             root,
             large,
         }
+    }
+
+    /// Does something while all of them are being read, and their packets on the way; each comes whole.
+    pub fn while_read(&self, downloads: &mut [Download], act: impl FnOnce()) {
+        let begun = Barrier::new(downloads.len() + 1);
+        std::thread::scope(|scope| {
+            for download in downloads {
+                let begun = &begun;
+                scope.spawn(move || {
+                    download.read(2 * MIB).expect("the first of it");
+                    begun.wait();
+                    download.finish().expect("the rest");
+                    same(&download.body, &self.large);
+                });
+            }
+            begun.wait();
+            act();
+        });
     }
 
     /// Asks for `/large` on a connection of its own.

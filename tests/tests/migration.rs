@@ -2,7 +2,6 @@
 //! well, and only where that is provably the same (docs/protocol/takeover.md §8).
 
 use std::process::Output;
-use std::sync::Barrier;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -181,18 +180,7 @@ fn downloads_go_back_and_forth() {
     site.cluster.link("c1", &lossy).unwrap();
     let mut downloads: Vec<Download> = (0..4).map(|_| site.start()).collect();
     site.await_protection(4);
-    let (large, begun) = (&site.large, Barrier::new(5));
-    std::thread::scope(|scope| {
-        for download in &mut downloads {
-            let begun = &begun;
-            scope.spawn(move || {
-                download.read(2 * MIB).unwrap();
-                begun.wait();
-                download.finish().unwrap();
-                same(&download.body, large);
-            });
-        }
-        begun.wait();
+    site.while_read(&mut downloads, || {
         for backend in ["b1", "b2", "b1", "b2"] {
             let drained = drain(&site, &[backend, "--migrate", "--deadline", "20s"]);
             assert!(drained.status.success(), "{drained:?}");
