@@ -115,6 +115,15 @@ static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segme
 	return context_send(ctx, to->ifindex);
 }
 
+/*
+ * Its client has not said so much: what lies behind the boundary is the keeper's to read. It uses its
+ * port again, for a connection of which only others know yet, whose ISN is not far on (RFC 6528 3).
+ */
+static __always_inline bool is_beyond_client(const struct flow *flow, const struct segment *segment)
+{
+	return !(flow->marks & MARK_TUNNEL) && (__s32)(segment->seq - flow->next) > BOUNDARY_NEAR;
+}
+
 /* Does the record here say where this packet goes, whoever keeps the flow (2.1)? */
 static __noinline bool explains(const struct flow *flow, const struct segment *segment)
 {
@@ -123,7 +132,7 @@ static __noinline bool explains(const struct flow *flow, const struct segment *s
 
 	if (!flow || !segment || flow->state != FLOW_ESTABLISHED || flow->marks & MARK_TAKING || !(segment->flags & TCP_ACK) ||
 	    segment->flags & (TCP_SYN | TCP_FIN | TCP_RST) || reaches_beyond(flow, segment) ||
-	    is_untold(flow) ||
+	    is_beyond_client(flow, segment) || is_untold(flow) ||
 	    !is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ) ||
 	    !is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK))
 		return false;
