@@ -116,12 +116,13 @@ static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segme
 }
 
 /*
- * Its client has not said so much: what lies behind the boundary is the keeper's to read. It uses its
- * port again, for a connection of which only others know yet, whose ISN is not far on (RFC 6528 3).
+ * What lies behind the boundary is the keeper's to read, and a client that has said more than this
+ * record knows of may use its port again, for a connection of which only others know: its ISN is not
+ * far on (RFC 6528 3; Linux takes the last number and 2^16 where the old one is in TIME-WAIT).
  */
 static __always_inline bool is_beyond_client(const struct flow *flow, const struct segment *segment)
 {
-	return !(flow->marks & MARK_TUNNEL) && (__s32)(segment->seq - flow->next) > BOUNDARY_NEAR;
+	return !(flow->marks & MARK_TUNNEL) && (__s32)(segment->seq - flow->next) > 0;
 }
 
 /* Does the record here say where this packet goes, whoever keeps the flow (2.1)? */
