@@ -344,7 +344,7 @@ impl Intake {
                 // Its record sends the client's packets elsewhere: call them back.
                 self.want_packets_of(&connection);
                 let received = retained.end(&connection);
-                let goodbye = Goodbye::new(answer, body, received, retained.fin, now);
+                let goodbye = Goodbye::new(&connection, answer, body, received, retained.fin, now);
                 self.say_goodbye(connection, goodbye);
             }
             Some(flow) => self.table.put(flow),

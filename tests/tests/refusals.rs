@@ -258,14 +258,22 @@ fn a_request_to_a_backend_that_has_just_died_is_answered() {
     }
     cluster.on("c1", || {
         std::thread::scope(|scope| {
-            for number in 0..12 {
+            for number in 0..18 {
                 scope.spawn(move || {
                     let mut client = Connection::open();
-                    let (head, status): (_, &[u16]) = match number % 2 {
-                        0 => ("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n", &[200]),
+                    let (head, status): (_, &[u16]) = match number % 3 {
+                        0 => ("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n".to_owned(), &[200]),
+                        // In several packets, of which the first comes again first.
+                        1 => {
+                            let long = "x".repeat(3000);
+                            let head =
+                                format!("GET /1k HTTP/1.1\r\nHost: a\r\nX-A: {long}\r\n\r\n");
+                            (head, &[200])
+                        }
                         // b3 stores it or stores it again; of the others nobody knows.
                         _ => (
-                            "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok",
+                            "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok"
+                                .to_owned(),
                             &[201, 204, 504],
                         ),
                     };

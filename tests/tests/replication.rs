@@ -8,7 +8,7 @@ use trapeze_core::flow::FlowKey;
 use trapeze_datapath::abi::{Dispatcher, FlowState};
 use trapeze_lab::Options;
 use trapeze_tests::scattered::{cut_power_in_turn, keeper, ready, scattered_over};
-use trapeze_tests::{Cluster, Connection, same, until, work_meanwhile};
+use trapeze_tests::{Cluster, Connection, VIP, same, until, work_meanwhile};
 
 const DISPATCHERS: [&str; 4] = ["d1", "d2", "d3", "d4"];
 
@@ -123,6 +123,28 @@ fn with_ten_milliseconds_between_heartbeats_a_power_cut_is_hardly_noticed() {
 
 /// Heads of which a part has been acknowledged, by dispatchers that then die: the next one
 /// goes on from there, since no client sends that part again.
+/// For a connection that no dispatcher but two have heard of: the others have the old one's record.
+#[test]
+fn a_clients_port_may_be_used_again_at_once() {
+    let cluster = scattered("port", |_| {});
+    let one = cluster.document("1k");
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for port in 21_000..21_020 {
+                let one = &one;
+                scope.spawn(move || {
+                    for _ in 0..40 {
+                        let mut client = Connection::try_to(VIP, port).expect("a connection");
+                        same(&client.ask("/1k").body, one);
+                        drop(client);
+                        std::thread::sleep(Duration::from_millis(10));
+                    }
+                });
+            }
+        });
+    });
+}
+
 #[test]
 fn a_half_read_request_outlives_the_dispatcher_that_reads_it() {
     let cluster = scattered("halfread", |_| {});

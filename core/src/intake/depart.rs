@@ -109,7 +109,8 @@ impl Intake {
         body: Body,
     ) {
         let (received, fin) = (reading.end(&connection), reading.has_fin());
-        self.say_goodbye(connection, Goodbye::new(answer, body, received, fin, now));
+        let goodbye = Goodbye::new(&connection, answer, body, received, fin, now);
+        self.say_goodbye(connection, goodbye);
     }
 
     /// Answers a connection of which this packet is all that we have.
@@ -124,7 +125,8 @@ impl Intake {
         let received = connection.start().later_of(arrived.seq() + arrived.len());
         let fin = arrived.is(Flags::FIN);
         self.want_packets_of(&connection);
-        self.say_goodbye(connection, Goodbye::new(answer, body, received, fin, now));
+        let goodbye = Goodbye::new(&connection, answer, body, received, fin, now);
+        self.say_goodbye(connection, goodbye);
     }
 
     pub(super) fn say_goodbye(&mut self, mut connection: Connection, goodbye: Goodbye) {

@@ -48,6 +48,8 @@ pub(super) struct Connection {
     first_clock: Option<u32>,
     /// What lies before that place is on its way to the client.
     pub(super) half_piped: bool,
+    /// The clock of our latest segment to the client.
+    said: Option<u32>,
     pub(super) handshake: Handshake,
     peer: Peer,
 }
@@ -94,6 +96,7 @@ impl Connection {
             window_behind: None,
             first_clock: None,
             half_piped: false,
+            said: None,
             handshake: arrived.handshake,
             peer: Peer {
                 window: arrived.header.window,
@@ -230,6 +233,12 @@ impl Connection {
         known.echo = later_clock(known.echo, new.echo);
     }
 
+    /// The latest of our clocks that the client knows of, or has been told.
+    pub(super) fn known_clock(&self) -> Option<u32> {
+        let seen = self.peer.timestamps?.echo;
+        Some(later_clock(seen, self.said.unwrap_or(seen)))
+    }
+
     /// A segment to the client. Our clock stands still at what the client has
     /// already seen of it, until the server's takes over.
     pub(super) fn segment_to_client(
@@ -245,6 +254,7 @@ impl Connection {
             value: later_clock(seen.echo, owners.filter(|&c| c != 0).unwrap_or(seen.echo)),
             echo: self.peer.recent,
         });
+        self.said = timestamps.map(|clocks| clocks.value);
         Segment {
             source: self.key.vip,
             destination: self.key.client,

@@ -3,6 +3,10 @@
 //! acknowledged and thrown away, because a reset would overtake the answer
 //! (RFC 9112 §9.6).
 //!
+//! A backend that was taken for dead may answer all the same. So all that is said here has the
+//! number and the clock that the client knew before: behind a word of that backend's it is refused
+//! (PAWS, RFC 7323 §5.3), and a client that has heard one gets a reset, never a mixture.
+//!
 //! ```text
 //!   answer + FIN ──► client's FIN, and its ACK of ours ──► 1 s quiet ──► gone
 //!        │ 200 ms, 400 ms, ... six times                                  ▲
@@ -23,12 +27,18 @@ const LONGEST: Duration = Duration::from_secs(10);
 const QUIET: Duration = Duration::from_secs(1);
 /// What the client may send while we wait for its end.
 const WINDOW: u32 = 65535;
+/// What a client may have had of another's answer, as long as we do not know of it.
+const PLAUSIBLE: u32 = 1 << 24;
 
 /// The state of an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Goodbye {
     answer: Answer,
     body: Body,
+    /// Where it begins.
+    start: ServerSeq,
+    /// Of all its segments, where there are clocks.
+    clock: Option<u32>,
     /// The next byte of the client that we have not seen.
     received: ClientSeq,
     /// The client has said FIN.
@@ -62,6 +72,7 @@ pub(super) enum Step {
 impl Goodbye {
     /// An answer to a client of whom we have seen everything up to `received`.
     pub(super) fn new(
+        connection: &Connection,
         answer: Answer,
         body: Body,
         received: ClientSeq,
@@ -71,6 +82,8 @@ impl Goodbye {
         Self {
             answer,
             body,
+            start: connection.our_start(),
+            clock: connection.known_clock(),
             received,
             client_closed,
             answer_acked: false,
@@ -92,14 +105,30 @@ impl Goodbye {
         if !bytes.is_empty() {
             flags |= Flags::PSH;
         }
-        let (seq, edge) = (connection.our_start(), self.received + WINDOW);
-        connection.segment_to_client(seq, self.received, flags, bytes, edge)
+        self.say(connection, self.start, flags, bytes)
     }
 
     /// The reset that ends it early.
     pub(super) fn reset(&self, connection: &mut Connection) -> Segment {
-        let seq = connection.our_start() + self.len;
-        connection.segment_to_client(seq, self.received, Flags::RST, Vec::new(), self.received)
+        let (seq, edge) = (self.end(), self.received);
+        connection.segment_to_client(seq, self.received, Flags::RST, Vec::new(), edge)
+    }
+
+    fn say(
+        &self,
+        connection: &mut Connection,
+        seq: ServerSeq,
+        flags: Flags,
+        payload: Vec<u8>,
+    ) -> Segment {
+        let edge = self.received + WINDOW;
+        let mut segment = connection.segment_to_client(seq, self.received, flags, payload, edge);
+        if let (Some(timestamps), Some(clock)) =
+            (&mut segment.header.options.timestamps, self.clock)
+        {
+            timestamps.value = clock;
+        }
+        segment
     }
 
     pub(super) fn on_packet(
@@ -108,22 +137,27 @@ impl Goodbye {
         arrived: &Arrived<'_>,
         now: Duration,
     ) -> Result<Step, Ignored> {
-        let acked = arrived.ack();
-        let has_ack = arrived.is(Flags::ACK);
-        if has_ack && !acked.within(connection.our_start(), self.len + 1) {
-            return Err(Ignored::BadAck);
-        }
         // Whatever is old, or lies within what we have allowed.
         let oldest = self.received + WINDOW.wrapping_neg();
         let allowed = oldest.distance_to(connection.edge()).max(0).cast_unsigned();
-        if !arrived.seq().within(oldest, allowed + 1) {
+        let in_window = arrived.seq().within(oldest, allowed + 1);
+        let (acked, has_ack) = (arrived.ack(), arrived.is(Flags::ACK));
+        if in_window && self.hears_another(arrived) {
+            let (flags, edge) = (Flags::RST, self.received);
+            let reset = connection.segment_to_client(acked, edge, flags, Vec::new(), edge);
+            return Ok(Step::Abort(reset));
+        }
+        if has_ack && !acked.within(self.start, self.len + 1) {
+            return Err(Ignored::BadAck);
+        }
+        if !in_window {
             return Err(Ignored::OutsideWindow);
         }
         if arrived.is(Flags::RST) {
             return Ok(Step::Reset);
         }
         connection.note(arrived, self.received);
-        if acked == connection.our_start() + self.len {
+        if acked == self.end() {
             self.answer_acked = true;
             self.retry_at = None;
         }
@@ -134,14 +168,30 @@ impl Goodbye {
         if !answer {
             return Ok(Step::Wait);
         }
-        let (seq, edge) = (self.our_next(connection), self.received + WINDOW);
-        Ok(Step::Send(connection.segment_to_client(
-            seq,
-            self.received,
+        let next = self.end();
+        Ok(Step::Send(self.say(
+            connection,
+            next,
             Flags::default(),
             Vec::new(),
-            edge,
         )))
+    }
+
+    /// Whether the client has had a part of another's answer: it echoes a clock that we have not
+    /// said. If it has only heard that clock, it is ours from now on.
+    fn hears_another(&mut self, arrived: &Arrived<'_>) -> bool {
+        let echo = arrived.header.options.timestamps.map(|clocks| clocks.echo);
+        let (Some(clock), Some(echo)) = (&mut self.clock, echo) else {
+            return false;
+        };
+        if !arrived.is(Flags::ACK) || echo.wrapping_sub(*clock).cast_signed() <= 0 {
+            return false;
+        }
+        let acked = arrived.ack();
+        if acked == self.start {
+            *clock = echo;
+        }
+        acked != self.start && acked.within(self.start, PLAUSIBLE)
     }
 
     /// Takes note of the client's bytes. What is thrown away need not have
@@ -156,8 +206,9 @@ impl Goodbye {
         arrived.len() > 0 || arrived.seq().before(self.received)
     }
 
-    fn our_next(&self, connection: &Connection) -> ServerSeq {
-        connection.our_start() + self.len
+    /// Behind all of it, the FIN included.
+    fn end(&self) -> ServerSeq {
+        self.start + self.len
     }
 
     pub(super) fn on_timeout(&mut self, connection: &mut Connection, now: Duration) -> Step {

@@ -20,6 +20,9 @@ use crate::farewell;
 use crate::pauses;
 use crate::records::Record;
 
+/// The first byte of a ClientHello's record (RFC 8446 §5.1).
+const TLS_HANDSHAKE: u8 = 22;
+
 /// A backend gives a seat to another flow no sooner after it was taken (bpf/lib/seats.bpf.h).
 const SEAT_SETTLES: Duration = Duration::from_secs(1);
 
@@ -184,20 +187,23 @@ impl State {
             return self.pass_on(now, &record, arrived, inner);
         }
         self.count("unheard");
-        let decision = match head::inspect(
-            self.head_of(&arrived),
-            self.cluster.config.limits.head_bytes,
-        ) {
-            Inspection::Http(head)
-                if retry == Retry::Never
-                    || retry != Retry::Always && !is_idempotent(head.method) =>
-            {
-                Decision::Refuse(Answer::GatewayTimeout, Body::Full)
-            }
+        let bytes = self.head_of(&arrived);
+        let may_run_again = match head::inspect(bytes, self.cluster.config.limits.head_bytes) {
+            Inspection::Http(head) => Some(runs_again(head.method, retry)),
             // Until the handshake is over no request has run.
-            Inspection::Http(_) | Inspection::Tls(_) => self.decide_again(&arrived, record.tried()),
-            // Part of a head, or requests that cannot be read.
-            _ => Decision::Refuse(Answer::Close, Body::Full),
+            Inspection::Tls(_) => Some(true),
+            // The rest of it comes again, too, to whoever has the first part.
+            Inspection::Incomplete => {
+                let method = bytes.split(|byte| *byte == b' ').next().unwrap_or(bytes);
+                let method = std::str::from_utf8(method).unwrap_or("");
+                Some(bytes.first() == Some(&TLS_HANDSHAKE) || runs_again(method, retry))
+            }
+            Inspection::H2Preface | Inspection::Bad(_) => None,
+        };
+        let decision = match may_run_again {
+            Some(true) => self.decide_again(&arrived, record.tried()),
+            Some(false) => Decision::Refuse(Answer::GatewayTimeout, Body::Full),
+            None => Decision::Refuse(Answer::Close, Body::Full),
         };
         match decision {
             Decision::To(choice) if !record.may_go_to(choice.transfer) => {
@@ -304,6 +310,15 @@ impl State {
             Some(choice) => Decision::To(choice),
             None => Decision::Refuse(Answer::ServiceUnavailable, Body::Full),
         }
+    }
+}
+
+/// Whether a request whose server nobody has heard may be given to another one.
+fn runs_again(method: &str, retry: Retry) -> bool {
+    match retry {
+        Retry::Never => false,
+        Retry::Always => true,
+        Retry::Unheard | Retry::Idempotent => is_idempotent(method),
     }
 }
 

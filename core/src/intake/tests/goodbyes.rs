@@ -15,6 +15,16 @@ impl Bench {
         self.give(&arrived)
     }
 
+    /// Of our segments to the client since last asked.
+    fn clocks_said(&mut self) -> Vec<u32> {
+        let actions = std::iter::from_fn(|| self.intake.poll_action());
+        let clocks = actions.filter_map(|action| match action {
+            Action::ToClient(segment) => segment.header.options.timestamps,
+            _ => None,
+        });
+        clocks.map(|clocks| clocks.value).collect()
+    }
+
     /// Answers the client's first packet with 503.
     fn unavailable(&mut self) -> u32 {
         let arrived = self.arrived(0, Flags::ACK, HEAD);
@@ -112,6 +122,42 @@ fn a_huge_body_is_thrown_away_without_a_reset() {
     );
     bench.wait(ms(2000));
     assert_eq!(bench.actions(), ["ended Closed"]);
+}
+
+/// The backend was not dead: what it says with a later clock is not mixed with what we say.
+#[test]
+fn an_answer_is_not_mixed_with_that_of_a_backend_that_speaks_after_all() {
+    const CLOCK: u32 = 1000;
+    // How much the client has had, of an answer that is shorter or longer than ours.
+    for had in [0, 20, 200_000] {
+        let mut bench = Bench::new(bounds());
+        let clocks = |echo| Some(Timestamps { value: 5, echo });
+        let with = |bench: &Bench, acked: u32, echo| {
+            let mut arrived = bench.arrived(0, Flags::ACK, HEAD);
+            arrived.header.ack = (bench.isns.server + 1 + acked).raw();
+            arrived.header.options.timestamps = clocks(echo);
+            // A request on a connection that had others before: its numbers follow the client's.
+            arrived.later = true;
+            arrived
+        };
+        let first = with(&bench, 0, CLOCK);
+        let answer = Answer::ServiceUnavailable;
+        bench.intake.answer(bench.now, &first, answer, Body::Full);
+        let said = bench.clocks_said();
+        assert_eq!(said, [CLOCK]);
+        let mut ack = with(&bench, had, CLOCK + 1);
+        ack.payload = b"";
+        ack.header.seq = ack.header.seq.wrapping_add(HEAD.len() as u32);
+        bench.give(&ack);
+        if had > 0 {
+            let reset = format!("client RST|ACK {had}+0 ack 27");
+            assert_eq!(bench.actions(), [reset, "ended Lingered".into()], "{had}");
+            continue;
+        }
+        // It has only heard that it lives: the answer has its place yet.
+        bench.wait(ms(250));
+        assert_eq!(bench.clocks_said(), [CLOCK + 1]);
+    }
 }
 
 #[test]
