@@ -81,6 +81,8 @@ pub struct Drains {
     migrating: Mutex<Vec<u32>>,
     /// By slot: moved, and not.
     moves: Mutex<HashMap<u32, (u64, u64)>>,
+    /// By slot: owners' words, since it was looked at last, that an answer is in progress.
+    answering: Mutex<HashMap<u32, u64>>,
     /// By worker: connections that are to be taken from their owners.
     idle: Vec<Mutex<Vec<FlowKey>>>,
 }
@@ -100,6 +102,7 @@ impl Drains {
             had_some: Mutex::default(),
             migrating: Mutex::default(),
             moves: Mutex::default(),
+            answering: Mutex::default(),
             idle: (0..workers).map(|_| Mutex::default()).collect(),
         })
     }
@@ -142,6 +145,12 @@ impl Drains {
         }
     }
 
+    /// A connection of that slot cannot be taken yet: its client has a part of an answer.
+    pub fn is_answering(&self, slot: u32) {
+        let mut answering = self.answering.lock().expect("no thread panics with it");
+        *answering.entry(slot).or_default() += 1;
+    }
+
     /// What was seen of that slot is of another drain.
     fn look_anew(&self, slot: u32) {
         let mut left = self.left.lock().expect("no thread panics with it");
@@ -156,6 +165,12 @@ impl Drains {
         let mut left = self.left.lock().expect("no thread panics with it");
         let mut had_some = self.had_some.lock().expect("no thread panics with it");
         had_some.retain(|slot, _| all.contains_key(slot));
+        let mut answering = self.answering.lock().expect("no thread panics with it");
+        for (slot, answering) in answering.drain() {
+            if let Some(left) = all.get_mut(&slot) {
+                left.busy = (left.busy + answering).min(left.connections - left.tunnels);
+            }
+        }
         for (&slot, left) in &all {
             let last = had_some.entry(slot).or_insert(now);
             if left.connections > 0 {

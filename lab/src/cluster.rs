@@ -166,10 +166,14 @@ fn agree_with_network(config: &Config) -> Result<()> {
         address: node.address,
         interface: &node.interface,
     });
+    // Where there is no agent there is nothing to attach.
     let backends = config.backends.iter().map(|node| Node {
         name: &node.name,
         address: node.address,
-        interface: &node.interface,
+        interface: match node.transfer.has_agent() {
+            true => &node.interface,
+            false => INTERFACE,
+        },
     });
     check_nodes(Role::Spray, Process::Spray, 0, &sprays.collect::<Vec<_>>())?;
     let is_combined = |node: &Node<'_>| node.name.starts_with(Role::Combined.letter());

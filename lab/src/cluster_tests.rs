@@ -119,3 +119,14 @@ fn numbers_that_contradict_the_file_are_refused() {
     let refusal = configure(&options).unwrap_err().to_string();
     assert!(refusal.contains("--backends is 2"), "{refusal}");
 }
+
+#[test]
+fn a_backend_without_an_agent_needs_no_interface() {
+    let [with, without] = ["interface = \"eth0\"", "transfer = \"splice\""]
+        .map(|line| format!("address = \"10.77.0.23\"\n{line}\n"));
+    let d1 = "address = \"10.77.0.11\"\n";
+    let from = format!("{d1}splice_address = \"10.77.0.111\"\n");
+    let own = EXAMPLE.replace(&with, &without).replace(d1, &from);
+    let cluster = read(&own, "own.toml", "x").unwrap();
+    assert!(cluster.agentless.contains("b3"));
+}

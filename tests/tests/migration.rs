@@ -95,8 +95,11 @@ fn answers_that_are_not_protected_are_waited_for() {
     let mut download = site.start();
     download.read(8 * MIB).unwrap();
     let owner = download.owner.clone();
-    let waited = drain(&site, &[&owner, "--migrate", "--deadline", "1s"]);
+    let waited = drain(&site, &[&owner, "--migrate", "--deadline", "1s", "--json"]);
     assert!(!waited.status.success(), "{waited:?}");
+    let left = &report(&waited)["left"];
+    let waits_for = ["connections", "busy"].map(|name| left[name].as_u64());
+    assert_eq!(waits_for, [Some(1), Some(1)], "it is in progress");
     assert_eq!(site.count("takeovers"), 0);
     download.finish().unwrap();
     same(&download.body, &site.large);

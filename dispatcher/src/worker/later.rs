@@ -440,6 +440,9 @@ impl State {
                 Held::Answering | Held::Unacknowledged { .. } => false,
             };
             if never || is_nobodys {
+                if !never && let Ok(Some(record)) = self.shared.records.get(&key) {
+                    self.shared.drains.is_answering(record.slot);
+                }
                 self.give_up(now, &key);
             } else {
                 self.waiting.heard(now, &key);
