@@ -1,6 +1,7 @@
 //! `trapeze sim`: policies in virtual time. Needs no root, no network, no daemon.
 
 mod compare;
+mod implosion;
 mod paper;
 mod setup;
 mod spell;
@@ -21,6 +22,7 @@ pub struct Args {
 enum Command {
     #[command(visible_alias = "run")]
     Compare(Box<compare::Args>),
+    Implosion(implosion::Args),
     Paper(paper::Args),
     Subclusters(subclusters::Args),
     Tournament(tournament::Args),
@@ -31,6 +33,7 @@ enum Command {
 pub fn run(args: &Args) -> anyhow::Result<()> {
     match &args.command {
         Command::Compare(args) => compare::run(args),
+        Command::Implosion(args) => implosion::run(args),
         Command::Paper(args) => paper::run(args),
         Command::Subclusters(args) => subclusters::run(args),
         Command::Tournament(args) => tournament::run(args),

@@ -13,6 +13,7 @@ mod cache;
 mod dist;
 mod engine;
 mod hardware;
+pub mod implosion;
 mod outcome;
 pub mod paper;
 pub mod picture;
