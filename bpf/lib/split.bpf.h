@@ -30,6 +30,7 @@ struct split_socket {
 	struct split is;
 	struct answers answers; /* with CARE_FOLLOW */
 	__u32 given_up;
+	__u32 reach; /* as in struct setup */
 };
 
 struct {
@@ -210,6 +211,26 @@ static __always_inline enum held why_split_held(const struct split_socket *its, 
 	return 0;
 }
 
+/* What its dispatcher has acknowledged of what waits there (handoff.md 5.1a1). */
+static __always_inline void note_told(struct split_socket *its, const struct meta *meta)
+{
+	__u32 ahead = meta->window_scales << 8 | meta->tcp_options, reach = bpf_ntohl(meta->value) + ahead;
+
+	if (ahead && (!its->reach || is_before(its->reach, reach)))
+		its->reach = reach;
+}
+
+/* By how much more a segment acknowledges than its socket does; with SACK blocks, which would move along, by nothing. */
+static __always_inline __u32 told_ahead(struct split_socket *its, const struct tcp_header *tcp)
+{
+	__u32 ack = bpf_ntohl(tcp->ack);
+
+	if (its->reach && is_before(ack, its->reach))
+		return tcp->offset >> 4 << 2 <= TCP_LEN_USUAL ? its->reach - ack : 0;
+	its->reach = 0;
+	return 0;
+}
+
 /* Between two requests its socket is given up; else why not. `end` is what is told of it. */
 static __noinline int give_up_split(struct __sk_buff *skb, const struct segment *named, const struct meta *meta)
 {
@@ -226,6 +247,8 @@ static __noinline int give_up_split(struct __sk_buff *skb, const struct segment 
 	if (!found)
 		return reason;
 	its = bpf_sk_storage_get(&split_sockets, found, NULL, 0);
+	if (its)
+		note_told(its, meta);
 	if (its && own.state)
 		reason = why_split_held(its, &own, named, meta);
 	else if (own.state)
@@ -446,6 +469,7 @@ static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h
 		.source_port = split->vip_port,
 		.dest_port = split->client_port,
 		.seq = split->ahead,
+		.ack = told_ahead(its, &h->tcp),
 		.value = split->clock_ahead,
 		.window_shift = split->to_client_shift,
 	};

@@ -404,6 +404,15 @@ impl Intake {
         (!reading.has_fin()).then(|| reading.assembly.contiguous())
     }
 
+    /// Up to where its client has been told that the bytes have come that are read here.
+    pub fn told(&self, key: &FlowKey) -> Option<ClientSeq> {
+        let flow = self.table.get(key)?;
+        let Phase::Reading(reading) = &flow.phase else {
+            return None;
+        };
+        Some(flow.connection.start() + reading.acked as u32)
+    }
+
     /// Is this flow's head being read?
     pub fn is_reading(&self, key: &FlowKey) -> bool {
         let flow = self.table.get(key);

@@ -452,7 +452,10 @@ fn the_option_is_the_same() {
         ),
         (
             "META_RELEASE",
-            Kind::Release { half_pipe: true },
+            Kind::Release {
+                half_pipe: true,
+                reach: ClientSeq::new(0),
+            },
             constant("RELEASE_HALF_PIPE"),
             0,
         ),

@@ -67,6 +67,7 @@ pub struct RawClient {
     largest: usize,
     ended: Option<Flags>,
     acknowledged: u32,
+    outdated: usize,
     sacked: Vec<Range<usize>>,
 }
 
@@ -104,6 +105,7 @@ impl RawClient {
             largest: 0,
             ended: None,
             acknowledged: 0,
+            outdated: 0,
             sacked: Vec::new(),
         };
         let syn = raw.segment(raw.isn, Flags::SYN, b"");
@@ -173,6 +175,12 @@ impl RawClient {
     /// How much of our stream has been acknowledged.
     pub fn acknowledged(&self) -> usize {
         self.acknowledged as usize
+    }
+
+    /// How many segments with payload have acknowledged less than one before them. A client does
+    /// not take the clock of such a one.
+    pub fn outdated(&self) -> usize {
+        self.outdated
     }
 
     /// What the latest acknowledgement says has come beyond that (RFC 2018).
@@ -303,6 +311,7 @@ impl RawClient {
         }
         let acknowledged = header.ack.wrapping_sub(self.isn.wrapping_add(1));
         if acknowledged < 1 << 30 {
+            self.outdated += usize::from(!payload.is_empty() && acknowledged < self.acknowledged);
             self.acknowledged = self.acknowledged.max(acknowledged);
         }
         let place = |seq: u32| seq.wrapping_sub(self.isn.wrapping_add(1)) as usize;

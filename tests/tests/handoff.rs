@@ -12,7 +12,9 @@ use trapeze_core::wire::tcp::Flags;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 use trapeze_lab::{LinkSettings, Process, ServerKind};
 use trapeze_tests::raw::RawClient;
-use trapeze_tests::{Cluster, Connection, Content, Dice, Raised, Response, VIP, same, until};
+use trapeze_tests::{
+    Cluster, Connection, Content, Dice, Raised, Response, Splice, VIP, same, until,
+};
 
 const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
 
@@ -355,6 +357,56 @@ fn a_request_that_is_refused_on_its_way_goes_elsewhere() {
     until("the daemon says that it has heard of it", || {
         let refused = cluster.daemon().counters.get("refusals").copied();
         refused.filter(|&count| count > 0)
+    });
+}
+
+/// What waits behind an answer is acknowledged by its owner too, who knows nothing of it: or the
+/// client would echo an old clock for as long as that answer lasts.
+#[test]
+fn an_owner_acknowledges_what_waits_at_the_dispatcher() {
+    let text = "[[pool]]\nname = \"web\"\nhandoff = \"drained\"\nbackends = [\"b1\", \"b2\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    acknowledges_what_waits(&Cluster::configured("waits-behind", 2, text, |_| {}));
+}
+
+#[test]
+fn so_does_one_that_is_split() {
+    acknowledges_what_waits(&Splice::Split.cluster("waits", |options| options.backends = Some(2)));
+}
+
+fn acknowledges_what_waits(cluster: &Cluster) {
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    // Slow enough for this client.
+    let link = LinkSettings {
+        rate: Some(40_000_000),
+        ..LinkSettings::default()
+    };
+    for backend in ["b1", "b2"] {
+        cluster.link(backend, &link).unwrap();
+    }
+    let [first, second] = ["/10m", "/1k"].map(get);
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000), VIP);
+        raw.send(0, first.as_bytes());
+        raw.receive_until("some of the answer", |raw| raw.received().len() > 100_000);
+        // What is repeated is acknowledged.
+        let asked = first.len() + second.len();
+        for _ in 0..2 {
+            raw.send(first.len(), second.as_bytes());
+            let seen = raw.received().len();
+            raw.receive_until("more of it", |raw| raw.received().len() > seen + 200_000);
+        }
+        raw.receive_until("its word", |raw| raw.acknowledged() == asked);
+        let seen = raw.received().len();
+        raw.receive_until("what was on its way", |raw| {
+            raw.received().len() > seen + 1_000_000
+        });
+        let outdated = raw.outdated();
+        raw.receive_until("more of the answer", |raw| {
+            raw.received().len() > seen + 2_000_000
+        });
+        assert_eq!(raw.outdated(), outdated);
     });
 }
 

@@ -27,7 +27,7 @@ impl Intake {
         };
         match phase {
             Phase::Reading(reading) if reading.decided => {
-                self.on_decided(connection, serial, reading, arrived)
+                self.on_decided(now, connection, serial, reading, arrived)
             }
             Phase::Reading(reading) => {
                 self.on_reading(now, connection, serial, reading, arrived, inspect)
@@ -290,14 +290,19 @@ impl Intake {
     /// A packet of a flow that the caller has not assigned yet.
     fn on_decided<Decision>(
         &mut self,
+        now: Duration,
         mut connection: Connection,
         serial: u64,
         mut reading: Reading,
         arrived: &Arrived<'_>,
     ) -> Outcome<Decision> {
-        // It waits for its owner to give it up, and what follows waits with it.
+        // It waits for its owner to give it up, and what follows waits with it: perhaps longer than
+        // its client would repeat it.
         if connection.later {
-            let _ = reading.take_in(&mut connection, arrived, self.bounds.capacity());
+            let taken = reading.take_in(&mut connection, arrived, self.bounds.capacity());
+            if matches!(taken, Ok(Taken::Known(_, Ignored::Duplicate))) {
+                self.acknowledge(now, &mut connection, &mut reading);
+            }
         }
         if arrived.is(Flags::RST)
             && reading.judge_reset(&connection, arrived.seq()) == Reset::Clients

@@ -132,6 +132,9 @@ pub enum Kind {
     Release {
         /// Also where the client has not acknowledged the end of the answer.
         half_pipe: bool,
+        /// Up to where the client has been told that its bytes have come: *start*, if only
+        /// what the owner has.
+        reach: ClientSeq,
     },
     /// Dispatcher to owner: another one goes on with your answer (docs/protocol/takeover.md).
     Forsake,
@@ -203,6 +206,8 @@ pub enum Kind {
     SplitRelease {
         /// Our end of it.
         own: SocketAddrV4,
+        /// As in [`Self::Release`], at most 65,535 bytes behind *start*.
+        reach: ClientSeq,
     },
     /// Backend's daemon to dispatcher: a message about an answer that may outlive it is
     /// enclosed (docs/protocol/takeover.md).
@@ -308,10 +313,11 @@ impl Meta {
                 write_end(own, &mut raw);
             }
             Kind::SplitProbe { own } => write_end(own, &mut raw),
-            Kind::SplitRelease { own } => {
+            Kind::SplitRelease { own, reach } => {
                 write_end(own, &mut raw);
+                let ahead = self.start.distance_to(reach).clamp(0, 0xffff) as u16;
                 raw[12..14].copy_from_slice(&self.requests.to_be_bytes());
-                raw[14..16].fill(0);
+                raw[14..16].copy_from_slice(&ahead.to_be_bytes());
             }
             _ => {}
         }
@@ -396,7 +402,7 @@ impl Kind {
             Self::Held(Held::Unacknowledged { end }) => (11, 2, end.raw()),
             Self::Held(Held::Closing) => (11, 3, 0),
             Self::Held(Held::Stranger) => (11, 4, 0),
-            Self::Release { half_pipe } => (12, half_pipe.into(), 0),
+            Self::Release { half_pipe, reach } => (12, half_pipe.into(), reach.raw()),
             Self::Forsake => (12, 2, 0),
             Self::Released { end, drained, .. } => (13, if drained { 1 } else { 2 }, end.raw()),
             Self::Done => (14, 0, 0),
@@ -470,6 +476,7 @@ impl Kind {
             12 if raw[3] == 2 => Self::Forsake,
             12 => Self::Release {
                 half_pipe: raw[3] == 1,
+                reach: ClientSeq::new(value),
             },
             13 => Self::Released {
                 end: ServerSeq::new(value),
@@ -510,7 +517,10 @@ impl Kind {
                 echo: u32_at(raw, 4),
             },
             26 => Self::SplitProbe { own: end(raw) },
-            27 => Self::SplitRelease { own: end(raw) },
+            27 => Self::SplitRelease {
+                own: end(raw),
+                reach: ClientSeq::new(value) + u16_at(raw, 14).into(),
+            },
             28 => Self::Support,
             other => return Err(MetaError::Kind(other)),
         })

@@ -390,7 +390,7 @@ fn who_has_retired_is_not_told_any_more() {
 pub fn ask_half() -> Meta {
     Meta {
         requests: 1,
-        ..followed(Kind::Release { half_pipe: true }, MOVE, SECOND)
+        ..followed(asks_for(true, SECOND), MOVE, SECOND)
     }
 }
 
@@ -810,7 +810,7 @@ fn owners_form_a_chain() {
     let ask = segment(ACK, seq, FIRST, b"");
     let release = Meta {
         requests: 1,
-        ..followed(Kind::Release { half_pipe: true }, MOVE + 1, seq)
+        ..followed(asks_for(true, seq), MOVE + 1, seq)
     };
     let mut got = owner.run(&sealed(&release, &ask.packet()));
     got.counted.retain(|&counted| counted != "gc");

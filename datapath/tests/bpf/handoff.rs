@@ -6,7 +6,7 @@ use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use trapeze_core::flow::Handshake;
-use trapeze_core::seq::ServerSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Held, Kind, Meta};
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
@@ -151,6 +151,14 @@ pub fn followed(kind: Kind, epoch: u32, start: u32) -> Meta {
     }
 }
 
+/// Nothing that waits for it has been acknowledged.
+pub fn asks_for(half_pipe: bool, start: u32) -> Kind {
+    Kind::Release {
+        half_pipe,
+        reach: ClientSeq::new(start),
+    }
+}
+
 pub fn handoff(next: Ipv4Addr) -> Meta {
     Meta {
         requests: 1,
@@ -161,7 +169,7 @@ pub fn handoff(next: Ipv4Addr) -> Meta {
 pub fn release() -> Meta {
     Meta {
         requests: 1,
-        ..followed(Kind::Release { half_pipe: false }, MOVE, SECOND)
+        ..followed(asks_for(false, SECOND), MOVE, SECOND)
     }
 }
 

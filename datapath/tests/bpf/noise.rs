@@ -124,7 +124,13 @@ fn an_agent_withstands_noise() {
         (Kind::Forward, EPOCH),
         (Kind::Probe, EPOCH),
         (Kind::Handoff { next: NODE }, EPOCH + 1),
-        (Kind::Release { half_pipe: true }, EPOCH + 1),
+        (
+            Kind::Release {
+                half_pipe: true,
+                reach,
+            },
+            EPOCH + 1,
+        ),
         (Kind::Gc { end, reach }, EPOCH),
         (Kind::Retired { end, reach }, EPOCH),
     ];

@@ -374,7 +374,7 @@ fn a_connection_that_was_taken_up_can_become_an_older_owner() {
         start: ClientSeq::new(next),
         epoch: BACK + 1,
         requests: 1,
-        ..with_clock(meta(Kind::Release { half_pipe: true }, 0, 0))
+        ..with_clock(meta(asks_for(true, next), 0, 0))
     };
     let ask = with_echo(segment(ACK, next, THERE, b""), ECHO_THERE);
     let got = owner.run(&sealed(&release, &ask.packet()));

@@ -245,7 +245,7 @@ fn what_is_said_of_a_seat_names_the_flow() {
     let ask = segment(ACK, next, THERE, b"");
     let release = Meta {
         requests: 1,
-        ..followed(Kind::Release { half_pipe: false }, BACK + 1, next)
+        ..followed(asks_for(false, next), BACK + 1, next)
     };
     let word = |kind: Kind| Meta {
         requests: 0,
@@ -394,7 +394,7 @@ fn who_would_sit_on_anothers_seat_is_refused() {
     for kind in [
         Kind::Forward,
         Kind::Probe,
-        Kind::Release { half_pipe: true },
+        asks_for(true, THIRD),
         Kind::Handoff { next: NEXT },
     ] {
         for epoch in [BACK, BACK + 9] {
@@ -458,7 +458,7 @@ fn seats_are_few() {
         let ask = segment(ACK, next, first, b"");
         let release = Meta {
             requests: 1,
-            ..followed(Kind::Release { half_pipe: true }, epoch + 1, next)
+            ..followed(asks_for(true, next), epoch + 1, next)
         };
         let mut got = owner.run(&sealed(&release, &ask.packet()));
         got.counted.retain(|&counted| counted != "gc");
@@ -499,7 +499,7 @@ fn relaying() -> (Seated, Meta, Tcp) {
     let ask = segment(ACK, next, THERE, b"");
     let release = Meta {
         requests: 1,
-        ..followed(Kind::Release { half_pipe: true }, BACK + 1, next)
+        ..followed(asks_for(true, next), BACK + 1, next)
     };
     let mut got = seated.older.run(&sealed(&release, &ask.packet()));
     got.counted.retain(|&counted| counted != "gc");
@@ -594,7 +594,7 @@ fn a_free_seat_is_taken_again() {
     let next = THIRD + REQUEST.len() as u32;
     let release = Meta {
         requests: 1,
-        ..followed(Kind::Release { half_pipe: false }, BACK + 1, next)
+        ..followed(asks_for(false, next), BACK + 1, next)
     };
     let all = segment(ACK, next, end, b"");
     let got = seated.older.run(&sealed(&release, &all.packet()));

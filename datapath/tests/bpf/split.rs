@@ -408,7 +408,14 @@ fn a_connection_leaves_when_its_answer_has_been_had() {
         let release = Meta {
             server_port: SERVER.port(),
             requests,
-            ..meta(Kind::SplitRelease { own: OWN }, epoch, start)
+            ..meta(
+                Kind::SplitRelease {
+                    own: OWN,
+                    reach: ClientSeq::new(start),
+                },
+                epoch,
+                start,
+            )
         };
         let segment = segment(ACK, start, SERVER_ISN + 1, b"");
         agent.run(&agent.ingress, &sealed(&release, &segment.packet()))

@@ -116,7 +116,10 @@ impl State {
             return;
         };
         let release = Meta {
-            kind: Kind::Release { half_pipe: false },
+            kind: Kind::Release {
+                half_pipe: false,
+                reach: start,
+            },
             epoch,
             start,
             requests: requests as u16,

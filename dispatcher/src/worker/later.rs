@@ -312,10 +312,14 @@ impl State {
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
             && matches!(waiting.target, Target::To(choice)
                 if choice.slot != record.slot && choice.transfer == Transfer::Rebuild);
+        let reach = self.intake.told(key).unwrap_or(waiting.start);
         let way = self.sealed(key, &record, |meta| Meta {
             kind: match record.splice {
-                Some(splice) => Kind::SplitRelease { own: splice.own },
-                None => Kind::Release { half_pipe },
+                Some(splice) => Kind::SplitRelease {
+                    own: splice.own,
+                    reach,
+                },
+                None => Kind::Release { half_pipe, reach },
             },
             epoch: waiting.epoch,
             start: waiting.start,

@@ -70,6 +70,26 @@ fn a_client_hears_what_the_owner_lacks() {
     );
 }
 
+/// It may wait for longer than its client would repeat it.
+#[test]
+fn what_waits_is_acknowledged_when_its_client_repeats_it() {
+    let mut bench = Bench::new(bounds());
+    let request = b"GET / HTTP/1.1\r\n\r\n";
+    let length = request.len() as u32;
+    let (key, start) = (bench.key(), bench.isns.client + 1);
+    assert!(matches!(bench.later(0, request), Outcome::Decide(_)));
+    assert_eq!(bench.intake.told(&key), Some(start));
+    assert_eq!(bench.later(0, request), Outcome::Assigned);
+    assert_eq!(bench.actions(), ["probe 0"]);
+    bench.intake.on_probe_answer(bench.now, &key, start, None);
+    let actions = bench.actions();
+    assert!(
+        matches!(&actions[..], [ack] if ack.ends_with(&format!(" ack {length}"))),
+        "{actions:?}"
+    );
+    assert_eq!(bench.intake.told(&key), Some(start + length));
+}
+
 #[test]
 fn an_owner_that_does_not_answer_is_asked_again() {
     let mut bench = Bench::new(bounds());

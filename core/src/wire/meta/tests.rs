@@ -113,8 +113,14 @@ fn every_kind_is_read_as_written() {
         }),
         Kind::Held(Held::Closing),
         Kind::Held(Held::Stranger),
-        Kind::Release { half_pipe: true },
-        Kind::Release { half_pipe: false },
+        Kind::Release {
+            half_pipe: true,
+            reach: ClientSeq::new(0),
+        },
+        Kind::Release {
+            half_pipe: false,
+            reach: ClientSeq::new(77),
+        },
         Kind::Done,
         Kind::Sprayed,
         Kind::Passed {
@@ -158,18 +164,20 @@ fn an_end_of_ours_stands_where_others_have_a_start() {
         assert_eq!(Meta::decode(&raw), Ok(said));
     }
     assert_eq!(meta(word).encode(0)[4..8], [0x80, 0x70, 0x60, 0x50]);
+    let start = ClientSeq::new(0xf1f2_f3f4);
+    let reach = start + 0x0506;
     let release = Meta {
-        start: ClientSeq::new(0xf1f2_f3f4),
+        start,
         requests: 0x0102,
         handshake: Handshake::default(),
         care: Care::default(),
-        ..meta(Kind::SplitRelease { own })
+        ..meta(Kind::SplitRelease { own, reach })
     };
     let raw = release.encode(0);
     assert_eq!(
         (&raw[8..16], &raw[20..24]),
         (
-            &[10, 0, 0, 99, 1, 2, 0, 0][..],
+            &[10, 0, 0, 99, 1, 2, 5, 6][..],
             &[0xf1, 0xf2, 0xf3, 0xf4][..]
         )
     );
@@ -390,7 +398,13 @@ fn the_numbers_are_those_of_abi_h() {
             "META_HANDOFF",
         ),
         (Kind::Held(Held::Closing), "META_HELD"),
-        (Kind::Release { half_pipe: false }, "META_RELEASE"),
+        (
+            Kind::Release {
+                half_pipe: false,
+                reach: ClientSeq::new(0),
+            },
+            "META_RELEASE",
+        ),
         (Kind::Forsake, "META_RELEASE"),
         (Kind::Support, "META_SUPPORT"),
         (
