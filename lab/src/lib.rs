@@ -44,7 +44,7 @@ mod servers;
 mod splice;
 mod state;
 mod status;
-mod svg;
+pub mod svg;
 mod tls;
 mod topology;
 

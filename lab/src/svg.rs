@@ -17,36 +17,43 @@ pub struct Style {
     fill: &'static str,
 }
 
+/// In the middle of a line.
 pub const SMALL: Style = Style {
     anchor: "middle",
     size: 11,
     weight: 400,
     fill: GREY,
 };
+/// Beside a colour; the beginning of a line.
 pub const LEGEND: Style = Style {
     anchor: "start",
     size: 12,
     ..SMALL
 };
+/// A picture's title.
 pub const HEADING: Style = Style {
     size: 16,
     weight: 600,
     ..LEGEND
 };
+/// Of what stands below or beside.
 pub const NAME: Style = Style {
     size: 13,
     weight: 600,
     ..SMALL
 };
+/// Left of an axis.
 pub const SCALE: Style = Style {
     anchor: "end",
     ..SMALL
 };
+/// Within a bar.
 pub const ON_BAR: Style = Style {
     weight: 600,
     fill: DARK,
     ..SMALL
 };
+/// Above a bar.
 pub const ABOVE_BAR: Style = Style {
     fill: GREY,
     ..ON_BAR

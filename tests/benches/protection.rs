@@ -3,13 +3,15 @@
 //!
 //! `cargo build --release -p trapeze-cli`, then `cargo bench -p trapeze-tests --bench
 //! protection`, as root, with wrk; `-- ROUNDS SIZE` for another number than 9, and for one of the
-//! sizes alone.
+//! sizes alone. `-- overhead`: the time of one request against its size, published and measured
+//! [MIGRATE01 §5.2].
 
 use std::fmt::Write;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use trapeze_lab::Process;
-use trapeze_tests::{Cluster, Content, until};
+use trapeze_tests::{Cluster, Connection, Content, until};
 
 const ROUNDS: usize = 9;
 const CONNECTIONS: u32 = 32;
@@ -17,7 +19,21 @@ const SECONDS: u32 = 3;
 /// Sizes, and the most of the throughput that issue 6 allows.
 const SIZES: [(&str, u64, f64); 2] = [("100k", 100 << 10, 0.05), ("10m", 10 << 20, 0.01)];
 
+/// What the paper's wedge adds to a request, where its text says it.
+const OVERHEADS: [(&str, u64, &str); 5] = [
+    ("1 KB", 1 << 10, "1 ms (80 %)"),
+    ("16 KB", 16 << 10, ""),
+    ("128 KB", 128 << 10, ""),
+    ("1 MB", 1 << 20, ""),
+    ("8 MB", 8 << 20, "12 ms (1 %)"),
+];
+/// Requests of each size in each round, one after the other.
+const REQUESTS: usize = 40;
+
 fn main() {
+    if std::env::args().any(|arg| arg == "overhead") {
+        return overhead();
+    }
     let rounds = std::env::args().find_map(|arg| arg.parse().ok());
     let rounds = rounds.unwrap_or(ROUNDS);
     let root = tempfile::tempdir().expect("a temporary directory");
@@ -63,6 +79,55 @@ fn main() {
             1.0 - most
         );
     }
+}
+
+/// Every answer is protected, or none: how long a request takes that nothing else disturbs.
+fn overhead() {
+    let root = tempfile::tempdir().expect("a temporary directory");
+    for (_, size, _) in OVERHEADS {
+        let bytes = Content::new(7, size).bytes();
+        std::fs::write(root.path().join(size.to_string()), bytes).expect("a temporary file");
+    }
+    let cluster = cluster(root.path());
+    let plain = cluster.config();
+    let protecting = plain.replace("[[pool]]\n", "[[pool]]\nprotect_from = 1\n");
+    let mut times = OVERHEADS.map(|_| [Vec::new(), Vec::new()]);
+    for round in 0..ROUNDS {
+        for turn in 0..2 {
+            let protects = (round + turn) % 2;
+            configure(&cluster, [&plain, &protecting][protects]);
+            for ((_, size, _), times) in OVERHEADS.iter().zip(&mut times) {
+                times[protects].extend(request_times(&cluster, &format!("/{size}")));
+            }
+        }
+    }
+    println!(
+        "{:>8}  {:>11}  {:>11}  {:>17}  {:>12}",
+        "", "without", "with", "adds", "published"
+    );
+    for ((name, _, published), times) in OVERHEADS.iter().zip(&mut times) {
+        let [plain, protected] = times.each_mut().map(|times| {
+            times.sort();
+            times[times.len() / 2].as_secs_f64() * 1e6
+        });
+        println!(
+            "{name:>8}  {plain:8.0} µs  {protected:8.0} µs  {:6.0} µs ({:+.1} %)  {published:>12}",
+            protected - plain,
+            100.0 * (protected / plain - 1.0)
+        );
+    }
+}
+
+/// From the SYN to the last byte, of connections of their own.
+fn request_times(cluster: &Cluster, path: &str) -> Vec<Duration> {
+    cluster.on("c1", || {
+        let time = |_| {
+            let start = Instant::now();
+            assert_eq!(Connection::open().ask(path).status, 200);
+            start.elapsed()
+        };
+        (0..REQUESTS).map(time).collect()
+    })
 }
 
 fn cluster(root: &Path) -> Cluster {
