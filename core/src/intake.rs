@@ -404,13 +404,17 @@ impl Intake {
         (!reading.has_fin()).then(|| reading.assembly.contiguous())
     }
 
-    /// Up to where its client has been told that the bytes have come that are read here.
-    pub fn told(&self, key: &FlowKey) -> Option<ClientSeq> {
-        let flow = self.table.get(key)?;
-        let Phase::Reading(reading) = &flow.phase else {
-            return None;
-        };
-        Some(flow.connection.start() + reading.acked as u32)
+    /// Up to where its client has been told that the bytes have come that are read here from
+    /// `start` on.
+    pub fn told(&self, key: &FlowKey, start: ClientSeq) -> ClientSeq {
+        match self.table.get(key) {
+            Some(Flow {
+                connection,
+                phase: Phase::Reading(reading),
+                ..
+            }) if connection.start() == start => start + reading.acked as u32,
+            _ => start,
+        }
     }
 
     /// Is this flow's head being read?

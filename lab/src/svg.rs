@@ -17,6 +17,13 @@ pub struct Style {
     fill: &'static str,
 }
 
+impl Style {
+    /// In another colour.
+    pub fn filled(self, fill: &'static str) -> Self {
+        Self { fill, ..self }
+    }
+}
+
 /// In the middle of a line.
 pub const SMALL: Style = Style {
     anchor: "middle",

@@ -2,13 +2,15 @@
 //! migrated by `trapeze drain --migrate` (docs/protocol/takeover.md) [MIGRATE01 §5.1].
 //!
 //! `cargo build --release -p trapeze-cli`, then `cargo bench -p trapeze-tests --bench oscillation`, as
-//! root. With `-- paper` over the paper's link, too: that takes some minutes.
+//! root. `-- paper`: over the paper's link, which takes some minutes; how far each download is when is
+//! drawn as its figure 4, and left at `target/tmp/oscillation.svg` or where `-- paper FILE` says.
 
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use trapeze_lab::LinkSettings;
+use trapeze_lab::svg::{GREY, HEADING, LEGEND, SCALE, SMALL, Svg};
 use trapeze_tests::downloads::Downloads;
 use trapeze_tests::{Cluster, Content, VIP, until};
 
@@ -46,27 +48,40 @@ fn main() {
         bytes: 4 << 30,
         ..lan
     };
-    let mut settings = vec![lan, whole_machine];
     if std::env::args().any(|arg| arg == "paper") {
-        settings.push(Setting {
+        let paper = Setting {
             name: "128 kbit/s, 40 ms",
             link: LinkSettings {
                 rate: Some(128_000),
                 delay: Duration::from_millis(20),
+                limit: 10, // of 1.5 kB: the paper's 14 KB
                 ..LinkSettings::default()
             },
             bytes: 950_000,
             rounds: 1,
-            periods_s: &[1, 2, 5, 10],
-        });
+            periods_s: &[1, 2, 3, 5, 10],
+        };
+        cluster.link("c1", &paper.link).expect("a link");
+        let traces = measure(&cluster, root.path(), &paper);
+        println!("  published, stays: {:.2} s", PUBLISHED.as_secs_f64());
+        let out = std::env::args().find(|arg| arg.ends_with(".svg"));
+        let out = out.unwrap_or_else(|| format!("{}/oscillation.svg", env!("CARGO_TARGET_TMPDIR")));
+        std::fs::write(&out, draw(&paper, &traces)).expect("a file that can be written");
+        println!("  {out}");
+        return;
     }
-    for setting in &settings {
+    for setting in [lan, whole_machine] {
         cluster.link("c1", &setting.link).expect("a link");
-        measure(&cluster, root.path(), setting);
+        measure(&cluster, root.path(), &setting);
     }
 }
 
-fn measure(cluster: &Cluster, root: &Path, setting: &Setting) {
+/// How much of a download there was, when.
+type Trace = Vec<(Duration, u64)>;
+
+/// Prints the medians; the last round's traces, in the order of its periods, staying first.
+fn measure(cluster: &Cluster, root: &Path, setting: &Setting) -> Vec<Trace> {
+    let mut traces = vec![Trace::new(); setting.periods_s.len() + 1];
     write(root, setting.bytes);
     println!("{}, {} MB:", setting.name, setting.bytes / 1_000_000);
     let mut times: Vec<Vec<Duration>> = vec![Vec::new(); setting.periods_s.len() + 1];
@@ -80,8 +95,9 @@ fn measure(cluster: &Cluster, root: &Path, setting: &Setting) {
         .collect();
     // In turns: the machine has other things to do now and then.
     for _ in 0..setting.rounds {
-        for (times, period) in times.iter_mut().zip(&periods) {
-            times.push(download(cluster, root, *period));
+        for ((times, trace), period) in times.iter_mut().zip(&mut traces).zip(&periods) {
+            *trace = download(cluster, root, *period);
+            times.push(trace.last().expect("its end").0);
         }
     }
     let medians = times.iter_mut().map(|times| {
@@ -101,9 +117,6 @@ fn measure(cluster: &Cluster, root: &Path, setting: &Setting) {
             median.as_secs_f64()
         );
     }
-    if setting.rounds == 1 {
-        println!("  published, stays: {:.2} s", PUBLISHED.as_secs_f64());
-    }
     let counters = cluster.daemon().counters;
     let of = |name: &str| counters.get(name).copied().unwrap_or(0);
     println!(
@@ -112,25 +125,27 @@ fn measure(cluster: &Cluster, root: &Path, setting: &Setting) {
         of("not-migrated"),
         of("not-taken-over")
     );
+    traces
 }
 
-/// How long one takes that goes to the other server after each `period`.
-fn download(cluster: &Cluster, root: &Path, period: Option<Duration>) -> Duration {
+/// One that goes to the other server after each `period`.
+fn download(cluster: &Cluster, root: &Path, period: Option<Duration>) -> Trace {
     let begun = Instant::now();
     let download = Downloads::start(cluster, "c1", VIP, root, &["large".to_owned()]);
-    let Some(period) = period else {
-        download.join();
-        return begun.elapsed();
-    };
     let run = |words: &[&str]| drop(cluster.trapeze("d1", words));
     let mut turn = 0;
-    let mut due = begun + period;
+    let mut due = period.map(|period| begun + period);
+    let mut trace = vec![(Duration::ZERO, 0)];
     while download.ended() == 0 {
         std::thread::sleep(Duration::from_millis(10));
-        if Instant::now() < due {
+        trace.push((begun.elapsed(), download.had()[0]));
+        let (Some(at), Some(period)) = (due, period) else {
+            continue;
+        };
+        if Instant::now() < at {
             continue;
         }
-        due += period;
+        due = Some(at + period);
         let [leaves, comes] = match turn % 2 {
             0 => ["b1", "b2"],
             _ => ["b2", "b1"],
@@ -139,15 +154,72 @@ fn download(cluster: &Cluster, root: &Path, period: Option<Duration>) -> Duratio
         run(&["undrain", comes]);
         run(&["drain", leaves, "--migrate", "--deadline", "0s"]);
     }
+    trace.push((begun.elapsed(), download.had()[0]));
     download.join();
-    let took = begun.elapsed();
     for backend in ["b1", "b2"] {
         run(&["undrain", backend]);
         until("it is up", || {
             (cluster.backend(backend).state == "up").then_some(())
         });
     }
-    took
+    trace
+}
+
+/// The paper's figure 4: what has come against the time.
+fn draw(setting: &Setting, traces: &[Trace]) -> String {
+    const WIDTH: f64 = 760.0;
+    const HEIGHT: f64 = 420.0;
+    const COLOURS: [&str; 6] = [
+        "#768390", "#e5534b", "#c69026", "#347d39", "#316dca", "#8256d0",
+    ];
+    let longest = traces
+        .iter()
+        .filter_map(|trace| trace.last())
+        .map(|last| last.0);
+    let longest = longest.max().unwrap_or_default().as_secs_f64().max(1.0);
+    let (left, top) = (70.0, 60.0);
+    let x = |at: Duration| left + WIDTH * at.as_secs_f64() / longest;
+    let y = |bytes: u64| top + HEIGHT * (1.0 - bytes as f64 / setting.bytes as f64);
+    let mut svg = Svg::new(left + WIDTH + 40.0, top + HEIGHT + 60.0, setting.name);
+    let title = format!(
+        "A download that goes from server to server: {}",
+        setting.name
+    );
+    svg.text(16.0, 28.0, HEADING, &title);
+    svg.line((left, y(0)), (left + WIDTH, y(0)), GREY, 0.8);
+    svg.line((left, top), (left, y(0)), GREY, 0.8);
+    for part in 0..=4 {
+        let bytes = setting.bytes * part / 4;
+        svg.text(
+            left - 8.0,
+            y(bytes) + 4.0,
+            SCALE,
+            &format!("{} kB", bytes / 1000),
+        );
+    }
+    for second in (0..=longest as u64).step_by(10) {
+        let at = Duration::from_secs(second);
+        svg.text(x(at), y(0) + 18.0, SMALL, &format!("{second} s"));
+    }
+    for (index, trace) in traces.iter().enumerate() {
+        let colour = COLOURS[index % COLOURS.len()];
+        let coarse: Trace = (trace.iter().step_by(25).chain(trace.last()).copied()).collect();
+        for pair in coarse.windows(2) {
+            let ends = [pair[0], pair[1]].map(|(at, bytes)| (x(at), y(bytes)));
+            svg.line(ends[0], ends[1], colour, 1.0);
+        }
+        let what = match index.checked_sub(1) {
+            None => "stays".to_owned(),
+            Some(index) => format!("moves every {} s", setting.periods_s[index]),
+        };
+        svg.text(
+            left + 20.0,
+            top + 20.0 + 18.0 * index as f64,
+            LEGEND.filled(colour),
+            &what,
+        );
+    }
+    svg.finish()
 }
 
 fn write(root: &Path, bytes: u64) {

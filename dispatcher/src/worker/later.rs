@@ -312,7 +312,7 @@ impl State {
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
             && matches!(waiting.target, Target::To(choice)
                 if choice.slot != record.slot && choice.transfer == Transfer::Rebuild);
-        let reach = self.intake.told(key).unwrap_or(waiting.start);
+        let reach = self.intake.told(key, waiting.start);
         let way = self.sealed(key, &record, |meta| Meta {
             kind: match record.splice {
                 Some(splice) => Kind::SplitRelease {

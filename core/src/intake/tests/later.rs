@@ -78,7 +78,7 @@ fn what_waits_is_acknowledged_when_its_client_repeats_it() {
     let length = request.len() as u32;
     let (key, start) = (bench.key(), bench.isns.client + 1);
     assert!(matches!(bench.later(0, request), Outcome::Decide(_)));
-    assert_eq!(bench.intake.told(&key), Some(start));
+    assert_eq!(bench.intake.told(&key, start), start);
     assert_eq!(bench.later(0, request), Outcome::Assigned);
     assert_eq!(bench.actions(), ["probe 0"]);
     bench.intake.on_probe_answer(bench.now, &key, start, None);
@@ -87,7 +87,7 @@ fn what_waits_is_acknowledged_when_its_client_repeats_it() {
         matches!(&actions[..], [ack] if ack.ends_with(&format!(" ack {length}"))),
         "{actions:?}"
     );
-    assert_eq!(bench.intake.told(&key), Some(start + length));
+    assert_eq!(bench.intake.told(&key, start), start + length);
 }
 
 #[test]
