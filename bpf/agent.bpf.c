@@ -502,7 +502,7 @@ int agent_egress(struct __sk_buff *skb)
 		h.tcp.ack = bpf_htonl(bpf_ntohl(h.tcp.ack) + setup->client_shift);
 	}
 	verdict = leave(skb, &h, &key, setup);
-	if (verdict == TC_ACT_UNSPEC && setup->reach && is_set_up(setup) && !acknowledge_told(skb, &h, setup))
+	if (verdict == TC_ACT_UNSPEC && is_set_up(setup) && !acknowledge_told(skb, &h, setup))
 		return drop(DROP_REWRITE);
 	if (verdict == TC_ACT_UNSPEC && !shift_out(skb, h.tcp.offset >> 4 << 2, setup))
 		return drop(DROP_REWRITE);

@@ -631,10 +631,9 @@ struct setup {
 	__u32 client_shift; /* by how much the wire's numbers are ahead of the socket's, 0 without: the client's, */
 	__u32 server_shift; /* the server's, */
 	__u32 clock_shift; /* and the server's clock */
-	__u32 reach; /* up to where the client has been told that its bytes have come, 0: no further than to here;
-		      * OLDER: up to where they have come to the owners after it */
+	__u32 reach; /* OLDER: up to where the client's bytes have come to the owners after it */
 	__u32 last_clock; /* OLDER: what it says is no later, by its timestamps */
-	__u32 pad2;
+	__u32 told; /* up to where the client has been told that its bytes have come; 0: no further than to here */
 };
 
 /* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */

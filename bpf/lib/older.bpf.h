@@ -254,9 +254,13 @@ static __always_inline bool acknowledge_reach(struct __sk_buff *skb, const struc
  */
 static __always_inline bool acknowledge_told(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
 {
-	if (is_before(bpf_ntohl(h->tcp.ack), setup->reach))
-		return acknowledge_reach(skb, h, setup, setup->reach);
-	setup->reach = 0;
+	__u32 told = *(volatile __u32 *)&setup->told; /* another CPU may be clearing it */
+
+	if (!told)
+		return true;
+	if (is_before(bpf_ntohl(h->tcp.ack), told))
+		return acknowledge_reach(skb, h, setup, told);
+	setup->told = 0;
 	return true;
 }
 

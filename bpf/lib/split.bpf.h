@@ -30,7 +30,7 @@ struct split_socket {
 	struct split is;
 	struct answers answers; /* with CARE_FOLLOW */
 	__u32 given_up;
-	__u32 reach; /* as in struct setup */
+	__u32 told; /* as in struct setup */
 };
 
 struct {
@@ -216,18 +216,20 @@ static __always_inline void note_told(struct split_socket *its, const struct met
 {
 	__u32 ahead = meta->window_scales << 8 | meta->tcp_options, reach = bpf_ntohl(meta->value) + ahead;
 
-	if (ahead && (!its->reach || is_before(its->reach, reach)))
-		its->reach = reach;
+	if (ahead && (!its->told || is_before(its->told, reach)))
+		its->told = reach;
 }
 
 /* By how much more a segment acknowledges than its socket does; with SACK blocks, which would move along, by nothing. */
 static __always_inline __u32 told_ahead(struct split_socket *its, const struct tcp_header *tcp)
 {
-	__u32 ack = bpf_ntohl(tcp->ack);
+	__u32 ack = bpf_ntohl(tcp->ack), told = *(volatile __u32 *)&its->told; /* another CPU may be clearing it */
 
-	if (its->reach && is_before(ack, its->reach))
-		return tcp->offset >> 4 << 2 <= TCP_LEN_USUAL ? its->reach - ack : 0;
-	its->reach = 0;
+	if (!told)
+		return 0;
+	if (is_before(ack, told))
+		return tcp->offset >> 4 << 2 <= TCP_LEN_USUAL ? told - ack : 0;
+	its->told = 0;
 	return 0;
 }
 

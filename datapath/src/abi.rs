@@ -375,7 +375,7 @@ pod!(
         clock_shift: u32,
         reach: u32,
         last_clock: u32,
-        pad2: u32,
+        told: u32,
     }
 );
 pod!(

@@ -168,6 +168,42 @@ fn nor_is_it_where_the_default_policy_decides() {
     }));
 }
 
+/// The network of [SPLITSTACK02 §V-B]. Each answer is still on its way when the next one begins, at
+/// another backend, and each of them repeats its own.
+#[test]
+fn requests_sent_at_once_over_a_wan_are_all_answered() {
+    let cluster = cluster("wan");
+    let wan = LinkSettings {
+        delay: Duration::from_micros(87_500),
+        loss: 0.02,
+        ..LinkSettings::default()
+    };
+    cluster.link("c1", &wan).unwrap();
+    let numbered = Numbered::of(&cluster, &["10k", "10k", "1k", "10k", "empty"]);
+    let (clients, connections, requests) = (80, 12, 7);
+    let answered: Answered = std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..clients)
+            .map(|client| {
+                let (numbered, cluster) = (&numbered, &cluster);
+                let visit = move |connection: u64| {
+                    let begin = (client * connections + connection) * requests;
+                    let mut connection = Connection::open();
+                    numbered.pipeline(&mut connection, begin..begin + requests)
+                };
+                let visits = move || -> Vec<_> { (0..connections).map(visit).collect() };
+                scope.spawn(move || cluster.on("c1", visits))
+            })
+            .collect();
+        (clients.into_iter())
+            .flat_map(|client| client.join().unwrap())
+            .flat_map(|visit| visit.expect("a connection that lasts"))
+            .collect()
+    });
+    assert_eq!(answered.len() as u64, clients * connections * requests);
+    check_logs(&cluster, &answered);
+    assert!(cluster.agents().of("half-pipe") > 0);
+}
+
 fn visit_on_bad_links(cluster: &Cluster) {
     for (seed, host) in (1..).zip(["c1", "b1", "b2", "b3"]) {
         let link = LinkSettings {
