@@ -1,0 +1,290 @@
+//! Streams that have no validator, and whose application says how another backend goes on with them
+//! (docs/protocol/takeover.md §10): the ticker of examples/.
+
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use trapeze_lab::Process;
+use trapeze_tests::{Cluster, Connection, same, until};
+
+/// Debian's own, as in other tests.
+const PYTHON: &str = "/usr/bin/python3";
+const TICKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/ticker/ticker.py");
+const TICK: usize = 64;
+/// Answers whatever it is asked for with the fields that it is told to.
+const LIAR: &str = r#"
+import socket, sys
+listener = socket.create_server(("0.0.0.0", 80))
+while True:
+    stream = listener.accept()[0]
+    head = stream.recv(65536).decode()
+    said = '"' + head.split(" ")[1] + '";endless'
+    begin = [line.split(": ")[1] for line in head.split("\r\n") if line.startswith("Trapeze-Resume-From: ")]
+    if begin:
+        fields = sys.argv[1].replace("SAID", said).replace("FROM", begin[0])
+        stream.sendall(("HTTP/1.1 200 OK\r\nX-Backend: x\r\n" + fields + "\r\n").encode() + 64 * b"wrong")
+    stream.close()
+"#;
+
+/// A lab whose backends run the ticker, where all that is a megabyte or more is protected.
+struct Site {
+    cluster: Cluster,
+    servers: Vec<(String, std::process::Child)>,
+}
+
+impl Site {
+    /// With so many backends.
+    fn up(test: &str, backends: u8) -> Self {
+        let names: Vec<String> = (1..=backends).map(|n| format!("b{n}")).collect();
+        let text = format!(
+            "[[pool]]\nname = \"web\"\nprotect_from = 1000000\nbackends = {names:?}\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
+        );
+        let cluster = Cluster::configured(test, backends, &text, |_| {});
+        let mut site = Self {
+            cluster,
+            servers: Vec::new(),
+        };
+        for name in &names {
+            (site.cluster.kill(name, Some(Process::Server))).unwrap();
+            site.serve(name, "0.02");
+        }
+        site
+    }
+
+    /// A tick each so many seconds.
+    fn serve(&mut self, name: &str, interval: &str) {
+        let ticker = [PYTHON, TICKER, "--interval", interval, "--name", name];
+        self.run_server(name, &ticker);
+    }
+
+    fn run_server(&mut self, name: &str, command: &[&str]) {
+        let server = self.cluster.start_command(name, command);
+        self.servers.push((name.to_owned(), server));
+        until("it listens", || {
+            let said = self.cluster.run(name, &["ss", "-Htln"]);
+            said.contains(":80 ").then_some(())
+        });
+    }
+
+    /// kill -9 of its server alone.
+    fn kill_server(&mut self, name: &str) {
+        let at = self.servers.iter().position(|(of, _)| of == name);
+        let (_, mut server) = self.servers.remove(at.expect("it serves"));
+        server.kill().unwrap();
+        server.wait().unwrap();
+    }
+
+    fn ask(&self, target: &str) -> Stream {
+        (self.cluster).on("c1", || Stream::ask(Connection::open(), target))
+    }
+
+    /// Of that backend: they take turns.
+    fn ask_of(&self, owner: &str, target: &str) -> Stream {
+        let mut streams = (0..4).map(|_| self.ask(target));
+        let found = streams.find(|stream| stream.owner == owner);
+        found.expect("its turn")
+    }
+
+    fn count(&self, what: &str) -> u64 {
+        let counters = self.cluster.daemon().counters;
+        counters.get(what).copied().unwrap_or(0)
+    }
+
+    /// Of so many streams, or of more: what a client has left is kept for a while.
+    fn await_protection(&self, answers: usize) {
+        until("the streams are protected", || {
+            (self.cluster.daemon().protected_answers >= answers).then_some(())
+        });
+    }
+
+    fn await_count(&self, what: &str, count: u64) {
+        until("it is counted", || {
+            (self.count(what) == count).then_some(())
+        });
+    }
+
+    fn other(&self, owner: &str) -> &'static str {
+        if owner == "b1" { "b2" } else { "b1" }
+    }
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        for (_, server) in &mut self.servers {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+    }
+}
+
+struct Stream {
+    stream: TcpStream,
+    owner: String,
+    first: u64,
+    body: Vec<u8>,
+}
+
+impl Stream {
+    fn ask(connection: Connection, target: &str) -> Self {
+        let mut stream = connection.stream().try_clone().expect("a socket");
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).expect("a socket");
+        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it is sent");
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            stream.read_exact(&mut byte).expect("a head");
+            head.push(byte[0]);
+        }
+        let head = String::from_utf8(head).expect("ASCII");
+        let field = |name: &str| {
+            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+            let line = lines.find(|(n, _)| n.eq_ignore_ascii_case(name));
+            line.unwrap_or_else(|| panic!("no {name}: {head}")).1
+        };
+        let (_, named) = field("trapeze-resume").split_once("first=").unwrap();
+        let digits = named.split(|c: char| !c.is_ascii_digit()).next();
+        Self {
+            owner: field("x-backend").to_owned(),
+            first: digits.unwrap().parse().expect("a number"),
+            body: Vec::new(),
+            stream,
+        }
+    }
+
+    /// So many ticks more; false: it ends before.
+    fn read(&mut self, ticks: usize) -> io::Result<bool> {
+        let end = self.body.len() / TICK * TICK + ticks * TICK;
+        let mut piece = [0; 10_000];
+        while self.body.len() < end {
+            match self.stream.read(&mut piece)? {
+                0 => return Ok(false),
+                count => self.body.extend_from_slice(&piece[..count]),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Every byte is the ticker's, from the first on.
+    fn check(&self) {
+        let ticks = self.body.len().div_ceil(TICK);
+        let all = (0..ticks).flat_map(|number| {
+            let text = format!("id: {number}\ndata: {}-{number} ", self.first);
+            format!("{text:.<width$}\n\n", width = TICK - 2).into_bytes()
+        });
+        let all: Vec<u8> = all.collect();
+        same(&self.body, &all[..self.body.len()]);
+    }
+}
+
+#[test]
+fn a_stream_outlives_its_backend() {
+    let site = Site::up("resume-power", 2);
+    let mut endless = site.ask("/ticks");
+    let mut ends = site.ask_of(&endless.owner, "/ticks?ticks=400");
+    assert!(endless.read(20).unwrap() && ends.read(20).unwrap());
+    site.await_protection(2);
+    let other = site.other(&endless.owner);
+    site.cluster.kill(&endless.owner, None).unwrap();
+    assert!(endless.read(100).unwrap());
+    endless.check();
+    // It ends where its server says so, in order.
+    assert!(!ends.read(1000).unwrap());
+    assert_eq!(ends.body.len(), 400 * TICK);
+    ends.check();
+    site.await_count("taken-over", 2);
+    assert_eq!(site.count("not-taken-over"), 0);
+    assert_eq!(site.cluster.agent(other).of("taken-over"), 2);
+    drop((endless, ends));
+    until("nothing is left of them", || {
+        let sockets = site
+            .cluster
+            .run(other, &["ss", "-Htn", "sport", "=", ":80"]);
+        sockets.is_empty().then_some(())
+    });
+}
+
+/// The other backend's application says another stream, the same one begun anew, one from elsewhere, or one
+/// with a length.
+#[test]
+fn what_an_application_does_not_say_to_be_the_stream_is_not_gone_on_with() {
+    for (test, fields) in [
+        (
+            "resume-other",
+            "Trapeze-Resume: \"/ticks?first=1\";endless\r\nTrapeze-Resume-From: FROM\r\n",
+        ),
+        ("resume-anew", "Trapeze-Resume: SAID\r\n"),
+        (
+            "resume-from",
+            "Trapeze-Resume: SAID\r\nTrapeze-Resume-From: 0\r\n",
+        ),
+        (
+            "resume-length",
+            "Trapeze-Resume: SAID\r\nTrapeze-Resume-From: FROM\r\nContent-Length: 320\r\n",
+        ),
+    ] {
+        let mut site = Site::up(test, 2);
+        let mut stream = site.ask("/ticks");
+        assert!(stream.read(20).unwrap());
+        site.await_protection(1);
+        let other = site.other(&stream.owner);
+        site.kill_server(other);
+        site.run_server(other, &[PYTHON, "-c", LIAR, fields]);
+        site.cluster.kill(&stream.owner, None).unwrap();
+        let error = stream.read(10_000).unwrap_err();
+        assert_eq!(
+            error.kind(),
+            io::ErrorKind::ConnectionReset,
+            "{test}: {error}"
+        );
+        stream.check();
+        site.await_count("not-same", 1);
+        site.await_count("not-taken-over", 1);
+        assert_eq!(site.count("taken-over"), 0);
+        assert_eq!(site.cluster.agent(other).of("not-same"), 1);
+    }
+}
+
+/// Where it never ends, its server's close is a death; where it may end, that is its end.
+#[test]
+fn an_endless_stream_outlives_its_server_process() {
+    let mut site = Site::up("resume-server", 3);
+    let mut endless = site.ask("/ticks");
+    let mut ends = site.ask_of(&endless.owner, "/ticks?ticks=100000");
+    assert!(endless.read(20).unwrap() && ends.read(20).unwrap());
+    site.await_protection(2);
+    let owner = endless.owner.clone();
+    site.kill_server(&owner);
+    assert!(endless.read(100).unwrap());
+    assert!(!ends.read(100_000).unwrap(), "who could know better?");
+    site.await_count("taken-over", 1);
+    let mut names = ["b1", "b2", "b3"].into_iter();
+    let next = names.find(|name| site.cluster.agent(name).of("taken-over") == 1);
+    // Now its wedge ends, for its server has.
+    site.kill_server(next.expect("one has it"));
+    assert!(endless.read(100).unwrap());
+    site.await_count("taken-over", 2);
+    endless.check();
+    ends.check();
+    assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// For longer than anybody waits for the head of it.
+#[test]
+fn a_stream_may_be_silent_for_long() {
+    let mut site = Site::up("resume-silent", 2);
+    for name in ["b1", "b2"] {
+        site.kill_server(name);
+        site.serve(name, "12");
+    }
+    let mut stream = site.ask("/ticks");
+    assert!(stream.read(1).unwrap());
+    site.await_protection(1);
+    site.cluster.kill(&stream.owner, None).unwrap();
+    assert!(stream.read(2).unwrap());
+    stream.check();
+    site.await_count("taken-over", 1);
+}
