@@ -441,6 +441,7 @@ mod tests {
             !announced(1000, 0, 500).goes_on(&setup)
         };
         assert!(!over(|_| {}));
+        assert!(!over(|setup| setup.answers.phase = ANSWER_ENDLESS));
         assert!(over(|setup| setup.epoch += 1));
         assert!(over(|setup| setup.state = abi::SETUP_MOVED));
         assert!(over(|setup| setup.answers.finished += 1));

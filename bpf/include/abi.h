@@ -584,7 +584,7 @@ enum answer_phase {
 
 /* What remains of an answer that ends when its server closes: more than ever comes. It is counted as
  * a body is, so that it is known where in it the server is. */
-#define ANSWER_UNTIL_CLOSE (1ull << 62)
+#define ANSWER_UNTIL_CLOSE 0x4000000000000000ull
 
 /* How far a server's answers have been followed (lib/answers.bpf.h). */
 struct answers {

@@ -213,7 +213,7 @@ fn constant(name: &str) -> u64 {
         value.split([' ', ',', '\t']).next()
     });
     let text = text.unwrap_or_else(|| panic!("abi.h has no {name}"));
-    let text = text.trim_end_matches('u');
+    let text = text.trim_end_matches(['u', 'l']);
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),

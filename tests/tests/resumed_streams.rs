@@ -27,6 +27,18 @@ while True:
     stream.close()
 "#;
 
+/// Begins an answer with the fields that it is told to, and says no more.
+const SILENT: &str = r#"
+import socket, sys
+listener = socket.create_server(("0.0.0.0", 80))
+streams = []
+while True:
+    stream = listener.accept()[0]
+    stream.recv(65536)
+    stream.sendall(("HTTP/1.1 200 OK\r\n" + sys.argv[1] + "\r\n").encode() + 100 * b"x")
+    streams.append(stream)
+"#;
+
 /// A lab whose backends run the ticker, where all that is a megabyte or more is protected.
 struct Site {
     cluster: Cluster,
@@ -211,18 +223,25 @@ fn a_stream_outlives_its_backend() {
 /// with a length.
 #[test]
 fn what_an_application_does_not_say_to_be_the_stream_is_not_gone_on_with() {
-    for (test, fields) in [
+    for (test, why, fields) in [
         (
             "resume-other",
+            "its stream is \"/ticks?first=1\";endless, the client's",
             "Trapeze-Resume: \"/ticks?first=1\";endless\r\nTrapeze-Resume-From: FROM\r\n",
         ),
-        ("resume-anew", "Trapeze-Resume: SAID\r\n"),
+        (
+            "resume-anew",
+            "it does not say that it goes on from byte",
+            "Trapeze-Resume: SAID\r\n",
+        ),
         (
             "resume-from",
+            "it does not say that it goes on from byte",
             "Trapeze-Resume: SAID\r\nTrapeze-Resume-From: 0\r\n",
         ),
         (
             "resume-length",
+            "its stream is none until close, the client's",
             "Trapeze-Resume: SAID\r\nTrapeze-Resume-From: FROM\r\nContent-Length: 320\r\n",
         ),
     ] {
@@ -245,7 +264,70 @@ fn what_an_application_does_not_say_to_be_the_stream_is_not_gone_on_with() {
         site.await_count("not-taken-over", 1);
         assert_eq!(site.count("taken-over"), 0);
         assert_eq!(site.cluster.agent(other).of("not-same"), 1);
+        // Operators are told why, where it was refused and where it was wanted.
+        let logs = site.cluster.status().expect("the lab is up").logs;
+        for log in [format!("{other}.agent.log"), "d1.dispatch.log".to_owned()] {
+            let said = std::fs::read_to_string(logs.join(&log)).unwrap();
+            assert!(said.contains(why), "{log}: {said}");
+        }
     }
+}
+
+/// The next one is asked first, and its owner is well.
+#[test]
+fn a_drain_takes_streams_from_a_backend_that_is_well() {
+    let site = Site::up("resume-drain", 2);
+    let mut stream = site.ask("/ticks");
+    assert!(stream.read(20).unwrap());
+    site.await_protection(1);
+    let words = ["drain", &stream.owner, "--migrate"];
+    let drained = site.cluster.trapeze("d1", &words);
+    assert!(drained.status.success(), "{drained:?}");
+    assert!(stream.read(100).unwrap());
+    stream.check();
+    assert_eq!((site.count("migrated"), site.count("not-migrated")), (1, 0));
+}
+
+/// That its pool protects something does not make a stream one that can be resumed; and an application that
+/// says how does not make its pool protect it.
+#[test]
+fn a_stream_is_protected_where_pool_and_application_say_so() {
+    const PLAIN: &str = "Content-Type: text/event-stream\r\n";
+    let mut site = Site::up("resume-plain", 1);
+    site.kill_server("b1");
+    site.run_server("b1", &[PYTHON, "-c", SILENT, PLAIN]);
+    let hear = |site: &Site| {
+        site.cluster.on("c1", || {
+            let mut stream = Connection::open().stream().try_clone().expect("a socket");
+            stream
+                .write_all(b"GET /ticks HTTP/1.1\r\nHost: a\r\n\r\n")
+                .expect("it is sent");
+            stream.read_exact(&mut [0; 100]).expect("its beginning");
+            stream
+        })
+    };
+    let stream = hear(&site);
+    until("the agent has looked", || {
+        (site.cluster.agent("b1").of("begun") == 1).then_some(())
+    });
+    // One that is protected is behind it.
+    drop(stream);
+    site.kill_server("b1");
+    const RESUMED: &str = "Trapeze-Resume: \"/ticks\"\r\n";
+    site.run_server("b1", &[PYTHON, "-c", SILENT, RESUMED]);
+    let stream = hear(&site);
+    site.await_protection(1);
+    assert_eq!(site.cluster.agent("b1").of("begun"), 2);
+    assert_eq!(site.cluster.daemon().protected_answers, 1);
+    drop(stream);
+    let config = site
+        .cluster
+        .config()
+        .replace("protect_from = 1000000\n", "");
+    site.cluster.reload("b1", Process::Agent, &config);
+    site.cluster.reload("d1", Process::Dispatch, &config);
+    let _stream = hear(&site);
+    assert_eq!(site.cluster.agent("b1").of("begun"), 2);
 }
 
 /// Where it never ends, its server's close is a death; where it may end, that is its end.
