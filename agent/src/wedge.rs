@@ -120,13 +120,15 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
     client.set_write_timeout(Some(CLIENTS_PATIENCE))?;
     client.set_nodelay(true)?;
     client.write_all(&rest.of_head)?;
-    match (relay(&mut server, &mut client, &begun, &rest), rest.end) {
-        (Err(error), End::UntilClose) if error.kind() == io::ErrorKind::UnexpectedEof => {
+    match relay(&mut server, &mut client, &begun, &rest)? {
+        Relayed::All => finish(client),
+        Relayed::ToServersEnd if rest.end == End::UntilClose => {
             reset_on_close(&client, false)?;
+            finish(client)
         }
-        (relayed, _) => relayed?,
+        Relayed::ToServersEnd => Err(io::ErrorKind::UnexpectedEof.into()),
+        Relayed::ToClientsEnd => Ok(()),
     }
-    finish(client)
 }
 
 /// The command, whole.
@@ -218,33 +220,54 @@ fn refuse(
     Ok(())
 }
 
+/// How far an answer was relayed.
+enum Relayed {
+    All,
+    ToServersEnd,
+    /// As most streams are.
+    ToClientsEnd,
+}
+
 /// What is left of the body, of which some bytes have been read.
 fn relay(
     server: &mut TcpStream,
     client: &mut TcpStream,
     begun: &[u8],
     rest: &Rest,
-) -> io::Result<()> {
-    let (count, is_stream) = (rest.bytes.end - rest.bytes.start, rest.end.is_open());
-    let begun = &begun[..begun.len().min(count as usize)];
-    client.write_all(begun)?;
-    let mut left = count - begun.len() as u64;
-    let mut piece = vec![0; PIECE];
-    while left > 0 {
+) -> io::Result<Relayed> {
+    let mut left = rest.bytes.end - rest.bytes.start;
+    let mut read = begun.len().min(left as usize);
+    let mut piece = vec![0; PIECE.max(read)];
+    piece[..read].copy_from_slice(&begun[..read]);
+    loop {
+        if let Err(error) = client.write_all(&piece[..read]) {
+            return ended(error);
+        }
+        left -= read as u64;
+        if left == 0 {
+            return Ok(Relayed::All);
+        }
         let most = left.min(PIECE as u64) as usize;
-        match server.read(&mut piece[..most]) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(read) => {
-                client.write_all(&piece[..read])?;
-                left -= read as u64;
-            }
-            Err(error) if is_stream && error.kind() == io::ErrorKind::WouldBlock => {
-                is_there(client)?;
+        read = match server.read(&mut piece[..most]) {
+            Ok(0) => return Ok(Relayed::ToServersEnd),
+            Ok(read) => read,
+            Err(error) if rest.end.is_open() && error.kind() == io::ErrorKind::WouldBlock => {
+                if let Err(error) = is_there(client) {
+                    return ended(error);
+                }
+                0
             }
             Err(error) => return Err(error),
-        }
+        };
     }
-    Ok(())
+}
+
+/// A client that has gone is no error.
+fn ended(error: io::Error) -> io::Result<Relayed> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(Relayed::ToClientsEnd),
+        _ => Err(error),
+    }
 }
 
 /// A stream may be silent for long; a client that has gone meanwhile is seen here. One that has closed its

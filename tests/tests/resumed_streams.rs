@@ -2,11 +2,13 @@
 //! (docs/protocol/takeover.md §10): the ticker of examples/.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddrV4, TcpStream};
 use std::time::Duration;
 
+use trapeze_core::wire::tcp::Flags;
 use trapeze_lab::Process;
-use trapeze_tests::{Cluster, Connection, same, until};
+use trapeze_tests::raw::RawClient;
+use trapeze_tests::{Cluster, Connection, VIP, same, until};
 
 /// Debian's own, as in other tests.
 const PYTHON: &str = "/usr/bin/python3";
@@ -182,14 +184,18 @@ impl Stream {
 
     /// Every byte is the ticker's, from the first on.
     fn check(&self) {
-        let ticks = self.body.len().div_ceil(TICK);
-        let all = (0..ticks).flat_map(|number| {
-            let text = format!("id: {number}\ndata: {}-{number} ", self.first);
-            format!("{text:.<width$}\n\n", width = TICK - 2).into_bytes()
-        });
-        let all: Vec<u8> = all.collect();
+        let all = ticks(self.first, self.body.len().div_ceil(TICK));
         same(&self.body, &all[..self.body.len()]);
     }
+}
+
+/// The first so many of a stream.
+fn ticks(first: u64, count: usize) -> Vec<u8> {
+    let tick = |number| {
+        let text = format!("id: {number}\ndata: {first}-{number} ");
+        format!("{text:.<width$}\n\n", width = TICK - 2).into_bytes()
+    };
+    (0..count).flat_map(tick).collect()
 }
 
 #[test]
@@ -217,6 +223,55 @@ fn a_stream_outlives_its_backend() {
             .run(other, &["ss", "-Htn", "sport", "=", ":80"]);
         sockets.is_empty().then_some(())
     });
+}
+
+/// Clients that have had nothing of it, some of its head, all of that, and some of an event.
+#[test]
+fn a_stream_is_gone_on_with_from_any_byte() {
+    const TICKS: usize = 4000;
+    let site = Site::up("resume-bytes", 2);
+    site.cluster.lend_address("c1", "10.77.0.9");
+    let request = format!("GET /ticks?first=1&ticks={TICKS} HTTP/1.1\r\nHost: a\r\n\r\n");
+    let all = ticks(1, TICKS);
+    let head_of = |answer: &[u8]| {
+        let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+        end.map(|at| at + 4)
+    };
+    site.cluster.on("c1", || {
+        // None acknowledges anything: all is in progress.
+        let mut clients: Vec<_> = (0..12)
+            .map(|number| {
+                let address = SocketAddrV4::new([10, 77, 0, 9].into(), 40_000 + number);
+                let mut client = RawClient::connect(address, VIP);
+                client.send(0, request.as_bytes());
+                let is_there =
+                    |answer: &[u8]| head_of(answer).is_some_and(|at| answer.len() > at + 100);
+                client.hear_until("its beginning", |c| is_there(c.received()));
+                client
+            })
+            .collect();
+        site.await_protection(12);
+        // They take turns.
+        site.cluster.kill("b2", None).unwrap();
+        std::thread::scope(|scope| {
+            for (number, client) in clients.iter_mut().enumerate() {
+                let all = &all;
+                scope.spawn(move || {
+                    let head = head_of(client.received()).unwrap();
+                    let had = [0, 10, head - 1, head, head + 1, head + 100][number / 2];
+                    client.lose_behind(had);
+                    client.receive_until("its end", |c| c.ended().is_some());
+                    let ended = client.ended().expect("an end");
+                    assert!(!ended.has(Flags::RST), "{had}");
+                    let answer = client.received();
+                    assert!(answer.starts_with(b"HTTP/1.1 200 OK\r\n"), "{had}");
+                    same(&answer[head_of(answer).unwrap()..], all);
+                });
+            }
+        });
+    });
+    site.await_count("taken-over", 6);
+    assert_eq!(site.count("not-taken-over"), 0);
 }
 
 /// The other backend's application says another stream, the same one begun anew, one from elsewhere, or one
