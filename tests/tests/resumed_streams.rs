@@ -409,6 +409,34 @@ fn an_endless_stream_outlives_its_server_process() {
     assert_eq!(site.count("not-taken-over"), 0);
 }
 
+/// An agent that dies closes its wedges' connections: that is no stream's end.
+#[test]
+fn a_wedge_that_dies_is_never_taken_for_the_end() {
+    for (test, target, goes_on) in [
+        ("resume-wedge", "/ticks", true),
+        ("resume-wedge-ends", "/ticks?ticks=100000", false),
+    ] {
+        let site = Site::up(test, 3);
+        let mut stream = site.ask(target);
+        assert!(stream.read(20).unwrap());
+        site.await_protection(1);
+        site.cluster.kill(&stream.owner, None).unwrap();
+        assert!(stream.read(50).unwrap());
+        site.await_count("taken-over", 1);
+        let mut others = ["b1", "b2", "b3"].into_iter();
+        let wedges = others
+            .find(|name| *name != stream.owner && site.cluster.agent(name).of("taken-over") == 1);
+        let wedges = wedges.expect("one has it");
+        (site.cluster.kill(wedges, Some(Process::Agent))).unwrap();
+        match (stream.read(200), goes_on) {
+            (Ok(true), true) => site.await_count("taken-over", 2),
+            (Err(error), false) => assert_eq!(error.kind(), io::ErrorKind::ConnectionReset),
+            (other, _) => panic!("{test}: {other:?}"),
+        }
+        stream.check();
+    }
+}
+
 /// For longer than anybody waits for the head of it.
 #[test]
 fn a_stream_may_be_silent_for_long() {
