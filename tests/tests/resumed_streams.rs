@@ -6,8 +6,10 @@ use std::net::{SocketAddrV4, TcpStream};
 use std::time::Duration;
 
 use trapeze_core::wire::tcp::Flags;
+use trapeze_dispatcher::Status;
 use trapeze_lab::Process;
 use trapeze_tests::raw::RawClient;
+use trapeze_tests::scattered::scattered_over;
 use trapeze_tests::{Cluster, Connection, VIP, same, until};
 
 /// Debian's own, as in other tests.
@@ -55,16 +57,24 @@ impl Site {
             "[[pool]]\nname = \"web\"\nprotect_from = 1000000\nbackends = {names:?}\n\
              [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
         );
-        let cluster = Cluster::configured(test, backends, &text, |_| {});
-        let mut site = Self {
-            cluster,
-            servers: Vec::new(),
-        };
+        let mut site = Self::of(Cluster::configured(test, backends, &text, |_| {}));
         for name in &names {
-            (site.cluster.kill(name, Some(Process::Server))).unwrap();
-            site.serve(name, "0.02");
+            site.replace_server(name);
         }
         site
+    }
+
+    fn of(cluster: Cluster) -> Self {
+        Self {
+            cluster,
+            servers: Vec::new(),
+        }
+    }
+
+    /// The ticker instead of the lab's own server.
+    fn replace_server(&mut self, name: &str) {
+        (self.cluster.kill(name, Some(Process::Server))).unwrap();
+        self.serve(name, "0.02");
     }
 
     /// A tick each so many seconds.
@@ -407,6 +417,46 @@ fn an_endless_stream_outlives_its_server_process() {
     endless.check();
     ends.check();
     assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// Who keeps the flow takes it over, and each packet of the client's comes by another one.
+#[test]
+fn streams_outlive_their_backend_behind_several_dispatchers() {
+    let cluster = scattered_over(&["d1", "d2"], "resume-several", |_| {});
+    let config = (cluster.config()).replace("[[pool]]\n", "[[pool]]\nprotect_from = 1000000\n");
+    let mut site = Site::of(cluster);
+    for name in ["b1", "b2"] {
+        site.cluster.reload(name, Process::Agent, &config);
+        site.replace_server(name);
+    }
+    for dispatcher in ["d1", "d2"] {
+        site.cluster.reload(dispatcher, Process::Dispatch, &config);
+    }
+    let sum = |site: &Site, what: fn(&Status) -> usize| -> usize {
+        let all = ["d1", "d2"].map(|name| site.cluster.dispatch_status(name));
+        all.iter().flatten().map(what).sum()
+    };
+    let mut streams: Vec<Stream> = (0..4).map(|_| site.ask("/ticks")).collect();
+    for stream in &mut streams {
+        assert!(stream.read(20).unwrap());
+    }
+    until("all are protected", || {
+        (sum(&site, |status| status.protected_answers) == 4).then_some(())
+    });
+    let of_b1 = streams.iter().filter(|stream| stream.owner == "b1").count();
+    site.cluster.kill("b1", None).unwrap();
+    for stream in &mut streams {
+        assert!(stream.read(100).unwrap());
+        stream.check();
+    }
+    let taken = |status: &Status| {
+        let taken = status.counters.get("taken-over");
+        taken.map_or(0, |&count| count as usize)
+    };
+    assert!(of_b1 > 0);
+    until("they are taken over", || {
+        (sum(&site, taken) == of_b1).then_some(())
+    });
 }
 
 /// An agent that dies closes its wedges' connections: that is no stream's end.
