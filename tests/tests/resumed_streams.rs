@@ -464,7 +464,7 @@ fn streams_outlive_their_backend_behind_several_dispatchers() {
 fn a_wedge_that_dies_is_never_taken_for_the_end() {
     for (test, target, goes_on) in [
         ("resume-wedge", "/ticks", true),
-        ("resume-wedge-ends", "/ticks?ticks=100000", false),
+        ("resume-wedge-2", "/ticks?ticks=100000", false),
     ] {
         let site = Site::up(test, 3);
         let mut stream = site.ask(target);
