@@ -445,7 +445,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	if (payload)
 		follow(skb, &setup->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
 	/* Of two in one packet nobody tells the heads apart. */
-	if (begins && setup->answers.phase == ANSWER_BODY && setup->answers.finished == finished)
+	if (begins && (setup->answers.phase == ANSWER_BODY || is_until_close(&setup->answers)) &&
+	    setup->answers.finished == finished)
 		tell_begun(skb, h, key, setup, payload_at);
 	if (setup->waiting)
 		tell_if_answered(key, setup);

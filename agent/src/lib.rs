@@ -15,6 +15,7 @@ pub use prepare::{is_enough, sysctls};
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
@@ -80,10 +81,16 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     })?;
     let teller = Teller::start(&node.pins(), v4(own.address)?, keys(&config)?)
         .context("cannot listen to the data path")?;
-    let supporting = Supporting::start(&node.pins(), v4(own.address)?, keys(&config)?)
-        .context("cannot listen to the data path")?;
+    let adopter = Arc::new(Adopter::of(&loaded));
+    let supporting = Supporting::start(
+        &node.pins(),
+        adopter.clone(),
+        v4(own.address)?,
+        keys(&config)?,
+    )
+    .context("cannot listen to the data path")?;
     // Another cluster's agent may be on this host: all else works without.
-    if let Err(error) = wedge::start(supporting.support.clone(), Adopter::of(&loaded)) {
+    if let Err(error) = wedge::start(supporting.support.clone(), adopter) {
         eprintln!(
             "answers of other backends are not gone on with here: cannot listen on 127.0.0.1:{WEDGE_PORT}: {error}"
         );

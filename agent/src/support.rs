@@ -17,8 +17,8 @@ use trapeze_core::takeover::{AnswerHead, Message, Rest, SoftState, UPDATE_INTERV
 use trapeze_core::wire::meta::{Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::{ipv4, tcp};
-use trapeze_datapath::abi::{self, ANSWER_BODY, BegunAnswer, ENCAP_LEN};
-use trapeze_datapath::agent::{AgentMaps, begun};
+use trapeze_datapath::abi::{self, ANSWER_BODY, ANSWER_ENDLESS, BegunAnswer, ENCAP_LEN};
+use trapeze_datapath::agent::{Adopter, AgentMaps, begun};
 use trapeze_datapath::clock;
 use trapeze_datapath::ring::Ring;
 
@@ -38,6 +38,7 @@ const MESSAGE_MAX: usize = 1500 - ENCAP_LEN - 40;
 #[derive(Debug)]
 pub struct Support {
     maps: AgentMaps,
+    adopter: Arc<Adopter>,
     socket: UdpSocket,
     keys: Mutex<Keys>,
     answers: Mutex<HashMap<FlowKey, Announced>>,
@@ -63,10 +64,16 @@ pub struct Supporting {
 
 impl Supporting {
     /// Of the agent pinned in that directory, speaking from this address.
-    pub fn start(pins: &Path, own: Ipv4Addr, keys: Keys) -> io::Result<Self> {
+    pub fn start(
+        pins: &Path,
+        adopter: Arc<Adopter>,
+        own: Ipv4Addr,
+        keys: Keys,
+    ) -> io::Result<Self> {
         let ring = begun(pins)?;
         let support = Arc::new(Support {
             maps: AgentMaps::open(pins)?,
+            adopter,
             socket: UdpSocket::bind((own, 0))?,
             keys: Mutex::new(keys),
             answers: Mutex::default(),
@@ -192,6 +199,12 @@ impl Support {
         {
             return;
         }
+        // Its server's close is to be a death, as with a length that is not reached.
+        if answer.resume.is_some_and(|resume| resume.is_endless)
+            && let Err(error) = self.adopter.never_ends(told.key, told.epoch)
+        {
+            eprintln!("a stream is taken for one that ends: {error}");
+        }
         let state = SoftState {
             epoch: told.epoch,
             answer: told.answer,
@@ -314,7 +327,7 @@ fn is_in_progress(setup: &abi::Setup, epoch: u32, answer: u16) -> bool {
     setup.epoch == epoch
         && setup.state <= abi::SETUP_CONFIRMED
         && setup.answers.finished.wrapping_add(1) == answer
-        && setup.answers.phase == ANSWER_BODY
+        && [ANSWER_BODY, ANSWER_ENDLESS].contains(&setup.answers.phase)
 }
 
 /// The clock of a socket that is so far ahead of the host's milliseconds (RFC 7323).
@@ -428,6 +441,7 @@ mod tests {
             !announced(1000, 0, 500).goes_on(&setup)
         };
         assert!(!over(|_| {}));
+        assert!(!over(|setup| setup.answers.phase = ANSWER_ENDLESS));
         assert!(over(|setup| setup.epoch += 1));
         assert!(over(|setup| setup.state = abi::SETUP_MOVED));
         assert!(over(|setup| setup.answers.finished += 1));

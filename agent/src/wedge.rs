@@ -1,7 +1,7 @@
 //! The wedge [MIGRATE01 §4.2]: goes on with answers of backends that have died. A dispatcher
 //! sets the client's connection up here, at the freshest byte that the client has had; the
 //! wedge asks the local server for the rest, and relays that once it is proved to be the
-//! rest of the very object (docs/protocol/takeover.md §4).
+//! rest of the very object (docs/protocol/takeover.md §4), or said to be of the very stream (§10).
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,8 +10,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
-use trapeze_core::takeover::{Message, Rest, Take, WEDGE_PORT, state};
-use trapeze_datapath::abi::{Adoption, ServerKey};
+use trapeze_core::takeover::{End, Message, Rest, Take, WEDGE_PORT, state};
+use trapeze_datapath::abi::{
+    ADOPTED_CLOSES, ADOPTED_STAYS, ADOPTED_UNTIL_CLOSE, Adoption, ServerKey,
+};
 use trapeze_datapath::agent::Adopter;
 use trapeze_datapath::clock;
 use trapeze_datapath::linger::reset_on_close;
@@ -33,9 +35,8 @@ const HEAD_MAX: usize = 65_536;
 const PIECE: usize = 256 << 10;
 
 /// Listens for connections to go on with, as long as the process lives.
-pub fn start(support: Arc<Support>, adopter: Adopter) -> io::Result<()> {
+pub fn start(support: Arc<Support>, adopter: Arc<Adopter>) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, WEDGE_PORT))?;
-    let adopter = Arc::new(adopter);
     let busy = Arc::<AtomicUsize>::default();
     std::thread::Builder::new()
         .name("wedge".into())
@@ -97,15 +98,20 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
         epoch: take.state.epoch,
         remaining: rest.length(),
         command: command.len() as u32,
-        closes: rest.closes.into(),
+        end: match rest.end {
+            End::Length => ADOPTED_STAYS,
+            End::Closes | End::Never => ADOPTED_CLOSES,
+            End::UntilClose => ADOPTED_UNTIL_CLOSE,
+        },
     };
     if !adopter.adopt(&adoption)? {
         return Err(io::Error::other(format!(
             "{flow:?}: it is another's by now"
         )));
     }
-    // From here on its end in the midst of it is one more reason to go on elsewhere.
-    reset_on_close(&client, false)?;
+    // From here on its end in the midst of it is one more reason to go on elsewhere; of what ends
+    // where we close, only its server's end may be taken for that.
+    reset_on_close(&client, rest.end == End::UntilClose)?;
     support.maps().count("taken-over", 1)?;
     // As its own: so it can be taken over once more.
     let now_ms = clock::monotonic().as_millis() as u32;
@@ -114,13 +120,15 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
     client.set_write_timeout(Some(CLIENTS_PATIENCE))?;
     client.set_nodelay(true)?;
     client.write_all(&rest.of_head)?;
-    relay(
-        &mut server,
-        &mut client,
-        &begun,
-        rest.bytes.end - rest.bytes.start,
-    )?;
-    finish(client)
+    match relay(&mut server, &mut client, &begun, &rest)? {
+        Relayed::All => finish(client),
+        Relayed::ToServersEnd if rest.end == End::UntilClose => {
+            reset_on_close(&client, false)?;
+            finish(client)
+        }
+        Relayed::ToServersEnd => Err(io::ErrorKind::UnexpectedEof.into()),
+        Relayed::ToClientsEnd => Ok(()),
+    }
 }
 
 /// The command, whole.
@@ -212,28 +220,66 @@ fn refuse(
     Ok(())
 }
 
-/// `count` bytes, of which some have been read.
+/// How far an answer was relayed.
+enum Relayed {
+    All,
+    ToServersEnd,
+    /// As most streams are.
+    ToClientsEnd,
+}
+
+/// What is left of the body, of which some bytes have been read.
 fn relay(
     server: &mut TcpStream,
     client: &mut TcpStream,
     begun: &[u8],
-    count: u64,
-) -> io::Result<()> {
-    let begun = &begun[..begun.len().min(count as usize)];
-    client.write_all(begun)?;
-    let mut left = count - begun.len() as u64;
-    let mut piece = vec![0; PIECE];
-    while left > 0 {
-        let most = left.min(PIECE as u64) as usize;
-        match server.read(&mut piece[..most])? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read => {
-                client.write_all(&piece[..read])?;
-                left -= read as u64;
-            }
+    rest: &Rest,
+) -> io::Result<Relayed> {
+    let mut left = rest.bytes.end - rest.bytes.start;
+    let mut read = begun.len().min(left as usize);
+    let mut piece = vec![0; PIECE.max(read)];
+    piece[..read].copy_from_slice(&begun[..read]);
+    loop {
+        if let Err(error) = client.write_all(&piece[..read]) {
+            return ended(error);
         }
+        left -= read as u64;
+        if left == 0 {
+            return Ok(Relayed::All);
+        }
+        let most = left.min(PIECE as u64) as usize;
+        read = match server.read(&mut piece[..most]) {
+            Ok(0) => return Ok(Relayed::ToServersEnd),
+            Ok(read) => read,
+            Err(error) if rest.end.is_open() && error.kind() == io::ErrorKind::WouldBlock => {
+                if let Err(error) = is_there(client) {
+                    return ended(error);
+                }
+                0
+            }
+            Err(error) => return Err(error),
+        };
     }
-    Ok(())
+}
+
+/// A client that has gone is no error.
+fn ended(error: io::Error) -> io::Result<Relayed> {
+    match error.kind() {
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => Ok(Relayed::ToClientsEnd),
+        _ => Err(error),
+    }
+}
+
+/// A stream may be silent for long; a client that has gone meanwhile is seen here. One that has closed its
+/// side alone has not.
+fn is_there(client: &mut TcpStream) -> io::Result<()> {
+    client.set_nonblocking(true)?;
+    let heard = client.read(&mut [0; 512]);
+    client.set_nonblocking(false)?;
+    match heard {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// The flow is one without an owner from here on, once the client has all: the data path

@@ -558,7 +558,7 @@ enum answer_phase {
 	ANSWER_TRAILER = 4,
 	ANSWER_BODY = 5, /* these two are counted */
 	ANSWER_CHUNK_DATA = 6,
-	ANSWER_ENDLESS = 7, /* until the server closes, or for ever: a tunnel */
+	ANSWER_ENDLESS = 7, /* until the server closes, and counted; or for ever: a tunnel, of which nothing remains */
 	ANSWER_LOST = 8, /* nobody knows: not HTTP/1, or a gap */
 };
 
@@ -581,6 +581,10 @@ enum answer_phase {
 
 /* So much of a line is kept when it is cut by the end of a packet: more than all of those that count have. */
 #define LINE_ROOM 64
+
+/* What remains of an answer that ends when its server closes: more than ever comes. It is counted as
+ * a body is, so that it is known where in it the server is. */
+#define ANSWER_UNTIL_CLOSE 0x4000000000000000ull
 
 /* How far a server's answers have been followed (lib/answers.bpf.h). */
 struct answers {
@@ -677,7 +681,13 @@ struct adoption {
 	__u32 epoch;
 	__u64 remaining; /* bytes */
 	__u32 command; /* bytes of the client's stream that were no client's */
-	__u32 closes; /* 1: the connection closes behind the answer */
+	__u32 end; /* enum adopted_end */
+};
+
+enum adopted_end {
+	ADOPTED_STAYS = 0,
+	ADOPTED_CLOSES = 1, /* the connection closes behind the answer */
+	ADOPTED_UNTIL_CLOSE = 2, /* where the daemon closes, the answer ends */
 };
 
 enum adopted {

@@ -38,8 +38,8 @@ static __noinline __u16 copy_request(const struct leaving *h, const struct setup
 }
 
 /*
- * An answer begins in this packet, whose payload stands at `payload_at`, and has a body of known
- * length, `setup->answers.remaining` of which is still to come.
+ * An answer begins in this packet, whose payload stands at `payload_at`, and has a body, until close
+ * perhaps, `setup->answers.remaining` of which is still to come.
  */
 /* Not static: the verifier walks it once. */
 __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const struct flow_key *key,
@@ -119,9 +119,26 @@ int adopt_answer(struct adoption *adoption)
 	/* Nothing has been said on it: the daemon alone does that. */
 	answers->remaining = adoption->remaining;
 	answers->taken = setup->start + adoption->command;
-	answers->flags = adoption->closes ? ANSWER_CLOSING : 0;
+	answers->flags = adoption->end == ADOPTED_STAYS ? 0 : ANSWER_CLOSING;
 	answers->line_length = 0;
-	answers->phase = ANSWER_BODY;
+	answers->phase = adoption->end == ADOPTED_UNTIL_CLOSE ? ANSWER_ENDLESS : ANSWER_BODY;
 	setup->saved = SAVED_TOLD | SAVED_ADOPTED;
+	return ADOPTED;
+}
+
+/*
+ * For BPF_PROG_RUN: an answer until close that its server never ends is one whose end is far away. Where
+ * the server closes all the same, that is in its midst. Returns enum adopted.
+ */
+SEC("syscall")
+int never_ends(struct adoption *adoption)
+{
+	struct flow_key key = adoption->key;
+	struct setup *setup = bpf_map_lookup_elem(&setups, &key);
+
+	if (!setup || setup->epoch != adoption->epoch || !is_until_close(&setup->answers))
+		return ADOPTED_LATE;
+	/* Packets that leave meanwhile are counted by either. */
+	setup->answers.phase = ANSWER_BODY;
 	return ADOPTED;
 }

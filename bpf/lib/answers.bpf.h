@@ -6,7 +6,7 @@
  *
  *              .---------------- 1xx ----------------.
  *              v                                     |
- *   (end) -> STATUS -> FIELDS -> empty line ---------+--> ENDLESS  (101; until close)
+ *   (end) -> STATUS -> FIELDS -> empty line ---------+--> ENDLESS  (101; until close, counted)
  *     ^                                              |
  *     +---- no body, or length 0 --------------------+
  *     +---- BODY <------- Content-Length ------------+
@@ -255,18 +255,21 @@ static __always_inline int end_head(struct answers *answers)
 	}
 	if (flags & ANSWER_OLD && !(flags & ANSWER_KEEP))
 		answers->flags |= ANSWER_CLOSING;
-	if (flags & ANSWER_TUNNEL)
+	if (flags & ANSWER_TUNNEL) {
 		answers->phase = ANSWER_ENDLESS;
-	else if (flags & ANSWER_BODILESS)
+		answers->remaining = 0;
+	} else if (flags & ANSWER_BODILESS) {
 		end_answer(answers);
-	else if (flags & ANSWER_CHUNKED)
+	} else if (flags & ANSWER_CHUNKED) {
 		answers->phase = ANSWER_CHUNK_SIZE;
-	else if (!(flags & ANSWER_LENGTH))
+	} else if (!(flags & ANSWER_LENGTH)) {
 		answers->phase = ANSWER_ENDLESS;
-	else if (answers->remaining)
+		answers->remaining = ANSWER_UNTIL_CLOSE;
+	} else if (answers->remaining) {
 		answers->phase = ANSWER_BODY;
-	else
+	} else {
 		end_answer(answers);
+	}
 	return 0;
 }
 
@@ -397,6 +400,12 @@ static __always_inline bool load_piece(struct __sk_buff *skb, struct answers *an
 	return true;
 }
 
+/* Is this in an answer that ends when its server closes? */
+static __always_inline bool is_until_close(const struct answers *answers)
+{
+	return answers->phase == ANSWER_ENDLESS && answers->remaining;
+}
+
 static __always_inline void end_counted(struct answers *answers)
 {
 	if (answers->phase == ANSWER_BODY)
@@ -441,7 +450,7 @@ static long walk_on(__u64 index, struct walk *walk)
 	__u32 at = piece->at, length = piece->length;
 	__u64 found;
 
-	if (answers->phase == ANSWER_BODY || answers->phase == ANSWER_CHUNK_DATA)
+	if (answers->phase == ANSWER_BODY || answers->phase == ANSWER_CHUNK_DATA || is_until_close(answers))
 		return skip_counted(answers, piece);
 	if (answers->phase > ANSWER_CHUNK_DATA)
 		return 1;
@@ -521,7 +530,7 @@ __noinline int follow(struct __sk_buff *skb, struct answers *answers, __u32 seq,
 	volatile __u8 *busy;
 	int result;
 
-	if (!answers || answers->phase > ANSWER_CHUNK_DATA)
+	if (!answers || (answers->phase > ANSWER_CHUNK_DATA && !is_until_close(answers)))
 		return 0;
 	busy = &answers->busy;
 	/* The socket's lock is held: nobody else follows it meanwhile. */

@@ -5,6 +5,7 @@
 //! ```text
 //!  head    an answer's head: where its body starts, how long it is, which object it is of
 //!  state   the soft state of an answer, and the messages that carry it: UPDATE, TAKE and others
+//!  stream  what an application says of a stream that has no validator
 //!  date    when a time is a strong validator
 //!  rest    the request for the rest of it, and the judgement of the answer to that
 //! ```
@@ -13,6 +14,7 @@ mod date;
 pub mod head;
 pub mod rest;
 pub mod state;
+pub mod stream;
 
 #[cfg(test)]
 mod tests;
@@ -20,8 +22,9 @@ mod tests;
 use std::time::Duration;
 
 pub use head::AnswerHead;
-pub use rest::{NotSame, Rest};
+pub use rest::{End, NotSame, Rest};
 pub use state::{Message, SoftState, Take};
+pub use stream::Resume;
 
 /// How often the agent of an owner says that an answer is in progress [MIGRATE01 §4.1].
 pub const UPDATE_INTERVAL: Duration = Duration::from_secs(3);

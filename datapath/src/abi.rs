@@ -414,7 +414,7 @@ pod!(
         epoch: u32,
         remaining: u64,
         command: u32,
-        closes: u32,
+        end: u32,
     }
 );
 pod!(
@@ -566,6 +566,16 @@ pub const MARK_TAKING: u32 = 128;
 pub const MARK_PROTECTED: u32 = 256;
 /// `enum answer_phase`: in a body of known length.
 pub const ANSWER_BODY: u8 = 5;
+/// Until close, of which something remains: counted as a body is.
+pub const ANSWER_ENDLESS: u8 = 7;
+/// `enum adopted_end`: another answer may follow,
+pub const ADOPTED_STAYS: u32 = 0;
+/// the connection closes behind it,
+pub const ADOPTED_CLOSES: u32 = 1;
+/// or it ends where the daemon closes.
+pub const ADOPTED_UNTIL_CLOSE: u32 = 2;
+/// What remains of an answer until close, at its beginning.
+pub const ANSWER_UNTIL_CLOSE: u64 = 1 << 62;
 /// A change of a spliced flow's segments: the server has not agreed to timestamps.
 pub const SPLICE_NO_TIMESTAMPS: u8 = 1;
 /// The same of explicit congestion notification.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::abi::{
-    Adoption, BegunAnswer, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Protection,
+    Adoption, BegunAnswer, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Pod, Protection,
     SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split,
 };
 use crate::attach::{Hook, attach};
@@ -220,14 +220,16 @@ impl AgentMaps {
 /// (bpf/lib/adopt.bpf.h).
 #[derive(Debug)]
 pub struct Adopter {
-    program: OwnedFd,
+    adopt: OwnedFd,
+    never_ends: OwnedFd,
 }
 
 impl Adopter {
     /// Of a data path that was loaded.
     pub fn of(loaded: &object::Loaded) -> Self {
         Self {
-            program: loaded.program("adopt_answer"),
+            adopt: loaded.program("adopt_answer"),
+            never_ends: loaded.program("never_ends"),
         }
     }
 
@@ -236,17 +238,34 @@ impl Adopter {
     /// # Errors
     /// The kernel does not run the program.
     pub fn adopt(&self, adoption: &Adoption) -> io::Result<bool> {
-        let mut adoption = *adoption;
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-            ctx_in: (&raw mut adoption).cast(),
-            ctx_size_in: size_of::<Adoption>() as u32,
-            ..Default::default()
-        };
-        // SAFETY: the kernel reads and writes as many bytes as is said.
-        check(unsafe {
-            libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
-        })?;
-        Ok(options.retval == 0)
+        run(&self.adopt, adoption)
     }
+
+    /// The answer until close of that connection, in that epoch, is one that its server never ends. False:
+    /// there is none.
+    ///
+    /// # Errors
+    /// The kernel does not run the program.
+    pub fn never_ends(&self, key: FlowKey, epoch: u32) -> io::Result<bool> {
+        let adoption = Adoption {
+            key,
+            epoch,
+            ..Adoption::zeroed()
+        };
+        run(&self.never_ends, &adoption)
+    }
+}
+
+/// True: it is done.
+fn run(program: &OwnedFd, adoption: &Adoption) -> io::Result<bool> {
+    let mut adoption = *adoption;
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        ctx_in: (&raw mut adoption).cast(),
+        ctx_size_in: size_of::<Adoption>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the kernel reads and writes as many bytes as is said.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    Ok(options.retval == 0)
 }

@@ -213,7 +213,7 @@ fn constant(name: &str) -> u64 {
         value.split([' ', ',', '\t']).next()
     });
     let text = text.unwrap_or_else(|| panic!("abi.h has no {name}"));
-    let text = text.trim_end_matches('u');
+    let text = text.trim_end_matches(['u', 'l']);
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16),
         None => text.parse(),
@@ -310,6 +310,19 @@ fn constants_are_the_same() {
     ] {
         assert_eq!(constant(name), u64::from(mark), "{name}");
     }
+    for (name, number) in [
+        ("ANSWER_ENDLESS", abi::ANSWER_ENDLESS.into()),
+        ("ADOPTED_STAYS", abi::ADOPTED_STAYS),
+        ("ADOPTED_CLOSES", abi::ADOPTED_CLOSES),
+        ("ADOPTED_UNTIL_CLOSE", abi::ADOPTED_UNTIL_CLOSE),
+    ] {
+        assert_eq!(constant(name), u64::from(number), "{name}");
+    }
+    assert_eq!(constant("ANSWER_UNTIL_CLOSE"), abi::ANSWER_UNTIL_CLOSE);
+    assert_eq!(
+        abi::ANSWER_UNTIL_CLOSE,
+        trapeze_core::takeover::stream::UNTIL_CLOSE
+    );
     for (name, expected) in [
         ("EXPECT_HEAD", Expected::Head),
         ("EXPECT_CHUNK", Expected::Chunk),

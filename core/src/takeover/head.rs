@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::date;
+use super::stream::{RESUME, RESUME_FROM, Resume, UNTIL_CLOSE};
 
 /// What it says of the bytes behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +12,12 @@ pub struct AnswerHead<'a> {
     pub len: usize,
     /// 200 or 206, mostly.
     pub status: u16,
-    /// Bytes of the body; at most one field says so.
+    /// Bytes of the body; at most one field says so. [`UNTIL_CLOSE`]: a stream's.
     pub length: u64,
+    /// Of a stream, which ends when its server closes: how it is gone on with.
+    pub resume: Option<Resume<'a>>,
+    /// From which byte on a stream is gone on with here.
+    pub resumed_from: Option<u64>,
     /// The entity-tag as sent, weak or strong (RFC 9110 §8.8.3).
     pub etag: Option<&'a str>,
     /// When the object has changed last, as sent, if that is said once,
@@ -30,7 +35,7 @@ pub struct AnswerHead<'a> {
 
 impl<'a> AnswerHead<'a> {
     /// Reads a head that `bytes` begin with. None: it is not whole, is none of HTTP/1, or
-    /// does not say, once and plainly, how long its body is.
+    /// does not say, once and plainly, how long its body is, or, of one until close, how to go on with it.
     pub fn parse(bytes: &'a [u8]) -> Option<Self> {
         let len = bytes.windows(4).position(|w| w == b"\r\n\r\n")? + 4;
         let text = std::str::from_utf8(&bytes[..len - 4]).ok()?;
@@ -44,6 +49,7 @@ impl<'a> AnswerHead<'a> {
         let status = rest.get(..3)?.parse().ok()?;
         let (mut length, mut etag, mut part, mut coding) = (None, None, None, None);
         let (mut modified, mut date) = (Said::Not, Said::Not);
+        let (mut resume, mut resumed_from) = (Said::Not, Said::Not);
         let (mut says_close, mut says_keep) = (false, false);
         for line in lines {
             let (name, value) = line.split_once(':')?;
@@ -63,6 +69,10 @@ impl<'a> AnswerHead<'a> {
                 once(&mut part, read_part(value)?)?;
             } else if is("content-encoding") {
                 once(&mut coding, value)?;
+            } else if is(RESUME) {
+                resume = resume.and(value);
+            } else if is(RESUME_FROM) {
+                resumed_from = resumed_from.and(value);
             } else if is("connection") {
                 let mut options = value.split(',').map(str::trim);
                 says_close |= options.any(|option| option.eq_ignore_ascii_case("close"));
@@ -70,16 +80,22 @@ impl<'a> AnswerHead<'a> {
                 says_keep |= options.any(|option| option.eq_ignore_ascii_case("keep-alive"));
             }
         }
+        let resume = match length {
+            Some(_) => None,
+            None => Some(Resume::parse(resume.once()?)?),
+        };
         Some(Self {
             len,
             status,
-            length: length?,
+            length: length.unwrap_or(UNTIL_CLOSE),
+            resume,
+            resumed_from: resumed_from.once().and_then(number),
             etag,
             modified: modified.once(),
             date: date.once(),
             part,
             coding,
-            closes: says_close || old && !says_keep,
+            closes: says_close || old && !says_keep || resume.is_some(),
         })
     }
 
@@ -107,6 +123,7 @@ impl<'a> AnswerHead<'a> {
     /// gone on with, for it is no plain answer.
     pub fn object(&self) -> Option<(Range<u64>, u64)> {
         match (self.status, &self.part) {
+            _ if self.resume.is_some() => None,
             (200, None) => Some((0..self.length, self.length)),
             (206, Some((range, total))) if range.end - range.start == self.length => {
                 Some((range.clone(), *total))

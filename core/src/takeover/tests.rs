@@ -223,3 +223,120 @@ fn numbers_may_come_round() {
     assert_eq!(begun.before(ServerSeq::new(99)), None, "it has not begun");
     assert_eq!(begun.before(ServerSeq::new(100)), Some(0));
 }
+
+const STREAM: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nETag: \"5f-a\"\r\n\
+                      Trapeze-Resume: \"/ticks?stream=42\"\r\n\r\n";
+const RESUMED: &str = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\
+                       Trapeze-Resume: \"/ticks?stream=42\"\r\nTrapeze-Resume-From: 400\r\n\r\n";
+
+fn of_stream(sent: u64) -> Rest {
+    Rest::of(STREAM.as_bytes(), sent).unwrap()
+}
+
+#[test]
+fn a_stream_is_asked_for_as_its_application_has_said() {
+    let rest = of_stream(STREAM.len() as u64 + 400);
+    assert_eq!((rest.bytes.start, rest.end), (400, End::UntilClose));
+    assert_eq!(rest.length(), stream::UNTIL_CLOSE - 400);
+    let asked = REQUEST.replace("Cookie", "trapeze-resume-from: 7\r\nCookie");
+    let request = rest.request(asked.as_bytes()).unwrap();
+    let expected = "GET /ticks?stream=42 HTTP/1.1\r\nHost: a\r\nUser-Agent: curl\r\nCookie: z=1\r\n\
+                    Trapeze-Resume-From: 400\r\nConnection: close\r\n\r\n";
+    assert_eq!(String::from_utf8(request).unwrap(), expected);
+    let begun = of_stream(10);
+    assert_eq!(begun.of_head, STREAM.as_bytes()[10..]);
+    assert_eq!(begun.bytes.start, 0);
+    let endless = STREAM.replace("42\"", "42\"; endless");
+    let endless = Rest::of(endless.as_bytes(), 0).unwrap();
+    assert_eq!(endless.end, End::Never);
+    assert!(endless.end.is_last() && endless.end.is_open());
+}
+
+#[test]
+fn only_what_is_said_to_be_the_stream_from_there_on_is_taken_for_it() {
+    let rest = of_stream(STREAM.len() as u64 + 400);
+    assert_eq!(rest.judge(RESUMED.as_bytes()), Ok(RESUMED.len()));
+    let changed = |from: &str, to: &str| {
+        let head = RESUMED.replace(from, to);
+        assert_ne!(head, RESUMED, "{from}");
+        rest.judge(head.as_bytes())
+    };
+    assert_eq!(changed("200 OK", "206 OK"), Err(NotSame::Status(206)));
+    assert_eq!(
+        changed("Type: text/event-stream", "Range: bytes 400-499/500"),
+        Err(NotSame::Part)
+    );
+    assert_eq!(
+        changed("Content-Type", "Content-Encoding: gzip\r\nContent-Type"),
+        Err(NotSame::Coding)
+    );
+    let stream = |there: &str| {
+        Err(NotSame::Stream {
+            wanted: "\"/ticks?stream=42\"".into(),
+            there: there.into(),
+        })
+    };
+    assert_eq!(changed("=42", "=43"), stream("\"/ticks?stream=43\""));
+    assert_eq!(
+        changed("42\"", "42\";endless"),
+        stream("\"/ticks?stream=42\";endless")
+    );
+    let none = "none until close";
+    let with_length = "Content-Length: 100\r\nTrapeze-Resume-From";
+    assert_eq!(changed("Trapeze-Resume-From", with_length), stream(none));
+    let in_chunks = "Transfer-Encoding: chunked\r\nTrapeze-Resume-From";
+    assert_eq!(
+        changed("Trapeze-Resume-From", in_chunks),
+        Err(NotSame::Unreadable)
+    );
+    for from in [
+        "0",
+        "399",
+        "+400",
+        "400, 400",
+        "400\r\nTrapeze-Resume-From: 400",
+    ] {
+        let judged = changed("From: 400", &format!("From: {from}"));
+        assert_eq!(judged, Err(NotSame::From(400)), "{from}");
+    }
+    assert_eq!(
+        changed("\r\nTrapeze-Resume-From: 400", ""),
+        Err(NotSame::From(400))
+    );
+    // Nor is it an object's rest, though it has the same tag.
+    assert!(rest.judge(PART.as_bytes()).is_err());
+}
+
+#[test]
+fn what_says_in_another_way_how_it_is_resumed_is_not_protected() {
+    let of = |from: &str, to: &str| Rest::of(STREAM.replace(from, to).as_bytes(), 0).is_some();
+    assert!(of("200 OK", "200 Yes"));
+    for other in ["201 Created", "206 Partial Content", "404 Not Found"] {
+        assert!(!of("200 OK", other));
+    }
+    for value in [
+        "/ticks",
+        "\"ticks\"",
+        "\"//b/ticks\"",
+        "\"http://b/ticks\"",
+        "\"/ti cks\"",
+        "\"/ti\\\"cks\"",
+        "\"/ticks#1\"",
+        "\"/ticks\" ;endless",
+        "\"/ticks\";Endless",
+        "\"/ticks\";endless=1",
+        "\"/ticks\";other",
+        "\"/ticks\", \"/ticks\"",
+        "\"/ticks",
+        "\"\"",
+        "",
+    ] {
+        assert!(!of("\"/ticks?stream=42\"", value), "{value}");
+    }
+    assert!(!of("ETag", "Trapeze-Resume: \"/ticks?stream=42\"\r\nETag"));
+    assert!(!of("ETag", "Transfer-Encoding: chunked\r\nETag"));
+    assert!(!of("Trapeze-Resume", "X-Resume"));
+    // With a length it is an object, by its validator.
+    let object = STREAM.replace("ETag", "Content-Length: 1000\r\nETag");
+    assert_eq!(Rest::of(object.as_bytes(), 0).unwrap().bytes, 0..1000);
+}

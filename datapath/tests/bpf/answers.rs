@@ -3,7 +3,7 @@
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use trapeze_datapath::abi::{Answers, Pod, Setup};
+use trapeze_datapath::abi::{ANSWER_UNTIL_CLOSE, Answers, Pod, Setup};
 use trapeze_datapath::map::Update;
 
 use crate::backend::*;
@@ -507,6 +507,28 @@ fn what_ends_a_connection_is_seen() {
             assert_eq!(answers.flags & CLOSING != 0, closing, "{what}, {cut}");
         }
     }
+}
+
+/// So it is known where in it the server is, when another one goes on with it.
+#[test]
+fn what_is_said_until_close_is_counted_and_a_tunnel_is_not() {
+    let follower = Follower::new();
+    let head = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n";
+    let bytes = format!("{head}{}", "HTTP/1.1 204 OK\r\n\r\n".repeat(100));
+    for cut in 0..bytes.len() {
+        let answers = follower.send_cut(bytes.as_bytes(), &[cut]);
+        assert_eq!((answers.phase, answers.finished), (ENDLESS, 0), "{cut}");
+        let said = (bytes.len() - head.len()) as u64;
+        assert_eq!(ANSWER_UNTIL_CLOSE - answers.remaining, said, "{cut}");
+        let next = FIRST.wrapping_add(bytes.len() as u32);
+        assert_eq!(answers.next, next, "{cut}");
+        // A repetition.
+        let again = follower.send(cut, &bytes.as_bytes()[cut..]);
+        assert_eq!((again.remaining, again.next), (answers.remaining, next));
+    }
+    let tunnel = "HTTP/1.1 101 Go\r\nContent-Length: 9\r\nUpgrade: x\r\n\r\n";
+    let answers = follower.send_cut(format!("{tunnel}abc").as_bytes(), &[tunnel.len()]);
+    assert_eq!((answers.phase, answers.remaining), (ENDLESS, 0));
 }
 
 /// Fields that matter and do not fit where lines are kept are not guessed at.

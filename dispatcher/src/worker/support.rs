@@ -444,7 +444,7 @@ impl State {
             extent: Extent {
                 next: Some((command.len(), Expected::Head)),
                 is_head: false,
-                is_last: rest.closes || has_closed || take_is_last,
+                is_last: rest.end.is_last() || has_closed || take_is_last,
             },
             care: Care {
                 park: false,
