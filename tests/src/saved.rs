@@ -105,6 +105,24 @@ pub fn put(root: &Path, name: &str, bytes: &[u8]) {
     std::fs::rename(new, root.join(name)).expect("in its place");
 }
 
+/// Reads an answer's head and no byte more; what the result gives is a field's value.
+pub fn read_head(stream: &mut TcpStream) -> impl Fn(&str) -> String + use<> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("a head");
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8(head).expect("ASCII");
+    move |name| {
+        let mut lines = head.lines().filter_map(|line| line.split_once(": "));
+        let line = lines.find(|(n, _)| n.eq_ignore_ascii_case(name));
+        line.unwrap_or_else(|| panic!("no {name}: {head}"))
+            .1
+            .to_owned()
+    }
+}
+
 /// An answer that is read as its test wants.
 pub struct Download {
     /// Its connection.
@@ -138,20 +156,9 @@ impl Download {
         if closes {
             stream.shutdown(Shutdown::Write).expect("it is open");
         }
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).expect("a head");
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).expect("ASCII");
-        let field = |name: &str| {
-            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-            let line = lines.find(|(n, _)| n.eq_ignore_ascii_case(name));
-            line.unwrap_or_else(|| panic!("no {name}: {head}")).1
-        };
+        let field = read_head(&mut stream);
         Self {
-            owner: field("x-backend").to_owned(),
+            owner: field("x-backend"),
             length: field("content-length").parse().expect("a number"),
             body: Vec::new(),
             stream,

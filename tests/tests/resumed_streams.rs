@@ -9,6 +9,7 @@ use trapeze_core::wire::tcp::Flags;
 use trapeze_dispatcher::Status;
 use trapeze_lab::Process;
 use trapeze_tests::raw::RawClient;
+use trapeze_tests::saved::read_head;
 use trapeze_tests::scattered::scattered_over;
 use trapeze_tests::{Cluster, Connection, VIP, same, until};
 
@@ -157,22 +158,12 @@ impl Stream {
         stream.set_read_timeout(patience).expect("a socket");
         let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("it is sent");
-        let mut head = Vec::new();
-        while !head.ends_with(b"\r\n\r\n") {
-            let mut byte = [0];
-            stream.read_exact(&mut byte).expect("a head");
-            head.push(byte[0]);
-        }
-        let head = String::from_utf8(head).expect("ASCII");
-        let field = |name: &str| {
-            let mut lines = head.lines().filter_map(|line| line.split_once(": "));
-            let line = lines.find(|(n, _)| n.eq_ignore_ascii_case(name));
-            line.unwrap_or_else(|| panic!("no {name}: {head}")).1
-        };
-        let (_, named) = field("trapeze-resume").split_once("first=").unwrap();
+        let field = read_head(&mut stream);
+        let resume = field("trapeze-resume");
+        let (_, named) = resume.split_once("first=").unwrap();
         let digits = named.split(|c: char| !c.is_ascii_digit()).next();
         Self {
-            owner: field("x-backend").to_owned(),
+            owner: field("x-backend"),
             first: digits.unwrap().parse().expect("a number"),
             body: Vec::new(),
             stream,
