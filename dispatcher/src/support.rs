@@ -66,6 +66,20 @@ impl Support {
         true
     }
 
+    /// All answers, by owner and flow.
+    pub fn all(&self) -> Vec<(u32, FlowKey)> {
+        let all = self.by_slot.iter();
+        all.flat_map(|(&slot, answers)| answers.keys().map(move |key| (slot, *key)))
+            .collect()
+    }
+
+    /// The answer of the flow's owner before that epoch.
+    pub fn before(&self, key: &FlowKey, epoch: u32) -> Option<(u32, Kept)> {
+        let before = |kept: &&Kept| kept.state.epoch.wrapping_add(1) == epoch;
+        let mut all = self.by_slot.iter();
+        all.find_map(|(&slot, answers)| Some((slot, answers.get(key).filter(before)?.clone())))
+    }
+
     /// What is known of an answer of that owner.
     pub fn get(&self, slot: u32, key: &FlowKey) -> Option<&Kept> {
         self.by_slot.get(&slot)?.get(key)
@@ -119,9 +133,10 @@ impl Support {
         Some(kept)
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.by_slot.values().map(HashMap::len).sum()
+    /// How many there are of flows that are `kept` here.
+    pub fn count(&self, kept: impl Fn(&FlowKey) -> bool) -> usize {
+        let all = self.by_slot.values().flat_map(HashMap::keys);
+        all.filter(|key| kept(key)).count()
     }
 
     /// What they take of the memory there is for them.
@@ -175,6 +190,16 @@ impl Support {
 }
 
 impl Kept {
+    /// Its owner has just said so.
+    pub fn new(now: Duration, state: SoftState) -> Self {
+        Self {
+            state,
+            said: now,
+            ahead: Ahead::default(),
+            stays_until: Duration::ZERO,
+        }
+    }
+
     fn size(&self) -> usize {
         ENTRY + self.state.request.len() + self.state.head.len() + self.ahead.bytes.len()
     }
@@ -245,7 +270,7 @@ mod tests {
                 .orphans(now + LOOK_INTERVAL, |slot, _| slot == 1)
                 .is_empty()
         );
-        assert_eq!(support.len(), 2);
+        assert_eq!(support.count(|_| true), 2);
     }
 
     #[test]
@@ -258,7 +283,7 @@ mod tests {
         assert_eq!(found.len(), 1, "a dead one's, too");
         support.keep(1, key(1), kept(100, 10));
         assert!(support.orphans(now * 2, |_, _| false).is_empty());
-        assert_eq!((support.len(), support.bytes), (0, 0));
+        assert_eq!((support.count(|_| true), support.bytes), (0, 0));
     }
 
     #[test]

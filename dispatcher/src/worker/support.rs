@@ -17,18 +17,19 @@ use trapeze_core::intake::{Arrived, Isns};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::{Message, Rest, SoftState, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Care, Kind, Meta};
+use trapeze_core::wire::meta::{self, Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
-use trapeze_datapath::abi::{FlowState, MARK_PROTECTED};
+use trapeze_datapath::abi::{FlowState, MARK_PROTECTED, MARK_TAKING};
 
 use super::State;
+use super::heirs::{copy_of, is_copy};
 use super::planned::{LATER, Plan};
 use crate::cluster::Choice;
 use crate::look::Extent;
 use crate::memory::Placed;
 use crate::records::{Assignment, Record};
-use crate::support::{Ahead, Kept};
+use crate::support::Kept;
 
 /// A client is asked so often what it has had, and a wedge told to go on, at these and
 /// doubling intervals.
@@ -51,7 +52,7 @@ pub(super) struct Taking {
     pub(super) tries: u32,
     pub(super) due: Duration,
     /// What the client has said last.
-    heard: Header,
+    pub(super) heard: Header,
     /// Behind the answer's own request: what was sent ahead begins there.
     pub(super) boundary: ClientSeq,
     /// Its owner is well.
@@ -74,6 +75,8 @@ pub(super) enum Stage {
         epoch: u32,
         to: SocketAddrV4,
         datagrams: Vec<Vec<u8>>,
+        /// The same, for whoever keeps the flow next.
+        for_heir: Option<(SocketAddrV4, Vec<u8>)>,
     },
 }
 
@@ -107,9 +110,18 @@ impl State {
         let key = arrived.key;
         match Message::open(arrived.payload, &self.cluster.keys, &key) {
             Some(Message::Update(state)) => {
-                self.count("updates");
+                let is_copy = is_copy(&arrived);
+                self.count(if is_copy {
+                    "updates-of-peers"
+                } else {
+                    "updates"
+                });
                 self.on_update(now, key, state);
+                if !is_copy {
+                    self.tell_next(&key, arrived.payload.to_vec());
+                }
             }
+            Some(Message::Take(take)) if is_copy(&arrived) => self.on_begun(now, &arrived, take),
             Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
             Some(Message::Reply { question, why_not }) => {
                 self.on_reply(now, &key, question, why_not.as_deref());
@@ -118,7 +130,7 @@ impl State {
         }
     }
 
-    fn on_update(&mut self, now: Duration, key: FlowKey, state: SoftState) {
+    pub(super) fn on_update(&mut self, now: Duration, key: FlowKey, state: SoftState) {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
@@ -139,14 +151,17 @@ impl State {
                 self.ask_again(now, &key, (record.next, &heard), &kept.ahead.bytes);
             }
         }
-        let kept = Kept {
-            state,
-            said: now,
-            ahead: Ahead::default(),
-            stays_until: Duration::ZERO,
-        };
-        if !self.support.keep(record.slot, key, kept) {
+        self.is_ended(&key, state.epoch);
+        if !self.support.keep(record.slot, key, Kept::new(now, state)) {
             return self.count("support-full");
+        }
+        // The record is its keeper's to change.
+        if !self.shared.peers.keeps(&key) {
+            return;
+        }
+        // Whoever has asked its client is gone, and its owner is well.
+        if record.marks & MARK_TAKING != 0 && !self.takings.all.contains_key(&key) {
+            let _ = self.shared.records.taking(&key, record.epoch, false);
         }
         // Before it is asked for anything else.
         if record.marks & MARK_PROTECTED == 0
@@ -175,11 +190,12 @@ impl State {
         }
         let (health, records) = (&self.shared.health, &self.shared.records);
         // A server that does not answer its checks is as dead as a host that is silent.
+        let peers = &self.shared.peers;
         let is_dead = |slot: u32, key: &FlowKey| {
             health.is_dead(slot, || {
                 let record = records.get(key).ok().flatten()?;
                 self.cluster.number(record.pool, slot, key.vip.port())
-            })
+            }) && peers.keeps(key)
         };
         for (slot, key, kept) in self.support.orphans(now, is_dead) {
             self.begin_taking(now, slot, key, kept);
@@ -266,7 +282,15 @@ impl State {
                 let clock = taking.kept.clock(now);
                 self.ask_client(key, clock);
             }
-            Stage::SettingUp { to, datagrams, .. } => {
+            Stage::SettingUp {
+                to,
+                datagrams,
+                for_heir,
+                ..
+            } => {
+                if let Some((to, datagram)) = for_heir {
+                    (self.to_backends).push(*to, |out| out.extend_from_slice(datagram));
+                }
                 for datagram in datagrams {
                     self.to_backends
                         .push(*to, |out| out.extend_from_slice(datagram));
@@ -467,9 +491,14 @@ impl State {
         let option = assigned.record.option;
         let timestamps = arrived.header.options.timestamps;
         let header = Header {
+            seq: start.raw(),
             ack: heard.raw(),
             window: arrived.header.window,
-            flags: Flags::ACK | Flags::PSH,
+            // The client's FIN has been acknowledged, and will not come again.
+            flags: match has_closed {
+                true => Flags::ACK | Flags::PSH | Flags::FIN,
+                false => Flags::ACK | Flags::PSH,
+            },
             options: Options {
                 // The next owner's clock goes on from there.
                 timestamps: timestamps.map(|clocks| Timestamps {
@@ -480,31 +509,8 @@ impl State {
             },
             ..Header::default()
         };
-        let most = usize::from(self.payload_max(&agreed.handshake));
-        let last = (command.len() - 1) / most;
-        let pieces = command.chunks(most).enumerate().map(|(index, piece)| {
-            // The client's FIN has been acknowledged, and will not come again.
-            let ends = has_closed && index == last;
-            let segment = Segment {
-                payload: piece.to_vec(),
-                ..Segment::of_client(
-                    &key,
-                    Header {
-                        seq: (start + (index * most) as u32).raw(),
-                        flags: if ends {
-                            header.flags | Flags::FIN
-                        } else {
-                            header.flags
-                        },
-                        ..header
-                    },
-                )
-            };
-            let mut datagram = Vec::new();
-            geneve::write(&option, &segment.to_packet(), &mut datagram);
-            datagram
-        });
-        let datagrams = pieces.collect();
+        let datagrams = self.take_datagrams(&key, &option, &header, &command);
+        let for_heir = self.to_heir(&key, &copy_of(&key, header, command));
         let Some(to) = self.backend_address(choice.slot) else {
             return self.count("no-backend");
         };
@@ -512,16 +518,50 @@ impl State {
             return;
         };
         taking.tried.push(choice.slot);
-        taking.kept.state.epoch = epoch;
+        (taking.kept.state.epoch, taking.kept.state.answer) = (epoch, 1);
         taking.heard = arrived.header;
         taking.stage = Stage::SettingUp {
             epoch,
             to,
             datagrams,
+            for_heir,
         };
         taking.tries = 0;
         taking.due = now;
         self.count("takeovers");
+    }
+
+    /// What a wedge reads first, in as many segments as it takes; `header` is that of one of all,
+    /// with the FIN that goes with the last.
+    pub(super) fn take_datagrams(
+        &self,
+        key: &FlowKey,
+        option: &meta::Raw,
+        header: &Header,
+        command: &[u8],
+    ) -> Vec<Vec<u8>> {
+        let most = usize::from(self.payload_max_of(header.options.timestamps.is_some()));
+        let last = (command.len() - 1) / most;
+        let pieces = command.chunks(most).enumerate().map(|(index, piece)| {
+            let segment = Segment {
+                payload: piece.to_vec(),
+                ..Segment::of_client(
+                    key,
+                    Header {
+                        seq: (ClientSeq::new(header.seq) + (index * most) as u32).raw(),
+                        flags: match index == last {
+                            true => header.flags,
+                            false => header.flags.without(Flags::FIN),
+                        },
+                        ..*header
+                    },
+                )
+            };
+            let mut datagram = Vec::new();
+            geneve::write(option, &segment.to_packet(), &mut datagram);
+            datagram
+        });
+        pieces.collect()
     }
 
     /// The client has had all of it; or something that nobody knows.
