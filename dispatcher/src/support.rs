@@ -39,6 +39,37 @@ pub struct Ahead {
     pub bytes: Vec<u8>,
 }
 
+/// Those that another dispatcher keeps, as far as it has told.
+#[derive(Clone, Debug, Default)]
+pub struct AheadTold {
+    pieces: Vec<u8>,
+    whole: Option<Ahead>,
+}
+
+impl AheadTold {
+    /// A piece. All of them, if it is the last; what does not follow upon those before is said again.
+    pub fn add(&mut self, requests: u16, (at, whole): (u32, u32), piece: &[u8]) -> bool {
+        if at == 0 {
+            self.pieces.clear();
+        }
+        if at as usize != self.pieces.len() || self.pieces.len() + piece.len() > BYTES_MAX / 64 {
+            return false;
+        }
+        self.pieces.extend_from_slice(piece);
+        let is_whole = self.pieces.len() == whole as usize;
+        if is_whole {
+            let bytes = std::mem::take(&mut self.pieces);
+            self.whole = Some(Ahead { requests, bytes });
+        }
+        is_whole
+    }
+
+    /// All of them, as they were told last.
+    pub fn take(&mut self) -> Option<Ahead> {
+        self.whole.take()
+    }
+}
+
 /// All that are known, by their owners.
 #[derive(Debug, Default)]
 pub struct Support {
@@ -98,6 +129,16 @@ impl Support {
             kept.ahead.bytes.extend_from_slice(request);
         }
         fits
+    }
+
+    /// Another dispatcher says what the answer's owner in that epoch was given ahead.
+    pub fn ahead_is(&mut self, key: &FlowKey, epoch: u32, ahead: Ahead) {
+        let mut all = self.by_slot.values_mut();
+        let found = all.find_map(|answers| answers.get_mut(key).filter(|k| k.state.epoch == epoch));
+        if let Some(kept) = found {
+            self.bytes = self.bytes + ahead.bytes.len() - kept.ahead.bytes.len();
+            kept.ahead = ahead;
+        }
     }
 
     /// Answers of these owners that may be tried to be moved now, and are not `moving`; `most` at most.
@@ -353,5 +394,32 @@ mod tests {
     fn a_clock_goes_on() {
         let kept = kept(100, 0);
         assert_eq!(kept.clock(Duration::from_secs(103)), 4100);
+    }
+
+    #[test]
+    fn what_another_one_keeps_ahead_is_whole_or_nothing() {
+        let mut told = AheadTold::default();
+        assert!(!told.add(2, (0, 6), b"GET"));
+        assert!(told.take().is_none());
+        assert!(!told.add(2, (4, 6), b"UT"), "a piece is missing");
+        assert!(told.add(2, (3, 6), b"PUT"));
+        let ahead = told.take().unwrap();
+        assert_eq!((ahead.requests, &ahead.bytes[..]), (2, &b"GETPUT"[..]));
+        assert!(told.take().is_none());
+        // All of it again, with more.
+        assert!(!told.add(3, (0, 9), b"GETP"));
+        assert!(told.add(3, (0, 3), b"GET"), "the first piece begins anew");
+
+        let mut support = Support::default();
+        support.keep(1, key(1), kept(100, 10));
+        let before = support.bytes;
+        support.ahead_is(&key(1), 2, ahead.clone());
+        assert_eq!(support.bytes, before, "of another epoch");
+        support.ahead_is(&key(1), 1, ahead.clone());
+        support.ahead_is(&key(1), 1, ahead.clone());
+        assert_eq!(support.bytes, before + 6);
+        let (slot, there) = support.before(&key(1), 2).expect("its owner before");
+        assert_eq!((slot, there.ahead), (1, ahead));
+        assert!(support.before(&key(1), 3).is_none());
     }
 }

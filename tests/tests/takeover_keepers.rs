@@ -5,8 +5,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use trapeze_core::takeover::WEDGE_PORT;
+use trapeze_core::wire::meta::Meta;
+use trapeze_datapath::abi::{Flow, MARK_TAKING};
 use trapeze_dispatcher::Status;
-use trapeze_lab::Process;
+use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::saved::{Download, LARGE, MIB, put};
 use trapeze_tests::scattered::{keeper, ready, scattered_over};
 use trapeze_tests::{Cluster, Connection, Content, same, until};
@@ -64,6 +67,11 @@ impl Pair {
     fn sum(&self, what: fn(&Status) -> usize) -> usize {
         let all = BOTH.map(|name| self.cluster.dispatch_status(name));
         all.iter().flatten().map(what).sum()
+    }
+
+    fn count(&self, dispatcher: &str, what: &str) -> u64 {
+        let status = self.cluster.dispatch_status(dispatcher).expect("it runs");
+        status.counters.get(what).copied().unwrap_or(0)
     }
 
     fn keeper_of(&self, download: &Download) -> String {
@@ -135,4 +143,103 @@ fn downloads_outlive_a_backend_just_after_their_dispatcher() {
 #[test]
 fn downloads_outlive_a_dispatcher_just_after_it_has_begun_to_take_over() {
     die_together("take-midst", &[580, 610, 640, 670, 700, 750]);
+}
+
+/// The dispatcher dies once one of its records is so, while `slow`'s link makes that last. How many
+/// takeovers the other one has ended that it had not begun.
+fn die_when(pair: &Pair, slow: Option<&str>, is_so: fn(&Flow) -> bool) -> u64 {
+    let mut downloads = pair.start(6);
+    let victim = pair.keeper_of(&downloads[0]);
+    let backend = downloads[0].owner.clone();
+    let other = if backend == "b1" { "b2" } else { "b1" };
+    let slow = slow.unwrap_or(other);
+    let delayed = LinkSettings {
+        delay: Duration::from_millis(80),
+        ..LinkSettings::default()
+    };
+    pair.cluster.link(slow, &delayed).unwrap();
+    let maps = pair.cluster.dispatcher_maps_of(&victim);
+    let heir = if victim == "d1" { "d2" } else { "d1" };
+    let before = pair.count(heir, "inherited");
+    pair.cluster.kill(&backend, None).unwrap();
+    until("it is so", || {
+        let flows = maps.flows.all().unwrap();
+        flows.iter().any(|(_, flow)| is_so(flow)).then_some(())
+    });
+    pair.cluster.kill(&victim, None).unwrap();
+    pair.finish(&mut downloads);
+    drop(downloads);
+    let inherited = pair.count(heir, "inherited") - before;
+    pair.cluster.link(slow, &LinkSettings::default()).unwrap();
+    pair.bring_back(&backend, &victim);
+    inherited
+}
+
+#[test]
+fn downloads_outlive_a_dispatcher_that_has_asked_their_clients() {
+    let pair = Pair::up("take-asked");
+    for _ in 0..2 {
+        die_when(&pair, Some("c1"), |flow| flow.marks & MARK_TAKING != 0);
+    }
+}
+
+#[test]
+fn downloads_outlive_a_dispatcher_that_has_told_a_wedge() {
+    let pair = Pair::up("take-told");
+    let is_told =
+        |flow: &Flow| Meta::decode(&flow.meta).is_ok_and(|meta| meta.server_port == WEDGE_PORT);
+    let mut rounds = (0..5).map(|_| die_when(&pair, None, is_told));
+    assert!(rounds.any(|inherited| inherited > 0), "each was too late");
+}
+
+/// They were its server's by the time it died, and their client has been told that they had come.
+#[test]
+fn what_was_asked_ahead_outlives_a_backend_and_its_dispatcher() {
+    let pair = Pair::up("take-both-ahead");
+    for offset in [0, 300, 640, 700] {
+        pair.cluster.kill("b2", None).unwrap();
+        for name in BOTH {
+            until("b1 is alone", || {
+                (pair.cluster.backend_as_seen_by(name, "b2").state == "silent").then_some(())
+            });
+        }
+        let mut downloads = pair.start(4);
+        let stayed = || {
+            BOTH.iter()
+                .map(|name| pair.count(name, "stayed-with-owner"))
+                .sum::<u64>()
+        };
+        for _ in 0..2 {
+            let before = stayed();
+            downloads.iter_mut().for_each(Download::ask_ahead);
+            until("their owner has them", || {
+                (stayed() == before + 4).then_some(())
+            });
+        }
+        pair.cluster.start("b2", None).unwrap();
+        for name in BOTH {
+            until("b2 is up", || {
+                (pair.cluster.backend_as_seen_by(name, "b2").state == "up").then_some(())
+            });
+        }
+        let victim = pair.keeper_of(&downloads[0]);
+        pair.cluster.kill("b1", None).unwrap();
+        std::thread::sleep(Duration::from_millis(offset));
+        pair.cluster.kill(&victim, None).unwrap();
+        std::thread::scope(|scope| {
+            for download in &mut downloads {
+                let large = &pair.large;
+                scope.spawn(move || {
+                    download.finish().unwrap();
+                    same(&download.body, large);
+                    for _ in 0..2 {
+                        assert_eq!(download.hear(), "b2");
+                    }
+                    assert_eq!(download.ask(), "b2");
+                });
+            }
+        });
+        drop(downloads);
+        pair.bring_back("b1", &victim);
+    }
 }

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::intake::Arrived;
+use trapeze_core::intake::{self, Arrived};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::{CACHE_TIMEOUT, Message, SoftState, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
@@ -24,12 +24,16 @@ use trapeze_datapath::abi::GENEVE_PORT;
 use super::State;
 use super::support::{Stage, Taking, is_open};
 use crate::records::Record;
-use crate::support::Kept;
+use crate::support::{Ahead, AheadTold, Kept};
 
 /// How often it is looked whose keeper has died.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Answers that are told anew at a time, where a keeper has come or gone.
 const AT_A_TIME: usize = 64;
+/// Requests of which pieces are missing; all are said again with their answer.
+const MOST_INCOMPLETE: usize = 1024;
+/// Bytes of requests in one message.
+const PIECE: usize = 1200;
 
 /// What this dispatcher would have to end if another one died.
 #[derive(Debug, Default)]
@@ -39,6 +43,8 @@ pub(super) struct Heritage {
     /// The lots as they were dealt when all that is kept has been told.
     deal: u32,
     untold: Vec<(u32, FlowKey)>,
+    /// What others say of requests that were sent ahead, by epoch.
+    ahead: HashMap<FlowKey, (u32, AheadTold)>,
 }
 
 /// A takeover that a flow's keeper has begun, and nobody has ended yet.
@@ -50,6 +56,7 @@ struct Begun {
     /// Of the segment that it is in, were it one.
     header: Header,
     said: Duration,
+    ahead: Option<Ahead>,
 }
 
 impl Heritage {
@@ -101,6 +108,23 @@ impl State {
         }
     }
 
+    /// A TAKE in that epoch, and what was sent ahead, for whoever keeps the flow next.
+    pub(super) fn heirs_copies(
+        &self,
+        key: &FlowKey,
+        (epoch, header, command): (u32, Header, Vec<u8>),
+    ) -> Vec<(SocketAddrV4, Vec<u8>)> {
+        let take = copy_of(key, header, command);
+        let ahead = self.takings.all.get(key).map(|taking| &taking.kept.ahead);
+        let ahead = (ahead.into_iter())
+            .flat_map(|ahead| self.ahead_messages(key, epoch, ahead))
+            .map(|message| copy_of(key, Header::default(), message));
+        std::iter::once(take)
+            .chain(ahead)
+            .filter_map(|copy| self.to_heir(key, &copy))
+            .collect()
+    }
+
     /// The flow's keeper has told a wedge to go on with it.
     pub(super) fn on_begun(&mut self, now: Duration, arrived: &Arrived<'_>, take: Take) {
         let begun = Begun {
@@ -108,8 +132,87 @@ impl State {
             command: arrived.payload.to_vec(),
             header: arrived.header,
             said: now,
+            ahead: None,
         };
-        self.heritage.begun.insert(arrived.key, begun);
+        let before = self.heritage.begun.insert(arrived.key, begun);
+        // It is said again, as they are.
+        if let Some((now, before)) = self.heritage.begun.get_mut(&arrived.key).zip(before)
+            && now.take.state.epoch == before.take.state.epoch
+        {
+            now.ahead = before.ahead;
+        }
+    }
+
+    /// The flow's keeper keeps this of requests that were sent ahead.
+    pub(super) fn on_ahead(
+        &mut self,
+        key: &FlowKey,
+        epoch: u32,
+        (requests, place): (u16, (u32, u32)),
+        piece: &[u8],
+    ) {
+        let told = self.heritage.ahead.entry(*key).or_default();
+        if told.0 != epoch {
+            *told = (epoch, AheadTold::default());
+        }
+        if !told.1.add(requests, place, piece) {
+            return;
+        }
+        let ahead = told.1.take();
+        self.heritage.ahead.remove(key);
+        let Some(ahead) = ahead else { return };
+        match self.heritage.begun.get_mut(key) {
+            Some(begun) if begun.take.state.epoch == epoch => begun.ahead = Some(ahead),
+            _ => self.support.ahead_is(key, epoch, ahead),
+        }
+    }
+
+    /// Whoever keeps the flow, or would next, is to know what was sent ahead of its answer's end.
+    pub(super) fn tell_ahead(&mut self, slot: u32, key: &FlowKey) {
+        let Some(kept) = self.support.get(slot, key) else {
+            return;
+        };
+        let (epoch, ahead) = (kept.state.epoch, &kept.ahead);
+        let messages: Vec<_> = self.ahead_messages(key, epoch, ahead).collect();
+        for message in messages {
+            self.tell_next(key, message);
+        }
+    }
+
+    pub(super) fn ahead_messages(
+        &self,
+        key: &FlowKey,
+        epoch: u32,
+        ahead: &Ahead,
+    ) -> impl Iterator<Item = Vec<u8>> {
+        let pieces = ahead.bytes.chunks(PIECE).enumerate();
+        pieces.map(move |(index, piece)| {
+            let message = Message::Ahead {
+                epoch,
+                requests: ahead.requests,
+                at: (index * PIECE) as u32,
+                whole: ahead.bytes.len() as u32,
+                bytes: piece.to_vec(),
+            };
+            message.seal(&self.cluster.keys, key)
+        })
+    }
+
+    /// A head that another dispatcher was reading, behind an answer that is being taken over. Where that
+    /// one had begun, it is among what was sent ahead.
+    pub(super) fn goes_behind_a_taking(&mut self, key: &FlowKey, head: &intake::Kept) -> bool {
+        if self.heritage.begun.contains_key(key) {
+            return true;
+        }
+        let Some(taking) = self.takings.all.get_mut(key) else {
+            return false;
+        };
+        let ahead = &mut taking.kept.ahead;
+        let end = taking.boundary + ahead.bytes.len() as u32;
+        if matches!(taking.stage, Stage::Asking) && end == head.isns.client + 1 {
+            ahead.bytes.extend_from_slice(&head.bytes);
+        }
+        true
     }
 
     /// A wedge has said that it goes on, in that epoch.
@@ -138,6 +241,10 @@ impl State {
         }
         let shared = self.shared.clone();
         (self.heritage.begun).retain(|_, begun| now.saturating_sub(begun.said) < CACHE_TIMEOUT);
+        // A piece was lost, and nothing said again: more is there than can be on its way.
+        if self.heritage.ahead.len() > MOST_INCOMPLETE {
+            self.heritage.ahead.clear();
+        }
         let inherited = self.heritage.begun.extract_if(|key, begun| {
             // Its record may come after it.
             let record = shared.records.get(key).ok().flatten();
@@ -158,6 +265,7 @@ impl State {
             command,
             header,
             said,
+            ahead,
         } = begun;
         let start = ClientSeq::new(header.seq);
         let is_meant = record.server_port == WEDGE_PORT
@@ -187,6 +295,8 @@ impl State {
             self.forsake(&key, &old, (epoch, start), heard);
             self.support.forget(slot, &key);
         }
+        // Those that waited at the one before, too.
+        kept.ahead = ahead.unwrap_or(kept.ahead);
         let mut taking = Taking::new(now, kept, record.slot, boundary);
         taking.tried = tried;
         taking.heard = Header {
@@ -198,7 +308,7 @@ impl State {
             epoch,
             to,
             datagrams,
-            for_heir: None,
+            for_heir: Vec::new(),
         };
         self.takings.all.insert(key, taking);
         self.count("inherited");
@@ -216,6 +326,7 @@ impl State {
         };
         let message = Message::Update(state).seal(&self.cluster.keys, key);
         self.tell_next(key, message);
+        self.tell_ahead(slot, key);
     }
 }
 

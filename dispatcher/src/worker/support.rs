@@ -23,7 +23,7 @@ use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
 use trapeze_datapath::abi::{FlowState, MARK_PROTECTED, MARK_TAKING};
 
 use super::State;
-use super::heirs::{copy_of, is_copy};
+use super::heirs::is_copy;
 use super::planned::{LATER, Plan};
 use crate::cluster::Choice;
 use crate::look::Extent;
@@ -55,6 +55,8 @@ pub(super) struct Taking {
     pub(super) heard: Header,
     /// Behind the answer's own request: what was sent ahead begins there.
     pub(super) boundary: ClientSeq,
+    /// More was sent ahead than is known: unless it is over, nobody can go on.
+    is_hopeless: bool,
     /// Its owner is well.
     pub(super) plan: Option<Plan>,
 }
@@ -76,7 +78,7 @@ pub(super) enum Stage {
         to: SocketAddrV4,
         datagrams: Vec<Vec<u8>>,
         /// The same, for whoever keeps the flow next.
-        for_heir: Option<(SocketAddrV4, Vec<u8>)>,
+        for_heir: Vec<(SocketAddrV4, Vec<u8>)>,
     },
 }
 
@@ -90,6 +92,7 @@ impl Taking {
             due: now,
             heard: Header::default(),
             boundary,
+            is_hopeless: false,
             plan: None,
         }
     }
@@ -119,7 +122,19 @@ impl State {
                 self.on_update(now, key, state);
                 if !is_copy {
                     self.tell_next(&key, arrived.payload.to_vec());
+                    if let Ok(Some(record)) = self.shared.records.get(&key) {
+                        self.tell_ahead(record.slot, &key);
+                    }
                 }
+            }
+            Some(Message::Ahead {
+                epoch,
+                requests,
+                at,
+                whole,
+                bytes,
+            }) if is_copy(&arrived) => {
+                self.on_ahead(&key, epoch, (requests, (at, whole)), &bytes);
             }
             Some(Message::Take(take)) if is_copy(&arrived) => self.on_begun(now, &arrived, take),
             Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
@@ -224,17 +239,19 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
-        let is_in_progress = (record.slot, record.epoch) == (slot, kept.state.epoch)
-            && record.requests as u16 == kept.state.answer.wrapping_add(kept.ahead.requests)
-            && is_open(&record);
-        if !is_in_progress {
+        if (record.slot, record.epoch) != (slot, kept.state.epoch) || !is_open(&record) {
+            return;
+        }
+        let known = kept.state.answer.wrapping_add(kept.ahead.requests);
+        let is_hopeless = record.requests as u16 != known;
+        if is_hopeless && kept.is_over_at(record.heard) {
             return;
         }
         // An owner that has begun to answer has the flow, whether the client has heard it or not.
         let boundary = kept.boundary(record.next);
         if record.is_tunnel()
             || record.expected != Expected::Head
-            || !self.gather_ahead(&key, &mut kept.ahead)
+            || !(is_hopeless || self.gather_ahead(&key, &mut kept.ahead))
         {
             return self.count("not-taken-over");
         }
@@ -243,7 +260,8 @@ impl State {
             Ok(false) => return,
             Err(_) => return self.count("record-failures"),
         }
-        let taking = Taking::new(now, kept, slot, boundary);
+        let mut taking = Taking::new(now, kept, slot, boundary);
+        taking.is_hopeless = is_hopeless;
         self.takings.all.insert(key, taking);
     }
 
@@ -288,7 +306,7 @@ impl State {
                 for_heir,
                 ..
             } => {
-                if let Some((to, datagram)) = for_heir {
+                for (to, datagram) in for_heir {
                     (self.to_backends).push(*to, |out| out.extend_from_slice(datagram));
                 }
                 for datagram in datagrams {
@@ -411,6 +429,14 @@ impl State {
         // Of the packet whose window and clock are used, too. One that has been overtaken says less
         // than the record knows; what is sent twice does no harm.
         let heard = ServerSeq::new(arrived.header.ack);
+        if taking.is_hopeless {
+            return match taking.kept.is_over_at(heard) {
+                true => self.let_be(&key),
+                false => {
+                    self.stop_taking(now, &key, "what was asked ahead of its end is not known")
+                }
+            };
+        }
         let state = &taking.kept.state;
         let rest = state
             .before(heard)
@@ -510,7 +536,7 @@ impl State {
             ..Header::default()
         };
         let datagrams = self.take_datagrams(&key, &option, &header, &command);
-        let for_heir = self.to_heir(&key, &copy_of(&key, header, command));
+        let for_heir = self.heirs_copies(&key, (epoch, header, command));
         let Some(to) = self.backend_address(choice.slot) else {
             return self.count("no-backend");
         };
@@ -519,7 +545,10 @@ impl State {
         };
         taking.tried.push(choice.slot);
         (taking.kept.state.epoch, taking.kept.state.answer) = (epoch, 1);
-        taking.heard = arrived.header;
+        taking.heard = Header {
+            options: header.options,
+            ..arrived.header
+        };
         taking.stage = Stage::SettingUp {
             epoch,
             to,
@@ -562,6 +591,13 @@ impl State {
             datagram
         });
         pieces.collect()
+    }
+
+    /// It is over.
+    fn let_be(&mut self, key: &FlowKey) {
+        if let Some(taking) = self.takings.all.remove(key) {
+            let _ = (self.shared.records).taking(key, taking.kept.state.epoch, false);
+        }
     }
 
     /// The client has had all of it; or something that nobody knows.
