@@ -9,6 +9,7 @@
 //!  splice    connections to servers without an agent
 //!  idle      owners that are gone, and owe nothing
 //!  support   owners that are gone in the midst of an answer
+//!  words     what clients and wedges are told then
 //!  heirs     dispatchers that are gone in the midst of that
 //! ```
 
@@ -26,6 +27,7 @@ mod splice;
 mod support;
 mod takeover;
 mod way;
+mod words;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};

@@ -509,4 +509,16 @@ mod tests {
         let now = goes_on(&of(FlowState::ClientFin, 5), &of(FlowState::Established, 3));
         assert_eq!((now.state, now.told), (closed, closed));
     }
+
+    /// They travel in one byte, and one of them has no place in that.
+    #[test]
+    fn marks_that_are_everybodys_travel_and_no_others() {
+        let all = [MARK_TUNNEL, MARK_PIPELINES, MARK_RELEASING, MARK_TAKING];
+        for mark in all.into_iter().chain([MARK_PROTECTED, MARKS, 0]) {
+            assert_eq!(marks_told(marks_to_tell(mark)), mark);
+        }
+        let others = abi::MARK_HELD | MARK_MOVING | abi::MARK_SHORT | abi::MARK_SHORT_BEFORE;
+        assert_eq!(marks_to_tell(others), 0);
+        assert_eq!(marks_told(!PROTECTED_TOLD), MARKS & !MARK_PROTECTED);
+    }
 }
