@@ -16,7 +16,7 @@ use trapeze_tests::{Cluster, Connection, Content, same, until};
 
 const BOTH: [&str; 2] = ["d1", "d2"];
 
-/// Two dispatchers that take turns with each packet, and three backends.
+/// Two dispatchers that take turns with each packet, and two backends.
 struct Pair {
     cluster: Cluster,
     large: Vec<u8>,
