@@ -31,8 +31,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(25);
 const SAY_INTERVAL: Duration = Duration::from_millis(200);
 /// Answers that are announced at once; what is more is not protected.
 const MOST: usize = 16_384;
-/// A message's bytes, so that a frame of 1500 has room for its headers.
-const MESSAGE_MAX: usize = 1500 - ENCAP_LEN - 40;
+/// A message's bytes, so that a frame of 1500 has room for its headers; and for a TAKE of it with
+/// timestamps, or an ASK.
+const MESSAGE_MAX: usize = 1500 - ENCAP_LEN - 40 - 24;
 
 /// Who tells dispatchers of answers.
 #[derive(Debug)]

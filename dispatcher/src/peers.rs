@@ -20,7 +20,7 @@ pub use joining::Stage;
 pub use vigil::{PeerStatus, Vigil};
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
@@ -65,6 +65,7 @@ pub struct Peers {
     stage: AtomicU8,
     /// Those that keep flows, and this dispatcher if it is about to.
     claims: RwLock<Vec<Holder>>,
+    deal: AtomicU32,
     pub herald: Herald,
     /// Heads that others are reading.
     pub copies: Copies,
@@ -92,6 +93,7 @@ impl Peers {
             are_there: AtomicBool::new(false),
             stage: AtomicU8::new(Stage::CatchingUp as u8),
             claims: RwLock::default(),
+            deal: AtomicU32::new(0),
             herald: Herald::new(own),
             status: Mutex::default(),
             maps,
@@ -172,6 +174,27 @@ impl Peers {
     /// Does this dispatcher keep the flow? While it joins: if that is left to it.
     pub fn keeps(&self, key: &FlowKey) -> bool {
         self.keeper_of(key).is_none() || self.stage() == Stage::Joining && self.claims(key)
+    }
+
+    /// The dispatcher that would keep a flow if this one, which does, died.
+    pub fn heir_of(&self, key: &FlowKey) -> Option<Ipv4Addr> {
+        if !self.are_there() {
+            return None;
+        }
+        let lot = lots::lot_of(&self.lots_key, key)?;
+        let claims = self.claims.read().expect("no thread panics with it");
+        let others: Vec<Holder> = (claims.iter().filter(|holder| holder.slot != SELF))
+            .cloned()
+            .collect();
+        let slot = lots::holder_by_hash(lot, &others)?.slot;
+        let peers = self.all();
+        let peer = peers.iter().find(|peer| peer.slot == slot)?;
+        Some(peer.address)
+    }
+
+    /// How often lots have been dealt: keepers have changed where it has.
+    pub fn deal(&self) -> u32 {
+        self.deal.load(Ordering::Acquire)
     }
 
     fn claims(&self, key: &FlowKey) -> bool {

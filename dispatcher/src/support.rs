@@ -39,6 +39,37 @@ pub struct Ahead {
     pub bytes: Vec<u8>,
 }
 
+/// Those that another dispatcher keeps, as far as it has told.
+#[derive(Clone, Debug, Default)]
+pub struct AheadTold {
+    pieces: Vec<u8>,
+    whole: Option<Ahead>,
+}
+
+impl AheadTold {
+    /// A piece. All of them, if it is the last; what does not follow upon those before is said again.
+    pub fn add(&mut self, requests: u16, (at, whole): (u32, u32), piece: &[u8]) -> bool {
+        if at == 0 {
+            self.pieces.clear();
+        }
+        if at as usize != self.pieces.len() || self.pieces.len() + piece.len() > BYTES_MAX / 64 {
+            return false;
+        }
+        self.pieces.extend_from_slice(piece);
+        let is_whole = self.pieces.len() == whole as usize;
+        if is_whole {
+            let bytes = std::mem::take(&mut self.pieces);
+            self.whole = Some(Ahead { requests, bytes });
+        }
+        is_whole
+    }
+
+    /// All of them, as they were told last.
+    pub fn take(&mut self) -> Option<Ahead> {
+        self.whole.take()
+    }
+}
+
 /// All that are known, by their owners.
 #[derive(Debug, Default)]
 pub struct Support {
@@ -66,6 +97,20 @@ impl Support {
         true
     }
 
+    /// All answers, by owner and flow.
+    pub fn all(&self) -> Vec<(u32, FlowKey)> {
+        let all = self.by_slot.iter();
+        all.flat_map(|(&slot, answers)| answers.keys().map(move |key| (slot, *key)))
+            .collect()
+    }
+
+    /// The answer of the flow's owner before that epoch.
+    pub fn before(&self, key: &FlowKey, epoch: u32) -> Option<(u32, Kept)> {
+        let before = |kept: &&Kept| kept.state.epoch.wrapping_add(1) == epoch;
+        let mut all = self.by_slot.iter();
+        all.find_map(|(&slot, answers)| Some((slot, answers.get(key).filter(before)?.clone())))
+    }
+
     /// What is known of an answer of that owner.
     pub fn get(&self, slot: u32, key: &FlowKey) -> Option<&Kept> {
         self.by_slot.get(&slot)?.get(key)
@@ -84,6 +129,16 @@ impl Support {
             kept.ahead.bytes.extend_from_slice(request);
         }
         fits
+    }
+
+    /// Another dispatcher says what the answer's owner in that epoch was given ahead.
+    pub fn ahead_is(&mut self, key: &FlowKey, epoch: u32, ahead: Ahead) {
+        let mut all = self.by_slot.values_mut();
+        let found = all.find_map(|answers| answers.get_mut(key).filter(|k| k.state.epoch == epoch));
+        if let Some(kept) = found {
+            self.bytes = self.bytes + ahead.bytes.len() - kept.ahead.bytes.len();
+            kept.ahead = ahead;
+        }
     }
 
     /// Answers of these owners that may be tried to be moved now, and are not `moving`; `most` at most.
@@ -119,9 +174,10 @@ impl Support {
         Some(kept)
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.by_slot.values().map(HashMap::len).sum()
+    /// How many there are of flows that are `kept` here.
+    pub fn count(&self, kept: impl Fn(&FlowKey) -> bool) -> usize {
+        let all = self.by_slot.values().flat_map(HashMap::keys);
+        all.filter(|key| kept(key)).count()
     }
 
     /// What they take of the memory there is for them.
@@ -175,6 +231,16 @@ impl Support {
 }
 
 impl Kept {
+    /// Its owner has just said so.
+    pub fn new(now: Duration, state: SoftState) -> Self {
+        Self {
+            state,
+            said: now,
+            ahead: Ahead::default(),
+            stays_until: Duration::ZERO,
+        }
+    }
+
     fn size(&self) -> usize {
         ENTRY + self.state.request.len() + self.state.head.len() + self.ahead.bytes.len()
     }
@@ -245,7 +311,7 @@ mod tests {
                 .orphans(now + LOOK_INTERVAL, |slot, _| slot == 1)
                 .is_empty()
         );
-        assert_eq!(support.len(), 2);
+        assert_eq!(support.count(|_| true), 2);
     }
 
     #[test]
@@ -258,7 +324,7 @@ mod tests {
         assert_eq!(found.len(), 1, "a dead one's, too");
         support.keep(1, key(1), kept(100, 10));
         assert!(support.orphans(now * 2, |_, _| false).is_empty());
-        assert_eq!((support.len(), support.bytes), (0, 0));
+        assert_eq!((support.count(|_| true), support.bytes), (0, 0));
     }
 
     #[test]
@@ -328,5 +394,32 @@ mod tests {
     fn a_clock_goes_on() {
         let kept = kept(100, 0);
         assert_eq!(kept.clock(Duration::from_secs(103)), 4100);
+    }
+
+    #[test]
+    fn what_another_one_keeps_ahead_is_whole_or_nothing() {
+        let mut told = AheadTold::default();
+        assert!(!told.add(2, (0, 6), b"GET"));
+        assert!(told.take().is_none());
+        assert!(!told.add(2, (4, 6), b"UT"), "a piece is missing");
+        assert!(told.add(2, (3, 6), b"PUT"));
+        let ahead = told.take().unwrap();
+        assert_eq!((ahead.requests, &ahead.bytes[..]), (2, &b"GETPUT"[..]));
+        assert!(told.take().is_none());
+        // All of it again, with more.
+        assert!(!told.add(3, (0, 9), b"GETP"));
+        assert!(told.add(3, (0, 3), b"GET"), "the first piece begins anew");
+
+        let mut support = Support::default();
+        support.keep(1, key(1), kept(100, 10));
+        let before = support.bytes;
+        support.ahead_is(&key(1), 2, ahead.clone());
+        assert_eq!(support.bytes, before, "of another epoch");
+        support.ahead_is(&key(1), 1, ahead.clone());
+        support.ahead_is(&key(1), 1, ahead.clone());
+        assert_eq!(support.bytes, before + 6);
+        let (slot, there) = support.before(&key(1), 2).expect("its owner before");
+        assert_eq!((slot, there.ahead), (1, ahead));
+        assert!(support.before(&key(1), 3).is_none());
     }
 }

@@ -9,11 +9,14 @@
 //!  splice    connections to servers without an agent
 //!  idle      owners that are gone, and owe nothing
 //!  support   owners that are gone in the midst of an answer
+//!  words     what clients and wedges are told then
+//!  heirs     dispatchers that are gone in the midst of that
 //! ```
 
 mod ahead;
 mod first;
 mod gone;
+mod heirs;
 mod idle;
 mod later;
 mod planned;
@@ -24,6 +27,7 @@ mod splice;
 mod support;
 mod takeover;
 mod way;
+mod words;
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -52,6 +56,7 @@ use crate::pauses::Pauses;
 use crate::support::Support;
 use crate::unanswered::Unanswered;
 use crate::{Shared, v4};
+use heirs::Heritage;
 use retry::Retries;
 use splice::Connections;
 use support::Takings;
@@ -94,6 +99,7 @@ pub(crate) struct State {
     /// Answers that are to outlive their backends, and those that do just now.
     support: Support,
     takings: Takings,
+    heritage: Heritage,
     /// Requests that are to have another backend when theirs dies, and those that are given it now.
     unanswered: Unanswered,
     retries: Retries,
@@ -130,6 +136,7 @@ impl Worker {
                 pauses: Pauses::default(),
                 support: Support::default(),
                 takings: Takings::default(),
+                heritage: Heritage::default(),
                 unanswered: Unanswered::default(),
                 retries: Retries::default(),
                 questions: 0,
@@ -156,6 +163,7 @@ impl Worker {
                 self.state.connections.next_due(),
                 self.state.support.next_due(),
                 self.state.takings.next_due(),
+                self.state.heritage.next_due(),
                 self.state.unanswered.next_due(),
                 self.state.retries.next_due(),
             ];
@@ -183,6 +191,7 @@ impl Worker {
             }
             self.state.on_waiting_due(now);
             self.state.on_connections_due(now);
+            self.state.on_heritage_due(now);
             self.state.on_support_due(now);
             self.state.on_retries_due(now);
             self.state.act();
@@ -243,7 +252,7 @@ impl State {
             Ok(packet) => packet,
             Err(_) => return self.count("rejected"),
         };
-        if self.relay(&packet, from) {
+        if self.relay(now, &packet, from) {
             return;
         }
         match packet.meta.kind {
@@ -408,7 +417,7 @@ impl State {
             held_flows: self.intake.held_flows(),
             held_bytes: self.intake.held_bytes(),
             answering_flows: self.intake.answering_flows(),
-            protected_answers: self.support.len(),
+            protected_answers: (self.support).count(|key| self.shared.peers.keeps(key)),
             protected_bytes: self.support.bytes(),
             kept_requests: self.unanswered.len(),
             counters,

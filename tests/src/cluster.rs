@@ -309,8 +309,14 @@ impl Cluster {
 
     /// What d1's daemon says of a backend.
     pub fn backend(&self, name: &str) -> BackendStatus {
+        self.backend_as_seen_by("d1", name)
+    }
+
+    /// What a dispatcher's daemon says of a backend.
+    pub fn backend_as_seen_by(&self, dispatcher: &str, name: &str) -> BackendStatus {
+        let control = self.control_of(dispatcher);
         let all: Vec<BackendStatus> =
-            trapeze_dispatcher::ask(&self.control(), &Request::Backends).expect("it answers");
+            trapeze_dispatcher::ask(&control, &Request::Backends).expect("it answers");
         all.into_iter()
             .find(|b| b.name == name)
             .expect("it is configured")

@@ -2,7 +2,7 @@
 //! connection, and only where it is provably the same (docs/protocol/takeover.md).
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddrV4};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -169,6 +169,35 @@ fn what_was_asked_ahead_of_a_dying_backend_is_answered() {
         );
         assert_ne!(download.ask(), "b1");
     }
+}
+
+/// Its client has been told that it had come, and it may not run twice: nobody else can go on.
+#[test]
+fn a_client_that_has_sent_ahead_what_may_not_run_twice_is_reset() {
+    let site = Site::up("take-post", 2);
+    site.cluster.kill("b2", None).unwrap();
+    until("b1 is alone", || {
+        (site.cluster.backend("b2").state == "silent").then_some(())
+    });
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let post = b"POST /1k HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    download.stream.write_all(post).unwrap();
+    until("its owner has it", || {
+        (site.count("stayed-with-owner") == 1).then_some(())
+    });
+    site.cluster.start("b2", None).unwrap();
+    until("it is up", || {
+        (site.cluster.backend("b2").state == "up").then_some(())
+    });
+    site.cluster.kill("b1", None).unwrap();
+    let error = download.finish().unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset, "{error}");
+    same(&download.body, &site.large[..download.body.len()]);
+    until("it is counted", || {
+        (site.count("not-taken-over") == 1).then_some(())
+    });
 }
 
 /// They wait at the dispatcher, for they are another backend's, and there is no half-pipe.

@@ -7,6 +7,7 @@
 //!  REFUSAL  agent of the wedge -> dispatcher    it could not be proved to be the same
 //!  ASK      dispatcher -> agent                 could you go on with it?
 //!  REPLY    agent -> dispatcher                 yes; or no, for that reason
+//!  AHEAD    dispatcher -> dispatcher            this was asked ahead of its end
 //! ```
 
 use crate::flow::{FlowKey, addr_bytes};
@@ -93,6 +94,19 @@ pub enum Message {
         /// Why it could not, for people; none: it could.
         why_not: Option<String>,
     },
+    /// A piece of what was asked ahead of the answer's end.
+    Ahead {
+        /// Of the owner's setup, or of the wedge's.
+        epoch: u32,
+        /// How many requests the owner was given of it.
+        requests: u16,
+        /// Where the piece lies, of so many bytes.
+        at: u32,
+        /// All of them.
+        whole: u32,
+        /// The piece.
+        bytes: Vec<u8>,
+    },
 }
 
 impl Message {
@@ -117,6 +131,19 @@ impl Message {
                 out.extend(question.to_be_bytes());
                 out.push(why_not.is_some().into());
                 out.extend(why_not.as_deref().unwrap_or_default().as_bytes());
+            }
+            Self::Ahead {
+                epoch,
+                requests,
+                at,
+                whole,
+                bytes,
+            } => {
+                out.extend(epoch.to_be_bytes());
+                out.extend(requests.to_be_bytes());
+                out.extend(at.to_be_bytes());
+                out.extend(whole.to_be_bytes());
+                out.extend(bytes);
             }
         }
         let length = (out.len() - HEAD_LEN) as u16;
@@ -152,6 +179,13 @@ impl Message {
                 why_not: (body.take(1)? != [0])
                     .then(|| String::from_utf8_lossy(body.0).into_owned()),
             }),
+            6 => Some(Self::Ahead {
+                epoch: body.word()?,
+                requests: body.half()?,
+                at: body.word()?,
+                whole: body.word()?,
+                bytes: std::mem::take(&mut body.0).to_vec(),
+            }),
             _ => None,
         }
     }
@@ -163,6 +197,7 @@ impl Message {
             Self::Refusal { .. } => 3,
             Self::Ask { .. } => 4,
             Self::Reply { .. } => 5,
+            Self::Ahead { .. } => 6,
         }
     }
 }

@@ -189,7 +189,20 @@ fn messages_are_about_one_flow() {
         why_not,
     });
     let open = Message::open;
-    let others = [Message::Update(state), Message::Take(take), refusal, ask];
+    let ahead = Message::Ahead {
+        epoch: 7,
+        requests: 2,
+        at: 1200,
+        whole: 1204,
+        bytes: b"GET ".to_vec(),
+    };
+    let others = [
+        Message::Update(state),
+        Message::Take(take),
+        refusal,
+        ask,
+        ahead,
+    ];
     for message in others.into_iter().chain(replies) {
         let bytes = message.seal(&keys(1), &flow(40000));
         assert_eq!(length(&bytes), Some(bytes.len()));

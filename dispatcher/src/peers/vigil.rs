@@ -497,6 +497,7 @@ impl Vigil {
         *(self.shared.peers.claims.write()).expect("no thread panics with it") = claims;
         self.lots.fill(SprayMode::FlowHash, &holders);
         self.shared.peers.lots.set(self.lots.slots());
+        self.shared.peers.deal.fetch_add(1, Ordering::Release);
         self.holders = holders;
         let is_used = |slot| self.peers.iter().any(|peer| peer.slot == slot);
         Ok(dispatchers::retire(&self.shared.maps.dispatchers, is_used)?)

@@ -26,6 +26,8 @@ use crate::peers;
 
 /// Of the marks those that hold at every dispatcher.
 const MARKS: u32 = MARK_TUNNEL | MARK_PIPELINES | MARK_RELEASING | MARK_TAKING | MARK_PROTECTED;
+/// What stands for [`MARK_PROTECTED`] in what is told.
+const PROTECTED_TOLD: u8 = 2;
 /// Who has seen packets of a flow says so, once in so long.
 const REFRESH: Duration = Duration::from_secs(15);
 
@@ -133,7 +135,7 @@ impl Records {
             backend,
             state: flow.state as u8,
             expect: flow.expect as u8,
-            marks: (flow.marks & MARKS) as u8,
+            marks: marks_to_tell(flow.marks),
             class: flow.class,
             pool: flow.pool as u16,
             kind: flow.kind,
@@ -318,6 +320,27 @@ impl Records {
     }
 }
 
+/// A record's marks in one byte: that of a protected answer has the place of one that nobody is
+/// told of.
+fn marks_to_tell(marks: u32) -> u8 {
+    let protected = if marks & MARK_PROTECTED == 0 {
+        0
+    } else {
+        PROTECTED_TOLD
+    };
+    (marks & MARKS) as u8 | protected
+}
+
+fn marks_told(told: u8) -> u32 {
+    let marks = u32::from(told);
+    let protected = if told & PROTECTED_TOLD == 0 {
+        0
+    } else {
+        MARK_PROTECTED
+    };
+    marks & MARKS | protected
+}
+
 fn numbers(flow: &Flow) -> Numbers {
     Numbers {
         end: ClientSeq::new(flow.last_seq),
@@ -440,7 +463,7 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         object: record.object,
         kind: record.kind,
         class: record.class,
-        marks: u32::from(record.marks) & MARKS,
+        marks: marks_told(record.marks),
         next: record.next.raw(),
         expect: record.expect.into(),
         asked_ack: record.asked_ack.raw(),
@@ -485,5 +508,17 @@ mod tests {
         assert_eq!((now.state, now.told), (FlowState::Reset as u32, now.state));
         let now = goes_on(&of(FlowState::ClientFin, 5), &of(FlowState::Established, 3));
         assert_eq!((now.state, now.told), (closed, closed));
+    }
+
+    /// They travel in one byte, and one of them has no place in that.
+    #[test]
+    fn marks_that_are_everybodys_travel_and_no_others() {
+        let all = [MARK_TUNNEL, MARK_PIPELINES, MARK_RELEASING, MARK_TAKING];
+        for mark in all.into_iter().chain([MARK_PROTECTED, MARKS, 0]) {
+            assert_eq!(marks_told(marks_to_tell(mark)), mark);
+        }
+        let others = abi::MARK_HELD | MARK_MOVING | abi::MARK_SHORT | abi::MARK_SHORT_BEFORE;
+        assert_eq!(marks_to_tell(others), 0);
+        assert_eq!(marks_told(!PROTECTED_TOLD), MARKS & !MARK_PROTECTED);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Inspection};
-use trapeze_core::intake::{Arrived, Isns, Outcome};
+use trapeze_core::intake::{Arrived, Isns, Kept, Outcome};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::meta::Meta;
@@ -44,8 +44,9 @@ impl State {
         let Some(request) = request.filter(|request| may_run_twice(request)) else {
             return;
         };
-        if !self.support.ask_ahead(record.slot, key, request) {
-            self.count("support-full");
+        match self.support.ask_ahead(record.slot, key, request) {
+            true => self.tell_ahead(record.slot, key),
+            false => self.count("support-full"),
         }
     }
 
@@ -102,6 +103,21 @@ impl State {
             return self.count("ahead-lost");
         }
         self.count("asked-again");
+        // Its client has been told that they have come: whoever keeps the flow next reads on.
+        if self.shared.peers.are_there() {
+            self.share(Kept {
+                key: *key,
+                isns: arrived.isns,
+                cookie: arrived.cookie,
+                later: true,
+                handshake: arrived.handshake,
+                offset: 0,
+                heard: record.heard,
+                window: heard.window,
+                timestamps: heard.options.timestamps,
+                bytes: bytes.to_vec(),
+            });
+        }
         if let Some(Outcome::Decide(found)) = self.look_again(now, key, later(&record)) {
             self.on_found(now, key, found);
         }

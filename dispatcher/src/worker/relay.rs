@@ -2,6 +2,7 @@
 //! to the one that keeps the flow (docs/protocol/replication.md 2.5).
 
 use std::net::SocketAddrV4;
+use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Arrived;
@@ -14,7 +15,12 @@ use super::State;
 impl State {
     /// Sends a backend's word on, if it is another dispatcher's to hear. What comes from a
     /// dispatcher has been sent on already.
-    pub(super) fn relay(&mut self, packet: &Encapsulated<'_>, from: SocketAddrV4) -> bool {
+    pub(super) fn relay(
+        &mut self,
+        now: Duration,
+        packet: &Encapsulated<'_>,
+        from: SocketAddrV4,
+    ) -> bool {
         let is_a_backends_word = matches!(
             packet.meta.kind,
             Kind::Refused(_)
@@ -45,6 +51,10 @@ impl State {
         self.to_backends
             .push(to, |out| geneve::write(&option, packet.inner, out));
         self.count("relayed");
+        // The keeper may be dead, and nobody know it yet.
+        if packet.meta.kind == Kind::Support {
+            self.hear_update(now, &arrived);
+        }
         true
     }
 
@@ -57,6 +67,8 @@ impl State {
             }
             Kind::Done => (self.waiting.get(key))
                 .is_some_and(|waiting| waiting.epoch == meta.epoch.wrapping_add(1)),
+            // A takeover.
+            Kind::Support => self.takings.all.contains_key(key),
             _ => false,
         }
     }

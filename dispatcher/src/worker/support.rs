@@ -7,7 +7,7 @@
 //! ```
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use trapeze_core::config::Transfer;
@@ -20,15 +20,16 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
-use trapeze_datapath::abi::{FlowState, MARK_PROTECTED};
+use trapeze_datapath::abi::{FlowState, MARK_PROTECTED, MARK_TAKING};
 
 use super::State;
+use super::heirs::is_copy;
 use super::planned::{LATER, Plan};
 use crate::cluster::Choice;
 use crate::look::Extent;
 use crate::memory::Placed;
 use crate::records::{Assignment, Record};
-use crate::support::{Ahead, Kept};
+use crate::support::Kept;
 
 /// A client is asked so often what it has had, and a wedge told to go on, at these and
 /// doubling intervals.
@@ -51,9 +52,11 @@ pub(super) struct Taking {
     pub(super) tries: u32,
     pub(super) due: Duration,
     /// What the client has said last.
-    heard: Header,
+    pub(super) heard: Header,
     /// Behind the answer's own request: what was sent ahead begins there.
     pub(super) boundary: ClientSeq,
+    /// More was sent ahead than is known: unless it is over, nobody can go on.
+    is_hopeless: bool,
     /// Its owner is well.
     pub(super) plan: Option<Plan>,
 }
@@ -74,6 +77,8 @@ pub(super) enum Stage {
         epoch: u32,
         to: SocketAddrV4,
         datagrams: Vec<Vec<u8>>,
+        /// The same, for whoever keeps the flow next.
+        for_heir: Vec<(SocketAddrV4, Vec<u8>)>,
     },
 }
 
@@ -87,6 +92,7 @@ impl Taking {
             due: now,
             heard: Header::default(),
             boundary,
+            is_hopeless: false,
             plan: None,
         }
     }
@@ -107,9 +113,30 @@ impl State {
         let key = arrived.key;
         match Message::open(arrived.payload, &self.cluster.keys, &key) {
             Some(Message::Update(state)) => {
-                self.count("updates");
+                let is_copy = is_copy(&arrived);
+                self.count(if is_copy {
+                    "updates-of-peers"
+                } else {
+                    "updates"
+                });
                 self.on_update(now, key, state);
+                if !is_copy {
+                    self.tell_next(&key, arrived.payload.to_vec());
+                    if let Ok(Some(record)) = self.shared.records.get(&key) {
+                        self.tell_ahead(record.slot, &key);
+                    }
+                }
             }
+            Some(Message::Ahead {
+                epoch,
+                requests,
+                at,
+                whole,
+                bytes,
+            }) if is_copy(&arrived) => {
+                self.on_ahead(&key, epoch, (requests, (at, whole)), &bytes);
+            }
+            Some(Message::Take(take)) if is_copy(&arrived) => self.on_begun(now, &arrived, take),
             Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
             Some(Message::Reply { question, why_not }) => {
                 self.on_reply(now, &key, question, why_not.as_deref());
@@ -118,7 +145,7 @@ impl State {
         }
     }
 
-    fn on_update(&mut self, now: Duration, key: FlowKey, state: SoftState) {
+    pub(super) fn on_update(&mut self, now: Duration, key: FlowKey, state: SoftState) {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
@@ -139,14 +166,17 @@ impl State {
                 self.ask_again(now, &key, (record.next, &heard), &kept.ahead.bytes);
             }
         }
-        let kept = Kept {
-            state,
-            said: now,
-            ahead: Ahead::default(),
-            stays_until: Duration::ZERO,
-        };
-        if !self.support.keep(record.slot, key, kept) {
+        self.is_ended(&key, state.epoch);
+        if !self.support.keep(record.slot, key, Kept::new(now, state)) {
             return self.count("support-full");
+        }
+        // The record is its keeper's to change.
+        if !self.shared.peers.keeps(&key) {
+            return;
+        }
+        // Whoever has asked its client is gone, and its owner is well.
+        if record.marks & MARK_TAKING != 0 && !self.takings.all.contains_key(&key) {
+            let _ = self.shared.records.taking(&key, record.epoch, false);
         }
         // Before it is asked for anything else.
         if record.marks & MARK_PROTECTED == 0
@@ -175,11 +205,12 @@ impl State {
         }
         let (health, records) = (&self.shared.health, &self.shared.records);
         // A server that does not answer its checks is as dead as a host that is silent.
+        let peers = &self.shared.peers;
         let is_dead = |slot: u32, key: &FlowKey| {
             health.is_dead(slot, || {
                 let record = records.get(key).ok().flatten()?;
                 self.cluster.number(record.pool, slot, key.vip.port())
-            })
+            }) && peers.keeps(key)
         };
         for (slot, key, kept) in self.support.orphans(now, is_dead) {
             self.begin_taking(now, slot, key, kept);
@@ -208,17 +239,19 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
-        let is_in_progress = (record.slot, record.epoch) == (slot, kept.state.epoch)
-            && record.requests as u16 == kept.state.answer.wrapping_add(kept.ahead.requests)
-            && is_open(&record);
-        if !is_in_progress {
+        if (record.slot, record.epoch) != (slot, kept.state.epoch) || !is_open(&record) {
+            return;
+        }
+        let known = kept.state.answer.wrapping_add(kept.ahead.requests);
+        let is_hopeless = record.requests as u16 != known;
+        if is_hopeless && kept.is_over_at(record.heard) {
             return;
         }
         // An owner that has begun to answer has the flow, whether the client has heard it or not.
         let boundary = kept.boundary(record.next);
         if record.is_tunnel()
             || record.expected != Expected::Head
-            || !self.gather_ahead(&key, &mut kept.ahead)
+            || !(is_hopeless || self.gather_ahead(&key, &mut kept.ahead))
         {
             return self.count("not-taken-over");
         }
@@ -227,7 +260,8 @@ impl State {
             Ok(false) => return,
             Err(_) => return self.count("record-failures"),
         }
-        let taking = Taking::new(now, kept, slot, boundary);
+        let mut taking = Taking::new(now, kept, slot, boundary);
+        taking.is_hopeless = is_hopeless;
         self.takings.all.insert(key, taking);
     }
 
@@ -266,48 +300,21 @@ impl State {
                 let clock = taking.kept.clock(now);
                 self.ask_client(key, clock);
             }
-            Stage::SettingUp { to, datagrams, .. } => {
+            Stage::SettingUp {
+                to,
+                datagrams,
+                for_heir,
+                ..
+            } => {
+                for (to, datagram) in for_heir {
+                    (self.to_backends).push(*to, |out| out.extend_from_slice(datagram));
+                }
                 for datagram in datagrams {
                     self.to_backends
                         .push(*to, |out| out.extend_from_slice(datagram));
                 }
             }
         }
-    }
-
-    /// A segment that the client has had all of is answered by an acknowledgement (RFC 9293
-    /// §3.10.7.4): what it has had by now, and its clock. With the octet of a keep-alive (RFC 1122
-    /// §4.2.3.6): without, Linux answers one in half a second at most (tcp_invalid_ratelimit).
-    fn ask_client(&mut self, key: &FlowKey, clock: u32) {
-        let Ok(Some(record)) = self.shared.records.get(key) else {
-            return;
-        };
-        let (Ok(agreed), IpAddr::V4(client)) = (Meta::decode(&record.option), key.client.ip())
-        else {
-            return;
-        };
-        let timestamps = agreed.handshake.timestamps.then_some(Timestamps {
-            value: clock,
-            echo: 0,
-        });
-        let question = Segment {
-            source: key.vip,
-            destination: key.client,
-            header: Header {
-                seq: (record.heard + u32::MAX).raw(),
-                ack: record.next.raw(),
-                window: u16::MAX,
-                flags: Flags::ACK,
-                options: Options {
-                    timestamps,
-                    ..Options::default()
-                },
-                ..Header::default()
-            },
-            payload: vec![0],
-        };
-        self.to_clients
-            .push(SocketAddrV4::new(client, 0), |out| question.write(out));
     }
 
     /// A client whose answer is being taken over says something. False: it is not.
@@ -387,6 +394,14 @@ impl State {
         // Of the packet whose window and clock are used, too. One that has been overtaken says less
         // than the record knows; what is sent twice does no harm.
         let heard = ServerSeq::new(arrived.header.ack);
+        if taking.is_hopeless {
+            return match taking.kept.is_over_at(heard) {
+                true => self.let_be(&key),
+                false => {
+                    self.stop_taking(now, &key, "what was asked ahead of its end is not known")
+                }
+            };
+        }
         let state = &taking.kept.state;
         let rest = state
             .before(heard)
@@ -467,9 +482,14 @@ impl State {
         let option = assigned.record.option;
         let timestamps = arrived.header.options.timestamps;
         let header = Header {
+            seq: start.raw(),
             ack: heard.raw(),
             window: arrived.header.window,
-            flags: Flags::ACK | Flags::PSH,
+            // The client's FIN has been acknowledged, and will not come again.
+            flags: match has_closed {
+                true => Flags::ACK | Flags::PSH | Flags::FIN,
+                false => Flags::ACK | Flags::PSH,
+            },
             options: Options {
                 // The next owner's clock goes on from there.
                 timestamps: timestamps.map(|clocks| Timestamps {
@@ -480,31 +500,8 @@ impl State {
             },
             ..Header::default()
         };
-        let most = usize::from(self.payload_max(&agreed.handshake));
-        let last = (command.len() - 1) / most;
-        let pieces = command.chunks(most).enumerate().map(|(index, piece)| {
-            // The client's FIN has been acknowledged, and will not come again.
-            let ends = has_closed && index == last;
-            let segment = Segment {
-                payload: piece.to_vec(),
-                ..Segment::of_client(
-                    &key,
-                    Header {
-                        seq: (start + (index * most) as u32).raw(),
-                        flags: if ends {
-                            header.flags | Flags::FIN
-                        } else {
-                            header.flags
-                        },
-                        ..header
-                    },
-                )
-            };
-            let mut datagram = Vec::new();
-            geneve::write(&option, &segment.to_packet(), &mut datagram);
-            datagram
-        });
-        let datagrams = pieces.collect();
+        let datagrams = self.take_datagrams(&key, &option, &header, &command);
+        let for_heir = self.heirs_copies(&key, (epoch, header, command));
         let Some(to) = self.backend_address(choice.slot) else {
             return self.count("no-backend");
         };
@@ -512,16 +509,27 @@ impl State {
             return;
         };
         taking.tried.push(choice.slot);
-        taking.kept.state.epoch = epoch;
-        taking.heard = arrived.header;
+        (taking.kept.state.epoch, taking.kept.state.answer) = (epoch, 1);
+        taking.heard = Header {
+            options: header.options,
+            ..arrived.header
+        };
         taking.stage = Stage::SettingUp {
             epoch,
             to,
             datagrams,
+            for_heir,
         };
         taking.tries = 0;
         taking.due = now;
         self.count("takeovers");
+    }
+
+    /// It is over.
+    fn let_be(&mut self, key: &FlowKey) {
+        if let Some(taking) = self.takings.all.remove(key) {
+            let _ = (self.shared.records).taking(key, taking.kept.state.epoch, false);
+        }
     }
 
     /// The client has had all of it; or something that nobody knows.

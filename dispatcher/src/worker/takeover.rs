@@ -31,6 +31,9 @@ impl State {
         let Some(kept) = self.shared.peers.copies.take(key, self.shared.peers.own) else {
             return;
         };
+        if self.goes_behind_a_taking(key, &kept) {
+            return;
+        }
         let Ok(record) = self.shared.records.get(key) else {
             return self.count("record-failures");
         };
@@ -77,6 +80,11 @@ impl State {
             return;
         }
         self.count("read-on");
+        // Who closes meanwhile, as a wedge does at its end, does not make the flow vacant.
+        if kept.later {
+            let end = start + kept.bytes.len() as u32;
+            let _ = self.shared.records.hold(key, end);
+        }
         let limit = self.cluster.config.limits.reading_bytes;
         let peers = &self.shared.peers;
         peers.copies.add(now, peers.own, kept.clone(), limit);

@@ -184,7 +184,11 @@ impl State {
 
     /// The most payload of one segment to a backend.
     pub(super) fn payload_max(&self, handshake: &Handshake) -> u16 {
-        let options = if handshake.timestamps { 12 } else { 0 };
+        self.payload_max_of(handshake.timestamps)
+    }
+
+    pub(super) fn payload_max_of(&self, timestamps: bool) -> u16 {
+        let options = if timestamps { 12 } else { 0 };
         (self.inner_max - HEADERS - options).min(u16::MAX.into()) as u16
     }
 

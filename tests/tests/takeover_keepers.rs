@@ -1,0 +1,245 @@
+//! Backends that die in the midst of an answer, and with them the dispatcher that keeps its flow:
+//! another one has the soft state, and ends what that one has begun (docs/protocol/takeover.md 2.2c).
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
+
+use tempfile::TempDir;
+use trapeze_core::takeover::WEDGE_PORT;
+use trapeze_core::wire::meta::Meta;
+use trapeze_datapath::abi::{Flow, MARK_TAKING};
+use trapeze_dispatcher::Status;
+use trapeze_lab::{LinkSettings, Process};
+use trapeze_tests::saved::{Download, LARGE, MIB, put};
+use trapeze_tests::scattered::{keeper, ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Content, same, until};
+
+const BOTH: [&str; 2] = ["d1", "d2"];
+
+/// Two dispatchers that take turns with each packet, and two backends.
+struct Pair {
+    cluster: Cluster,
+    large: Vec<u8>,
+    _root: TempDir,
+}
+
+impl Pair {
+    fn up(test: &str) -> Self {
+        let root = tempfile::tempdir().expect("a temporary directory");
+        let large = Content::new(9, LARGE as u64).bytes();
+        put(root.path(), "large", &large);
+        put(root.path(), "1k", &large[..1024]);
+        let cluster = scattered_over(&BOTH, test, |options| {
+            options.root = Some(root.path().to_owned());
+        });
+        let config = (cluster.config()).replace("[[pool]]\n", "[[pool]]\nprotect_from = 1000000\n");
+        for backend in ["b1", "b2"] {
+            cluster.reload(backend, Process::Agent, &config);
+        }
+        for dispatcher in BOTH {
+            cluster.reload(dispatcher, Process::Dispatch, &config);
+        }
+        Self {
+            cluster,
+            large,
+            _root: root,
+        }
+    }
+
+    /// So many downloads, which both dispatchers know to be protected.
+    fn start(&self, count: usize) -> Vec<Download> {
+        let mut downloads: Vec<Download> = (0..count)
+            .map(|_| {
+                self.cluster
+                    .on("c1", || Download::start(Connection::open()))
+            })
+            .collect();
+        for download in &mut downloads {
+            download.read(4 * MIB).unwrap();
+        }
+        until("all are protected", || {
+            let kept = self.sum(|status| status.protected_answers);
+            (kept == count).then_some(())
+        });
+        downloads
+    }
+
+    fn sum(&self, what: fn(&Status) -> usize) -> usize {
+        let all = BOTH.map(|name| self.cluster.dispatch_status(name));
+        all.iter().flatten().map(what).sum()
+    }
+
+    fn count(&self, dispatcher: &str, what: &str) -> u64 {
+        let status = self.cluster.dispatch_status(dispatcher).expect("it runs");
+        status.counters.get(what).copied().unwrap_or(0)
+    }
+
+    fn keeper_of(&self, download: &Download) -> String {
+        let port = download.stream.local_addr().expect("a socket").port();
+        let client = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, 1), port);
+        keeper(&self.cluster, &BOTH, client)
+    }
+
+    /// All of them come whole, at once.
+    fn finish(&self, downloads: &mut [Download]) {
+        std::thread::scope(|scope| {
+            for download in downloads {
+                scope.spawn(move || {
+                    let done = download.finish();
+                    let had = download.body.len();
+                    done.unwrap_or_else(|e| panic!("{}: after {had}: {e}", download.owner));
+                    same(&download.body, &self.large);
+                    download.ask();
+                });
+            }
+        });
+    }
+
+    fn bring_back(&self, backend: &str, dispatcher: &str) {
+        self.cluster.start(backend, None).unwrap();
+        self.cluster.start(dispatcher, None).unwrap();
+        ready(&self.cluster, &BOTH, dispatcher);
+        for name in BOTH {
+            until("the backend is up", || {
+                let state = self.cluster.backend_as_seen_by(name, backend).state;
+                let kept = self.cluster.dispatch_status(name)?.protected_answers;
+                (state == "up" && kept == 0).then_some(())
+            });
+        }
+    }
+}
+
+/// The dispatcher so long before or after the backend, in milliseconds.
+fn die_together(test: &str, offsets: &[i64]) {
+    let pair = Pair::up(test);
+    for &offset in offsets {
+        println!("offset {offset} ms");
+        let mut downloads = pair.start(6);
+        let victim = pair.keeper_of(&downloads[0]);
+        let backend = downloads[0].owner.clone();
+        let mut deaths = [backend.as_str(), victim.as_str()];
+        if offset < 0 {
+            deaths.reverse();
+        }
+        pair.cluster.kill(deaths[0], None).unwrap();
+        std::thread::sleep(Duration::from_millis(offset.unsigned_abs()));
+        pair.cluster.kill(deaths[1], None).unwrap();
+        pair.finish(&mut downloads);
+        drop(downloads);
+        pair.bring_back(&backend, &victim);
+    }
+}
+
+#[test]
+fn downloads_outlive_a_backend_and_their_dispatcher_at_the_same_moment() {
+    die_together("take-both", &[0, 100, 300, 500]);
+}
+
+#[test]
+fn downloads_outlive_a_backend_just_after_their_dispatcher() {
+    die_together("take-after", &[-1, -300, -900]);
+}
+
+#[test]
+fn downloads_outlive_a_dispatcher_just_after_it_has_begun_to_take_over() {
+    die_together("take-midst", &[580, 640, 700]);
+}
+
+/// The dispatcher dies once one of its records is so, while `slow`'s link makes that last. How many
+/// takeovers the other one has ended that it had not begun.
+fn die_when(pair: &Pair, slow: Option<&str>, is_so: fn(&Flow) -> bool) -> u64 {
+    let mut downloads = pair.start(6);
+    let victim = pair.keeper_of(&downloads[0]);
+    let backend = downloads[0].owner.clone();
+    let other = if backend == "b1" { "b2" } else { "b1" };
+    let slow = slow.unwrap_or(other);
+    let delayed = LinkSettings {
+        delay: Duration::from_millis(80),
+        ..LinkSettings::default()
+    };
+    pair.cluster.link(slow, &delayed).unwrap();
+    let maps = pair.cluster.dispatcher_maps_of(&victim);
+    let heir = if victim == "d1" { "d2" } else { "d1" };
+    let before = pair.count(heir, "inherited");
+    pair.cluster.kill(&backend, None).unwrap();
+    until("it is so", || {
+        let flows = maps.flows.all().unwrap();
+        flows.iter().any(|(_, flow)| is_so(flow)).then_some(())
+    });
+    pair.cluster.kill(&victim, None).unwrap();
+    pair.finish(&mut downloads);
+    drop(downloads);
+    let inherited = pair.count(heir, "inherited") - before;
+    pair.cluster.link(slow, &LinkSettings::default()).unwrap();
+    pair.bring_back(&backend, &victim);
+    inherited
+}
+
+#[test]
+fn downloads_outlive_a_dispatcher_that_has_asked_their_clients() {
+    let pair = Pair::up("take-asked");
+    for _ in 0..2 {
+        die_when(&pair, Some("c1"), |flow| flow.marks & MARK_TAKING != 0);
+    }
+}
+
+#[test]
+fn downloads_outlive_a_dispatcher_that_has_told_a_wedge() {
+    let pair = Pair::up("take-told");
+    let is_told =
+        |flow: &Flow| Meta::decode(&flow.meta).is_ok_and(|meta| meta.server_port == WEDGE_PORT);
+    let mut rounds = (0..5).map(|_| die_when(&pair, None, is_told));
+    assert!(rounds.any(|inherited| inherited > 0), "each was too late");
+}
+
+/// They were its server's by the time it died, and their client has been told that they had come.
+#[test]
+fn what_was_asked_ahead_outlives_a_backend_and_its_dispatcher() {
+    let pair = Pair::up("take-both-ahead");
+    for offset in [0, 300, 640, 700] {
+        pair.cluster.kill("b2", None).unwrap();
+        for name in BOTH {
+            until("b1 is alone", || {
+                (pair.cluster.backend_as_seen_by(name, "b2").state == "silent").then_some(())
+            });
+        }
+        let mut downloads = pair.start(4);
+        let stayed = || {
+            BOTH.iter()
+                .map(|name| pair.count(name, "stayed-with-owner"))
+                .sum::<u64>()
+        };
+        for _ in 0..2 {
+            let before = stayed();
+            downloads.iter_mut().for_each(Download::ask_ahead);
+            until("their owner has them", || {
+                (stayed() == before + 4).then_some(())
+            });
+        }
+        pair.cluster.start("b2", None).unwrap();
+        for name in BOTH {
+            until("b2 is up", || {
+                (pair.cluster.backend_as_seen_by(name, "b2").state == "up").then_some(())
+            });
+        }
+        let victim = pair.keeper_of(&downloads[0]);
+        pair.cluster.kill("b1", None).unwrap();
+        std::thread::sleep(Duration::from_millis(offset));
+        pair.cluster.kill(&victim, None).unwrap();
+        std::thread::scope(|scope| {
+            for download in &mut downloads {
+                let large = &pair.large;
+                scope.spawn(move || {
+                    download.finish().unwrap();
+                    same(&download.body, large);
+                    for _ in 0..2 {
+                        assert_eq!(download.hear(), "b2");
+                    }
+                    assert_eq!(download.ask(), "b2");
+                });
+            }
+        });
+        drop(downloads);
+        pair.bring_back("b1", &victim);
+    }
+}
