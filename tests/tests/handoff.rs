@@ -377,9 +377,10 @@ fn so_does_one_that_is_split() {
 fn acknowledges_what_waits(cluster: &Cluster) {
     let client = Ipv4Addr::new(10, 77, 0, 200);
     cluster.lend_address("c1", &client.to_string());
-    // Slow enough for this client.
+    // Slow enough for this client, and little on its way.
     let link = LinkSettings {
         rate: Some(40_000_000),
+        limit: 100,
         ..LinkSettings::default()
     };
     for backend in ["b1", "b2"] {
