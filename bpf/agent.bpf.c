@@ -70,6 +70,7 @@
 #include "lib/shift.bpf.h"
 #include "lib/park.bpf.h"
 #include "lib/start.bpf.h"
+#include "lib/told.bpf.h"
 #include "lib/owner.bpf.h"
 #include "lib/done.bpf.h"
 #include "lib/closing.bpf.h"
@@ -470,6 +471,13 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	if (h->tcp.flags & (TCP_FIN | TCP_RST))
 		setup->answers.flags |= ANSWER_GONE;
 	return TC_ACT_UNSPEC;
+}
+
+static __always_inline bool acknowledge_told(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
+{
+	__u32 own = bpf_ntohl(h->own_ack), ahead = told_ahead(&setup->told, bpf_ntohl(h->tcp.ack));
+
+	return !ahead || replace_word(skb, offsetof(struct tcp_header, ack), own, own + ahead);
 }
 
 SEC("tcx/egress")

@@ -238,30 +238,14 @@ static __always_inline int receive_retired(struct setup *known, const struct met
  * 6.3a: a socket that expects S for ever acknowledges what the client has long forgotten: too old
  * an acknowledgement for its segments to be taken (RFC 5961 5.2).
  */
-static __always_inline bool acknowledge_reach(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
-					      __u32 reach)
+static __always_inline bool acknowledge_reach(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
 {
+	/* Old enough to say nothing of window and clock, which are the newest owner's to say. */
+	__u32 reach = setup->reach - OLDER_WINDOW;
 	__u32 own = reach - (setup->shifted ? setup->client_shift : 0);
 
 	return !is_before(bpf_ntohl(h->tcp.ack), reach) ||
 	       replace_word(skb, offsetof(struct tcp_header, ack), bpf_ntohl(h->own_ack), own);
-}
-
-/*
- * 5.1a1: where a dispatcher has acknowledged what waits there, so does the owner. Of a segment that
- * acknowledges less a client does not take the clock: it would echo an old one for as long as the
- * answer lasts, and the owner would take its repetitions for needless, and wait ever longer for each.
- */
-static __always_inline bool acknowledge_told(struct __sk_buff *skb, const struct leaving *h, struct setup *setup)
-{
-	__u32 told = *(volatile __u32 *)&setup->told; /* another CPU may be clearing it */
-
-	if (!told)
-		return true;
-	if (is_before(bpf_ntohl(h->tcp.ack), told))
-		return acknowledge_reach(skb, h, setup, told);
-	setup->told = 0;
-	return true;
 }
 
 /*
@@ -311,8 +295,7 @@ static __noinline int leave_older(struct __sk_buff *skb, const struct leaving *h
 		return drop(DROP_MOVED);
 	if (h->tcp.flags & TCP_FIN && !set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
 		return drop(DROP_REWRITE);
-	/* Old enough to say nothing of window and clock, which are the newest owner's to say. */
-	if (!acknowledge_reach(skb, h, setup, setup->reach - OLDER_WINDOW) || !keep_clock(skb, h, setup))
+	if (!acknowledge_reach(skb, h, setup) || !keep_clock(skb, h, setup))
 		return drop(DROP_REWRITE);
 	return TC_ACT_UNSPEC;
 }

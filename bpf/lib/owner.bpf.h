@@ -361,9 +361,8 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 	/* What the client has had concerns the owner before us, too. */
 	if (known->before && !is_given_up(known))
 		send_gc(skb);
-	if (meta.value != meta.start && meta.reason != RELEASE_FORSAKEN && is_set_up(known) &&
-	    (!known->told || is_before(known->told, bpf_ntohl(meta.value))))
-		known->told = bpf_ntohl(meta.value);
+	if (meta.value != meta.start && meta.reason != RELEASE_FORSAKEN && is_set_up(known))
+		note_told(&known->told, bpf_ntohl(meta.value));
 	own = find_own_socket(skb, segment, known);
 	if (own.state)
 		known->clock_offset = own.clock_offset;

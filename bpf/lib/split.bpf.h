@@ -211,28 +211,6 @@ static __always_inline enum held why_split_held(const struct split_socket *its, 
 	return 0;
 }
 
-/* What its dispatcher has acknowledged of what waits there (handoff.md 5.1a1). */
-static __always_inline void note_told(struct split_socket *its, const struct meta *meta)
-{
-	__u32 ahead = meta->window_scales << 8 | meta->tcp_options, reach = bpf_ntohl(meta->value) + ahead;
-
-	if (ahead && (!its->told || is_before(its->told, reach)))
-		its->told = reach;
-}
-
-/* By how much more a segment acknowledges than its socket does; with SACK blocks, which would move along, by nothing. */
-static __always_inline __u32 told_ahead(struct split_socket *its, const struct tcp_header *tcp)
-{
-	__u32 ack = bpf_ntohl(tcp->ack), told = *(volatile __u32 *)&its->told; /* another CPU may be clearing it */
-
-	if (!told)
-		return 0;
-	if (is_before(ack, told))
-		return tcp->offset >> 4 << 2 <= TCP_LEN_USUAL ? told - ack : 0;
-	its->told = 0;
-	return 0;
-}
-
 /* Between two requests its socket is given up; else why not. `end` is what is told of it. */
 static __noinline int give_up_split(struct __sk_buff *skb, const struct segment *named, const struct meta *meta)
 {
@@ -241,6 +219,7 @@ static __noinline int give_up_split(struct __sk_buff *skb, const struct segment 
 	struct split_end end;
 	struct bpf_sock *found;
 	enum held reason = HELD_STRANGER;
+	__u32 ahead;
 
 	if (!named || !meta)
 		return reason;
@@ -249,8 +228,9 @@ static __noinline int give_up_split(struct __sk_buff *skb, const struct segment 
 	if (!found)
 		return reason;
 	its = bpf_sk_storage_get(&split_sockets, found, NULL, 0);
-	if (its)
-		note_told(its, meta);
+	ahead = meta->window_scales << 8 | meta->tcp_options;
+	if (its && ahead)
+		note_told(&its->told, bpf_ntohl(meta->value) + ahead);
 	if (its && own.state)
 		reason = why_split_held(its, &own, named, meta);
 	else if (own.state)
@@ -439,7 +419,7 @@ static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h
 	struct bpf_sock *sender = skb->sk;
 	struct split_socket *its;
 	struct split *split;
-	__u32 payload_at;
+	__u32 payload_at, header_length;
 
 	if (!h || !key)
 		return TC_ACT_UNSPEC;
@@ -461,7 +441,8 @@ static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h
 	if (its->given_up)
 		return drop(DROP_MOVED);
 	split = &its->is;
-	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
+	header_length = h->tcp.offset >> 4 << 2;
+	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + header_length;
 	if (split->tcp_options & CARE_FOLLOW && skb->len > payload_at)
 		follow(skb, &its->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
 
@@ -471,11 +452,12 @@ static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h
 		.source_port = split->vip_port,
 		.dest_port = split->client_port,
 		.seq = split->ahead,
-		.ack = told_ahead(its, &h->tcp),
+		/* With SACK blocks, which would move along, by nothing. */
+		.ack = header_length <= TCP_LEN_USUAL ? told_ahead(&its->told, bpf_ntohl(h->tcp.ack)) : 0,
 		.value = split->clock_ahead,
 		.window_shift = split->to_client_shift,
 	};
-	if (rewrite(skb, h->tcp.offset >> 4 << 2, &how))
+	if (rewrite(skb, header_length, &how))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_TO_CLIENT);
 	skb->mark = SPLIT_MARK;

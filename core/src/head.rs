@@ -21,6 +21,7 @@ pub use hello::ClientHello;
 pub use http::HttpHead;
 pub(crate) use http::is_token_byte;
 pub use likeness::{HEAD_MAX as LIKENESS_HEAD_MAX, likeness};
+pub use tls::HANDSHAKE as TLS_HANDSHAKE;
 
 /// What the first bytes of a connection are.
 #[derive(Clone, Debug, PartialEq, Eq)]

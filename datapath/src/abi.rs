@@ -574,8 +574,6 @@ pub const ADOPTED_STAYS: u32 = 0;
 pub const ADOPTED_CLOSES: u32 = 1;
 /// or it ends where the daemon closes.
 pub const ADOPTED_UNTIL_CLOSE: u32 = 2;
-/// What remains of an answer until close, at its beginning.
-pub const ANSWER_UNTIL_CLOSE: u64 = 1 << 62;
 /// A change of a spliced flow's segments: the server has not agreed to timestamps.
 pub const SPLICE_NO_TIMESTAMPS: u8 = 1;
 /// The same of explicit congestion notification.

@@ -43,30 +43,22 @@ pub struct Ahead {
 #[derive(Clone, Debug, Default)]
 pub struct AheadTold {
     pieces: Vec<u8>,
-    whole: Option<Ahead>,
 }
 
 impl AheadTold {
     /// A piece. All of them, if it is the last; what does not follow upon those before is said again.
-    pub fn add(&mut self, requests: u16, (at, whole): (u32, u32), piece: &[u8]) -> bool {
+    pub fn add(&mut self, requests: u16, (at, whole): (u32, u32), piece: &[u8]) -> Option<Ahead> {
         if at == 0 {
             self.pieces.clear();
         }
         if at as usize != self.pieces.len() || self.pieces.len() + piece.len() > BYTES_MAX / 64 {
-            return false;
+            return None;
         }
         self.pieces.extend_from_slice(piece);
-        let is_whole = self.pieces.len() == whole as usize;
-        if is_whole {
-            let bytes = std::mem::take(&mut self.pieces);
-            self.whole = Some(Ahead { requests, bytes });
-        }
-        is_whole
-    }
-
-    /// All of them, as they were told last.
-    pub fn take(&mut self) -> Option<Ahead> {
-        self.whole.take()
+        (self.pieces.len() == whole as usize).then(|| Ahead {
+            requests,
+            bytes: std::mem::take(&mut self.pieces),
+        })
     }
 }
 
@@ -399,16 +391,15 @@ mod tests {
     #[test]
     fn what_another_one_keeps_ahead_is_whole_or_nothing() {
         let mut told = AheadTold::default();
-        assert!(!told.add(2, (0, 6), b"GET"));
-        assert!(told.take().is_none());
-        assert!(!told.add(2, (4, 6), b"UT"), "a piece is missing");
-        assert!(told.add(2, (3, 6), b"PUT"));
-        let ahead = told.take().unwrap();
+        assert!(told.add(2, (0, 6), b"GET").is_none());
+        assert!(told.add(2, (4, 6), b"UT").is_none(), "a piece is missing");
+        let ahead = told.add(2, (3, 6), b"PUT").unwrap();
         assert_eq!((ahead.requests, &ahead.bytes[..]), (2, &b"GETPUT"[..]));
-        assert!(told.take().is_none());
+        assert!(told.pieces.is_empty());
         // All of it again, with more.
-        assert!(!told.add(3, (0, 9), b"GETP"));
-        assert!(told.add(3, (0, 3), b"GET"), "the first piece begins anew");
+        assert!(told.add(3, (0, 9), b"GETP").is_none());
+        let anew = told.add(3, (0, 3), b"GET");
+        assert!(anew.is_some(), "the first piece begins anew");
 
         let mut support = Support::default();
         support.keep(1, key(1), kept(100, 10));

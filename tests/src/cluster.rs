@@ -167,14 +167,19 @@ impl Cluster {
         output.stdout
     }
 
-    /// Has all other hosts know that an address, which no kernel holds, is at
-    /// `host`: for clients that make their own packets.
-    pub fn lend_address(&self, host: &str, address: &str) {
+    /// Of a host's interface, as `ip` says it.
+    pub fn link_address(&self, host: &str) -> String {
         let link = self.run(host, &["ip", "-o", "link", "show", "eth0"]);
         let (_, rest) = link
             .split_once("link/ether ")
             .expect("an Ethernet interface");
-        let mac = rest.split(' ').next().expect("its address");
+        rest.split(' ').next().expect("its address").to_owned()
+    }
+
+    /// Has all other hosts know that an address, which no kernel holds, is at
+    /// `host`: for clients that make their own packets.
+    pub fn lend_address(&self, host: &str, address: &str) {
+        let mac = &self.link_address(host);
         let status = self.status().expect("the lab is up");
         for other in status.hosts.iter().filter(|other| other.name != host) {
             let words = [

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 use super::{BadHead, ClientHello, Inspection};
 
 /// ContentType handshake; no HTTP method begins so.
-pub(super) const HANDSHAKE: u8 = 22;
+pub const HANDSHAKE: u8 = 22;
 const CLIENT_HELLO: u8 = 1;
 const RECORD_HEADER: usize = 5;
 const MESSAGE_HEADER: usize = 4;

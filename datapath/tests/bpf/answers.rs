@@ -3,7 +3,8 @@
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use trapeze_datapath::abi::{ANSWER_UNTIL_CLOSE, Answers, Pod, Setup};
+use trapeze_core::takeover::stream::UNTIL_CLOSE;
+use trapeze_datapath::abi::{Answers, Pod, Setup};
 use trapeze_datapath::map::Update;
 
 use crate::backend::*;
@@ -519,7 +520,7 @@ fn what_is_said_until_close_is_counted_and_a_tunnel_is_not() {
         let answers = follower.send_cut(bytes.as_bytes(), &[cut]);
         assert_eq!((answers.phase, answers.finished), (ENDLESS, 0), "{cut}");
         let said = (bytes.len() - head.len()) as u64;
-        assert_eq!(ANSWER_UNTIL_CLOSE - answers.remaining, said, "{cut}");
+        assert_eq!(UNTIL_CLOSE - answers.remaining, said, "{cut}");
         let next = FIRST.wrapping_add(bytes.len() as u32);
         assert_eq!(answers.next, next, "{cut}");
         // A repetition.

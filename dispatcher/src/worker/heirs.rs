@@ -155,12 +155,10 @@ impl State {
         if told.0 != epoch {
             *told = (epoch, AheadTold::default());
         }
-        if !told.1.add(requests, place, piece) {
+        let Some(ahead) = told.1.add(requests, place, piece) else {
             return;
-        }
-        let ahead = told.1.take();
+        };
         self.heritage.ahead.remove(key);
-        let Some(ahead) = ahead else { return };
         match self.heritage.begun.get_mut(key) {
             Some(begun) if begun.take.state.epoch == epoch => begun.ahead = Some(ahead),
             _ => self.support.ahead_is(key, epoch, ahead),

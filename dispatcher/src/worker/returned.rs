@@ -20,9 +20,6 @@ use crate::farewell;
 use crate::pauses;
 use crate::records::Record;
 
-/// The first byte of a ClientHello's record (RFC 8446 §5.1).
-const TLS_HANDSHAKE: u8 = 22;
-
 /// A backend gives a seat to another flow no sooner after it was taken (bpf/lib/seats.bpf.h).
 const SEAT_SETTLES: Duration = Duration::from_secs(1);
 
@@ -196,7 +193,7 @@ impl State {
             Inspection::Incomplete => {
                 let method = bytes.split(|byte| *byte == b' ').next().unwrap_or(bytes);
                 let method = std::str::from_utf8(method).unwrap_or("");
-                Some(bytes.first() == Some(&TLS_HANDSHAKE) || runs_again(method, retry))
+                Some(bytes.first() == Some(&head::TLS_HANDSHAKE) || runs_again(method, retry))
             }
             Inspection::H2Preface | Inspection::Bad(_) => None,
         };

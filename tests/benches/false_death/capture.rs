@@ -83,11 +83,10 @@ fn hear(host: &str, known: &Hosts, run: &Run) -> Vec<Arrival> {
     heard
 }
 
-/// The link address of a host's interface.
-pub fn link_address(cluster: &Cluster, host: &str) -> [u8; 6] {
-    let shown = cluster.run(host, &["ip", "-o", "link", "show", "eth0"]);
-    let (_, rest) = shown.split_once("link/ether ").expect("an Ethernet");
-    let mut bytes = rest[..17].split(':');
+/// As its frames have it.
+fn link_address(cluster: &Cluster, host: &str) -> [u8; 6] {
+    let said = cluster.link_address(host);
+    let mut bytes = said.split(':');
     [(); 6].map(|()| {
         let byte = bytes.next().expect("six bytes");
         u8::from_str_radix(byte, 16).expect("hexadecimal")

@@ -11,7 +11,7 @@ mod story;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use trapeze_lab::LinkSettings;
+use trapeze_lab::{LinkSettings, Role};
 use trapeze_tests::same;
 use trapeze_tests::saved::{MIB, Site};
 
@@ -82,9 +82,9 @@ fn main() {
 /// Neither finds the other: the link address that each has of the other is nobody's.
 fn part(site: &Site, owner: &str, apart: bool) {
     for (host, other) in [("d1", owner), (owner, "d1")] {
-        let address = address(other);
-        let known = capture::link_address(&site.cluster, other);
-        let known = known.map(|byte| format!("{byte:02x}")).join(":");
+        let (role, number) = Role::of(other).expect("a host of the lab");
+        let address = role.address(number).to_string();
+        let known = site.cluster.link_address(other);
         let says = if apart { "02:00:00:00:00:99" } else { &known };
         let neighbour = [
             "ip",
@@ -100,11 +100,4 @@ fn part(site: &Site, owner: &str, apart: bool) {
         ];
         site.cluster.run(host, &neighbour);
     }
-}
-
-/// As the lab numbers its hosts.
-fn address(host: &str) -> String {
-    let number: u8 = host[1..].parse().expect("a number");
-    let base = if host.starts_with('d') { 10 } else { 20 };
-    format!("10.77.0.{}", base + number)
 }
