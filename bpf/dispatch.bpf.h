@@ -222,8 +222,9 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	if (is_among_others() && (flow || !(segment->flags & TCP_SYN))) {
 		keeper = keeper_of(segment);
 		if (keeper != NO_DISPATCHER && !is_left_to_us(how, keeper))
-			return explains(flow, segment) ? forward_kept(ctx, segment, flow) :
-							 pass_to_keeper(ctx, segment, keeper, how->times);
+			return explains(flow, segment) && (attended() || how->from) ?
+				       forward_kept(ctx, segment, flow) :
+				       pass_to_keeper(ctx, segment, keeper, how->times);
 	}
 	if (segment->flags & TCP_SYN) {
 		if (flow) {

@@ -8,6 +8,7 @@ mod done;
 mod message;
 mod prepare;
 mod preview;
+mod request;
 mod support;
 mod wedge;
 
@@ -19,7 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use trapeze_core::config::{Backend, Config, Pool, Retry};
+use trapeze_core::config::{Backend, Config, Pool, Rescue, Retry};
 use trapeze_core::flow::addr_bytes;
 use trapeze_core::health::{Target, targets, word};
 use trapeze_core::takeover::WEDGE_PORT;
@@ -82,13 +83,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let teller = Teller::start(&node.pins(), v4(own.address)?, keys(&config)?)
         .context("cannot listen to the data path")?;
     let adopter = Arc::new(Adopter::of(&loaded));
-    let supporting = Supporting::start(
-        &node.pins(),
-        adopter.clone(),
-        v4(own.address)?,
-        keys(&config)?,
-    )
-    .context("cannot listen to the data path")?;
+    let supporting = Supporting::start(&node.pins(), adopter.clone(), v4(own.address)?, &config)
+        .context("cannot listen to the data path")?;
     // Another cluster's agent may be on this host: all else works without.
     if let Err(error) = wedge::start(supporting.support.clone(), adopter) {
         eprintln!(
@@ -176,6 +172,7 @@ fn reload(
     publish(maps, &config, &own)?;
     teller.set_keys(keys(&config)?);
     support.set_keys(keys(&config)?);
+    support.set_rules(&config);
     checking.configure(keys(&config)?, own_targets(&config, &own));
     prepare::prepare(host, &config, &own)?;
     Ok((config, own))
@@ -227,15 +224,16 @@ fn publish(maps: &AgentMaps, config: &Config, own: &Backend) -> anyhow::Result<(
             maps.servers.delete(&key)?;
         }
     }
-    // A flow does not say whose pool's it is: the dispatcher drops what its pool does not want.
-    let has_us = |pool: &&Pool| {
-        pool.members
-            .iter()
-            .any(|member| Some(member.backend) == index)
+    // A flow does not say whose pool's it is, nor by which rule: the least of all.
+    let has_us = |pool: &Pool| {
+        let mut members = pool.members.iter();
+        members.any(|member| Some(member.backend) == index)
     };
-    let own_pools = config.pools.iter().filter(has_us);
-    let from = own_pools.clone().filter_map(|pool| pool.protect_from).min();
-    let once = own_pools.clone().any(|pool| pool.retry == Retry::Never);
+    let own_pools = (0..config.pools.len()).filter(|&pool| has_us(&config.pools[pool]));
+    let wanted: Vec<Rescue> = own_pools.flat_map(|pool| config.rescues(pool)).collect();
+    let from = wanted.iter().filter_map(|rescue| rescue.protection.least());
+    let from = from.min();
+    let once = wanted.iter().any(|rescue| rescue.retry == Retry::Never);
     let protection = Protection {
         from: from.unwrap_or(0),
         once: once.into(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Arrived;
-use trapeze_core::takeover::{Message, Take, WEDGE_PORT};
+use trapeze_core::takeover::{Assembly, Message, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::Kind;
 
@@ -32,12 +32,13 @@ pub fn start(support: Arc<Support>, own: Ipv4Addr) -> io::Result<()> {
         .name("preview".into())
         .spawn(move || {
             let mut datagram = [0; DATAGRAM_MAX];
+            let mut begun = Assembly::default();
             loop {
                 let Ok((length, from)) = socket.recv_from(&mut datagram) else {
                     std::thread::sleep(Duration::from_millis(10));
                     continue;
                 };
-                let asked = open(&datagram[..length], from, own, &support);
+                let asked = open(&datagram[..length], (from, own), &mut begun, &support);
                 let Some((flow, question, take, dispatcher)) = asked else {
                     continue;
                 };
@@ -46,7 +47,8 @@ pub fn start(support: Arc<Support>, own: Ipv4Addr) -> io::Result<()> {
                 let work = move || {
                     let found = find_rest(&take, &flow, &support);
                     let why_not = found.err();
-                    let why_not = why_not.map(|why| why.chars().take(WHY_MAX).collect());
+                    let why_not =
+                        why_not.map(|not_found| not_found.why.chars().take(WHY_MAX).collect());
                     let reply = Message::Reply { question, why_not };
                     support.reply(&flow, dispatcher, &reply);
                     ends.fetch_sub(1, Ordering::Relaxed);
@@ -60,11 +62,11 @@ pub fn start(support: Arc<Support>, own: Ipv4Addr) -> io::Result<()> {
     Ok(())
 }
 
-/// A question of a dispatcher's, and who asks.
+/// A question of a dispatcher's, if it is whole, and who asks.
 fn open(
     datagram: &[u8],
-    from: SocketAddr,
-    own: Ipv4Addr,
+    (from, own): (SocketAddr, Ipv4Addr),
+    begun: &mut Assembly,
     support: &Support,
 ) -> Option<(FlowKey, u32, Take, Ipv4Addr)> {
     let keys = support.keys();
@@ -73,8 +75,8 @@ fn open(
         return None;
     }
     let arrived = Arrived::parse(&packet.meta, packet.inner).ok()?;
-    let Message::Ask { question, take } = Message::open(arrived.payload, &keys, &arrived.key)?
-    else {
+    let said = begun.open(arrived.payload, &keys, &arrived.key).ok()?;
+    let Some((Message::Ask { question, take }, _)) = said else {
         return None;
     };
     let IpAddr::V4(dispatcher) = from.ip() else {

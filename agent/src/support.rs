@@ -11,29 +11,37 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use trapeze_core::config::Config;
 use trapeze_core::flow::FlowKey;
+use trapeze_core::head::{self, Inspection};
+use trapeze_core::route::Asked;
 use trapeze_core::seq::ServerSeq;
-use trapeze_core::takeover::{AnswerHead, Message, Rest, SoftState, UPDATE_INTERVAL};
+use trapeze_core::takeover::parts::cut;
+use trapeze_core::takeover::{
+    AnswerHead, Message, Rest, SoftState, UPDATE_INTERVAL, VAST, VAST_IS_SLOW, VAST_STEP,
+};
 use trapeze_core::wire::meta::{Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::{ipv4, tcp};
-use trapeze_datapath::abi::{self, ANSWER_BODY, ANSWER_ENDLESS, BegunAnswer, ENCAP_LEN};
+use trapeze_core::wire::tcp;
+use trapeze_datapath::abi::{self, ANSWER_BODY, ANSWER_ENDLESS};
 use trapeze_datapath::agent::{Adopter, AgentMaps, begun};
 use trapeze_datapath::clock;
-use trapeze_datapath::ring::Ring;
+use trapeze_datapath::ring::{Begun, Ring};
 
 use crate::message::enclose;
+use crate::request::request_of;
 
 /// Answers that are over before the second look are not told of: by far the most, where they are
 /// short. Each that is costs its dispatcher as much as a new connection does.
 const LOOK_INTERVAL: Duration = Duration::from_millis(25);
-/// How often it is looked what is to be said again.
-const SAY_INTERVAL: Duration = Duration::from_millis(200);
+/// How often it is looked what is to be said again;
+const SAY_INTERVAL: Duration = Duration::from_millis(50);
+/// of those that are to be protected later, for the first time;
+const WAITS_INTERVAL: Duration = Duration::from_millis(200);
+/// and where the longest answers are by now, if they are slow.
+const VAST_INTERVAL: Duration = Duration::from_millis(400);
 /// Answers that are announced at once; what is more is not protected.
 const MOST: usize = 16_384;
-/// A message's bytes, so that a frame of 1500 has room for its headers; and for a TAKE of it with
-/// timestamps, or an ASK.
-const MESSAGE_MAX: usize = 1500 - ENCAP_LEN - 40 - 24;
 
 /// Who tells dispatchers of answers.
 #[derive(Debug)]
@@ -42,6 +50,7 @@ pub struct Support {
     adopter: Arc<Adopter>,
     socket: UdpSocket,
     keys: Mutex<Keys>,
+    rules: Mutex<Arc<Config>>,
     answers: Mutex<HashMap<FlowKey, Announced>>,
     stopping: AtomicBool,
 }
@@ -53,7 +62,14 @@ struct Announced {
     /// Its bytes, head included.
     length: u64,
     clock_offset: u32,
+    /// When it is said again,
     due: Instant,
+    /// looked at again,
+    look_at: Instant,
+    /// and where it was when it was said last.
+    said_at: u64,
+    /// Nobody has been told yet: it is to be in progress for so long, from then on.
+    waits: Option<(Instant, Duration)>,
 }
 
 /// The thread that tells.
@@ -69,14 +85,16 @@ impl Supporting {
         pins: &Path,
         adopter: Arc<Adopter>,
         own: Ipv4Addr,
-        keys: Keys,
+        config: &Config,
     ) -> io::Result<Self> {
         let ring = begun(pins)?;
+        let keys = Keys::new(&config.keys).expect("a checked configuration has a key");
         let support = Arc::new(Support {
             maps: AgentMaps::open(pins)?,
             adopter,
             socket: UdpSocket::bind((own, 0))?,
             keys: Mutex::new(keys),
+            rules: Mutex::new(Arc::new(config.clone())),
             answers: Mutex::default(),
             stopping: AtomicBool::new(false),
         });
@@ -106,6 +124,11 @@ impl Support {
         *self.keys.lock().expect("nobody panics with it") = keys;
     }
 
+    /// From now on what begins is protected as this one's rules say.
+    pub fn set_rules(&self, config: &Config) {
+        *self.rules.lock().expect("nobody panics with it") = Arc::new(config.clone());
+    }
+
     pub fn keys(&self) -> Keys {
         self.keys.lock().expect("nobody panics with it").clone()
     }
@@ -122,6 +145,18 @@ impl Support {
         }
     }
 
+    /// How long an answer of so many bytes to that request is in progress before it is protected; none:
+    /// it never is.
+    fn delay(&self, vip: SocketAddr, request: &[u8], bytes: u64) -> Option<Duration> {
+        let rules = self.rules.lock().expect("nobody panics with it").clone();
+        let inspected = head::inspect(request, rules.limits.head_bytes);
+        let Inspection::Http(head) = inspected else {
+            return None;
+        };
+        let (_, rescue) = rules.rescue(vip, &Asked::Http(&head))?;
+        rescue.protection.delay(bytes)
+    }
+
     /// Tells the dispatcher from which the flow is heard.
     pub fn tell(&self, flow: &FlowKey, message: &Message) {
         let Ok(Some(setup)) = self.maps.setups.get(&(*flow).into()) else {
@@ -129,26 +164,25 @@ impl Support {
         };
         let keys = self.keys();
         let dispatcher = Ipv4Addr::from(setup.dispatcher);
-        let bytes = message.seal(&keys, flow);
-        if bytes.len() <= MESSAGE_MAX
-            && let Some((datagram, to)) = datagram(flow, dispatcher, bytes, &keys)
-        {
-            // What cannot be sent is said again.
-            let _ = self.socket.send_to(&datagram, to);
-        }
+        self.send(flow, dispatcher, message.seal(&keys, flow), &keys);
     }
 
     /// What was asked of this host is answered.
     pub fn reply(&self, flow: &FlowKey, dispatcher: Ipv4Addr, reply: &Message) {
         let keys = self.keys();
-        let bytes = reply.seal(&keys, flow);
-        if let Some((datagram, to)) = datagram(flow, dispatcher, bytes, &keys) {
-            // It is asked again.
-            let _ = self.socket.send_to(&datagram, to);
+        self.send(flow, dispatcher, reply.seal(&keys, flow), &keys);
+    }
+
+    /// What cannot be sent is said again, or asked again.
+    fn send(&self, flow: &FlowKey, dispatcher: Ipv4Addr, message: Vec<u8>, keys: &Keys) {
+        for message in cut(message, keys, flow) {
+            if let Some((datagram, to)) = datagram(flow, dispatcher, message, keys) {
+                let _ = self.socket.send_to(&datagram, to);
+            }
         }
     }
 
-    fn run(&self, ring: &Ring<BegunAnswer>) {
+    fn run(&self, ring: &Ring<Begun>) {
         let mut say_again_at = Instant::now();
         let mut young = Young::default();
         while !self.stopping.load(Ordering::Relaxed) {
@@ -162,7 +196,7 @@ impl Support {
             match woken.and_then(|woken| Ok((woken, ring.take()?))) {
                 Ok((woken, told)) => {
                     let begun = woken.into_iter().chain(told);
-                    let due = young.look(looked, begun.map(|told| (told.key.into(), told)));
+                    let due = young.look(looked, begun.map(|told| (told.answer.key.into(), told)));
                     due.iter().for_each(|told| self.on_begun(told));
                 }
                 Err(error) => {
@@ -177,45 +211,66 @@ impl Support {
         }
     }
 
-    fn on_begun(&self, told: &BegunAnswer) {
+    fn on_begun(&self, told: &Begun) {
+        let begun = &told.answer;
         // Most are over by now.
-        let setup = self.maps.setups.get(&told.key).ok().flatten();
-        if setup.is_none_or(|setup| !is_in_progress(&setup, told.epoch, told.answer)) {
+        let setup = self.maps.setups.get(&begun.key).ok().flatten();
+        if setup.is_none_or(|setup| !is_in_progress(&setup, begun.epoch, begun.answer)) {
             return;
         }
-        let head = &told.head[..usize::from(told.head_length)];
-        let (Some(answer), Some(request)) = (AnswerHead::parse(head), request_of(told)) else {
+        let head = told.head();
+        let request = request_of(told, |key| self.maps.unreads.get(key));
+        let (Some(answer), Some(request)) = (AnswerHead::parse(head), request) else {
             return;
         };
         let head = &head[..answer.len];
         let length = answer.len as u64 + answer.length;
         // Another head, as the data path has followed it.
-        if length != told.length {
+        if length != begun.length {
             return;
         }
-        let from = self.maps.protecting.get(&0).ok().flatten();
+        let flow = FlowKey::from(begun.key);
+        let Some(delay) = self.delay(flow.vip, &request, answer.length) else {
+            return;
+        };
         // Only what could be gone on with.
-        if from.is_none_or(|p| p.from == 0 || answer.length < p.from)
-            || Rest::of(head, 0).is_none_or(|rest| rest.request(request).is_none())
-        {
+        if Rest::of(head, 0).is_none_or(|rest| rest.request(&request).is_none()) {
             return;
         }
-        // Its server's close is to be a death, as with a length that is not reached.
-        if answer.resume.is_some_and(|resume| resume.is_endless)
-            && let Err(error) = self.adopter.never_ends(told.key, told.epoch)
+        let state = SoftState {
+            epoch: begun.epoch,
+            answer: begun.answer,
+            offset: 0,
+            at: ServerSeq::new(begun.at),
+            clock: 0,
+            request,
+            head: head.to_vec(),
+        };
+        if delay.is_zero() {
+            self.let_no_end_be_an_end(&flow, &state);
+            return self.announce(&flow, state, length, begun.clock_offset);
+        }
+        let now = Instant::now();
+        let announced = Announced {
+            state,
+            length,
+            clock_offset: begun.clock_offset,
+            due: now + WAITS_INTERVAL.min(delay),
+            look_at: now,
+            said_at: 0,
+            waits: Some((now, delay)),
+        };
+        self.note(&flow, announced);
+    }
+
+    /// Of a stream that never ends: its server's close is to be a death, as with a length that is not reached.
+    fn let_no_end_be_an_end(&self, flow: &FlowKey, state: &SoftState) {
+        let resume = AnswerHead::parse(&state.head).and_then(|answer| answer.resume);
+        if resume.is_some_and(|resume| resume.is_endless)
+            && let Err(error) = self.adopter.never_ends((*flow).into(), state.epoch)
         {
             eprintln!("a stream is taken for one that ends: {error}");
         }
-        let state = SoftState {
-            epoch: told.epoch,
-            answer: told.answer,
-            offset: 0,
-            at: ServerSeq::new(told.at),
-            clock: 0,
-            request: request.to_vec(),
-            head: head.to_vec(),
-        };
-        self.announce(&told.key.into(), state, length, told.clock_offset);
     }
 
     fn announce(&self, flow: &FlowKey, state: SoftState, length: u64, clock_offset: u32) {
@@ -223,19 +278,30 @@ impl Support {
             clock: clock_now(clock_offset),
             ..state
         };
-        let mut answers = self.answers();
-        if answers.len() >= MOST && !answers.contains_key(flow) {
-            return;
-        }
-        let announced = Announced {
+        let now = Instant::now();
+        let mut announced = Announced {
+            said_at: state.offset,
             state: state.clone(),
             length,
             clock_offset,
-            due: Instant::now() + UPDATE_INTERVAL,
+            due: now + UPDATE_INTERVAL,
+            look_at: now,
+            waits: None,
         };
-        answers.insert(*flow, announced);
-        drop(answers);
-        self.tell(flow, &Message::Update(state));
+        announced.rest(now, VAST_IS_SLOW);
+        if self.note(flow, announced) {
+            self.tell(flow, &Message::Update(state));
+        }
+    }
+
+    /// False: there is no room.
+    fn note(&self, flow: &FlowKey, announced: Announced) -> bool {
+        let mut answers = self.answers();
+        let has_room = answers.len() < MOST || answers.contains_key(flow);
+        if has_room {
+            answers.insert(*flow, announced);
+        }
+        has_room
     }
 
     /// Says again what is due, and forgets what is over.
@@ -243,22 +309,29 @@ impl Support {
         let now = Instant::now();
         let mut said = Vec::new();
         self.answers().retain(|flow, announced| {
-            if announced.due > now {
+            if announced.look_at > now {
                 return true;
             }
             let Ok(Some(setup)) = self.maps.setups.get(&(*flow).into()) else {
                 return false;
             };
+            let before = announced.state.offset;
             let is_in_progress = announced.goes_on(&setup);
-            if is_in_progress {
+            if is_in_progress && announced.is_news(now) && !announced.waits_longer(now) {
+                let is_first = announced.waits.take().is_some();
                 announced.due = now + UPDATE_INTERVAL;
+                announced.said_at = announced.state.offset;
                 announced.state.clock = clock_now(announced.clock_offset);
-                said.push((*flow, Message::Update(announced.state.clone())));
+                said.push((*flow, is_first, announced.state.clone()));
             }
+            announced.rest(now, announced.state.offset.abs_diff(before));
             is_in_progress
         });
-        for (flow, message) in said {
-            self.tell(&flow, &message);
+        for (flow, is_first, state) in said {
+            if is_first {
+                self.let_no_end_be_an_end(&flow, &state);
+            }
+            self.tell(&flow, &Message::Update(state));
         }
     }
 
@@ -304,6 +377,31 @@ impl<T> Young<T> {
 }
 
 impl Announced {
+    /// Is it time to say it again, or has it come so far?
+    fn is_news(&self, now: Instant) -> bool {
+        self.due <= now || self.state.offset.abs_diff(self.said_at) >= VAST_STEP
+    }
+
+    /// It is left alone until something may have to be said of it. `step`: so far it has come since the
+    /// last look.
+    fn rest(&mut self, now: Instant, step: u64) {
+        self.look_at = match self.length >= VAST {
+            true if step >= VAST_IS_SLOW => now,
+            true => self.due.min(now + VAST_INTERVAL),
+            false => self.due,
+        };
+    }
+
+    /// Has it not been in progress for long enough? Most are over long before: it is looked at when it is
+    /// twice as old.
+    fn waits_longer(&mut self, now: Instant) -> bool {
+        let Some((since, delay)) = self.waits.filter(|(since, delay)| now < *since + *delay) else {
+            return false;
+        };
+        self.due = (since + delay).min(now + (now - since));
+        true
+    }
+
     /// Is it in progress still? Where it is noted, then.
     fn goes_on(&mut self, setup: &abi::Setup) -> bool {
         if !is_in_progress(setup, self.state.epoch, self.state.answer) {
@@ -334,14 +432,6 @@ fn is_in_progress(setup: &abi::Setup, epoch: u32, answer: u16) -> bool {
 /// The clock of a socket that is so far ahead of the host's milliseconds (RFC 7323).
 fn clock_now(offset: u32) -> u32 {
     (clock::monotonic().as_millis() as u32).wrapping_add(offset)
-}
-
-/// The request's head, if it came in one packet.
-fn request_of(told: &BegunAnswer) -> Option<&[u8]> {
-    let packet = told.request.get(..usize::from(told.request_length))?;
-    let packet = ipv4::Packet::parse(packet).ok()?;
-    let (_, payload) = tcp::Header::parse(packet.payload()).ok()?;
-    (!payload.is_empty()).then_some(payload)
 }
 
 /// The message in the encapsulation, and where it goes.
@@ -379,6 +469,9 @@ mod tests {
             length,
             clock_offset: 0,
             due: Instant::now(),
+            look_at: Instant::now(),
+            said_at: offset,
+            waits: None,
         }
     }
 
@@ -414,6 +507,23 @@ mod tests {
         assert!(young.look(now, none()).is_empty());
     }
 
+    #[test]
+    fn what_waits_is_looked_at_at_twice_its_age_and_told_of_at_its_time() {
+        let (since, second) = (Instant::now(), Duration::from_secs(1));
+        let mut answer = announced(1000, 0, 0);
+        assert!(!answer.waits_longer(since), "it is to be told of at once");
+        answer.waits = Some((since, 10 * second));
+        let mut looks = Vec::new();
+        let mut now = since + WAITS_INTERVAL;
+        while answer.waits_longer(now) {
+            looks.push(now - since);
+            now = answer.due;
+        }
+        assert_eq!(now, since + 10 * second);
+        let doubling = [200, 400, 800, 1600, 3200, 6400].map(Duration::from_millis);
+        assert_eq!(looks, doubling);
+    }
+
     /// What remains may be of another moment than where it is: never a byte's difference.
     #[test]
     fn the_place_in_an_answer_is_exact_however_often_numbers_come_round() {
@@ -432,6 +542,36 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// At 8 GB/s, too, of which numbers come round twice a second.
+    #[test]
+    fn the_longest_answers_are_said_again_when_they_have_come_far() {
+        let mut now = Instant::now();
+        let mut announced = announced(64 << 30, 0, 7);
+        announced.due = now + UPDATE_INTERVAL;
+        announced.rest(now, VAST_IS_SLOW);
+        let (mut at, mut said) = (0u64, Vec::new());
+        for _ in 0..40 {
+            now += SAY_INTERVAL;
+            at += 400 << 20;
+            assert!(announced.look_at <= now);
+            let before = announced.state.offset;
+            assert!(announced.goes_on(&setup(7u32.wrapping_add(at as u32), (64 << 30) - at)));
+            if announced.is_news(now) {
+                announced.said_at = announced.state.offset;
+                said.push(announced.state.offset);
+            }
+            announced.rest(now, announced.state.offset - before);
+        }
+        assert_eq!(said, (1..=40).map(|n| n * (400 << 20)).collect::<Vec<_>>());
+        // A slow one is left alone, and a short one until it is due.
+        announced.due = now + UPDATE_INTERVAL;
+        announced.rest(now, 1000);
+        assert_eq!(announced.look_at, now + VAST_INTERVAL);
+        announced.length = VAST - 1;
+        announced.rest(now, 1 << 30);
+        assert_eq!(announced.look_at, announced.due);
     }
 
     #[test]

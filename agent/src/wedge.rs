@@ -10,13 +10,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
-use trapeze_core::takeover::{End, Message, Rest, Take, WEDGE_PORT, state};
+use trapeze_core::takeover::{End, Message, Rest, Take, WEDGE_PORT, parts, state};
 use trapeze_datapath::abi::{
     ADOPTED_CLOSES, ADOPTED_STAYS, ADOPTED_UNTIL_CLOSE, Adoption, ServerKey,
 };
 use trapeze_datapath::agent::Adopter;
 use trapeze_datapath::clock;
 use trapeze_datapath::linger::reset_on_close;
+use trapeze_datapath::pipe::Pipe;
 
 use crate::support::Support;
 
@@ -32,7 +33,7 @@ const CLIENTS_PATIENCE: Duration = Duration::from_secs(600);
 /// The longest head that a server may answer with.
 const HEAD_MAX: usize = 65_536;
 /// Bytes that are relayed at a time.
-const PIECE: usize = 256 << 10;
+const PIECE: u64 = 1 << 20;
 
 /// Listens for connections to go on with, as long as the process lives.
 pub fn start(support: Arc<Support>, adopter: Arc<Adopter>) -> io::Result<()> {
@@ -89,9 +90,9 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
     let Some(Message::Take(take)) = opened else {
         return Err(io::Error::other(format!("{flow:?}: no command of ours")));
     };
-    let (rest, mut server, begun) = match find_rest(&take, &flow, support) {
+    let (rest, server, begun) = match find_rest(&take, &flow, support) {
         Ok(found) => found,
-        Err(why) => return refuse(client, &take, &flow, support, why),
+        Err(not_found) => return refuse(client, &take, &flow, support, not_found),
     };
     let adoption = Adoption {
         key: seat.into(),
@@ -120,7 +121,7 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
     client.set_write_timeout(Some(CLIENTS_PATIENCE))?;
     client.set_nodelay(true)?;
     client.write_all(&rest.of_head)?;
-    match relay(&mut server, &mut client, &begun, &rest)? {
+    match relay(&server, &mut client, &begun, &rest)? {
         Relayed::All => finish(client),
         Relayed::ToServersEnd if rest.end == End::UntilClose => {
             reset_on_close(&client, false)?;
@@ -136,9 +137,29 @@ fn read_command(client: &mut TcpStream) -> io::Result<Vec<u8>> {
     let mut command = vec![0; state::HEAD_LEN];
     client.read_exact(&mut command)?;
     let length = state::length(&command).expect("a whole head");
+    if length > parts::LONGEST {
+        return Err(io::Error::other("no command of ours"));
+    }
     command.resize(length, 0);
     client.read_exact(&mut command[state::HEAD_LEN..])?;
     Ok(command)
+}
+
+/// Why there is no rest here.
+pub struct NotFound {
+    /// Its server is not there just now: it has not been asked.
+    pub is_away: bool,
+    /// For people.
+    pub why: String,
+}
+
+impl From<&str> for NotFound {
+    fn from(why: &str) -> Self {
+        Self {
+            is_away: false,
+            why: why.into(),
+        }
+    }
 }
 
 /// What is left, the server that is about to send it, and the first bytes of its body.
@@ -146,7 +167,7 @@ pub fn find_rest(
     take: &Take,
     flow: &FlowKey,
     support: &Support,
-) -> Result<(Rest, TcpStream, Vec<u8>), String> {
+) -> Result<(Rest, TcpStream, Vec<u8>), NotFound> {
     let rest = Rest::of(&take.state.head, take.had).ok_or("nothing is left to go on with")?;
     let request = (rest.request(&take.state.request)).ok_or("its request cannot be asked again")?;
     let ask = || -> io::Result<(TcpStream, Vec<u8>)> {
@@ -156,9 +177,11 @@ pub fn find_rest(
         let answer = read_head(&mut server)?;
         Ok((server, answer))
     };
-    let (server, mut answer) =
-        ask().map_err(|error| format!("its server does not answer: {error}"))?;
-    let body_at = rest.judge(&answer).map_err(|why| why.to_string())?;
+    let (server, mut answer) = ask().map_err(|error| NotFound {
+        is_away: error.kind() == io::ErrorKind::ConnectionRefused,
+        why: format!("its server does not answer: {error}"),
+    })?;
+    let body_at = (rest.judge(&answer)).map_err(|why| NotFound::from(&*why.to_string()))?;
     let begun = answer.split_off(body_at);
     Ok((rest, server, begun))
 }
@@ -177,17 +200,34 @@ fn server_of(take: &Take, flow: &FlowKey, support: &Support) -> io::Result<Socke
     Ok((address, take.server_port).into())
 }
 
-/// The head of what a server answers, and perhaps more.
-fn read_head(server: &mut TcpStream) -> io::Result<Vec<u8>> {
+/// The head of what a server answers, and perhaps more. What it says before that is not for us
+/// (RFC 9110 §15.2).
+fn read_head(server: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut answer = Vec::new();
     let mut piece = vec![0; 16 << 10];
-    while !answer.windows(4).any(|w| w == b"\r\n\r\n") && answer.len() < HEAD_MAX {
+    loop {
+        let end = answer.windows(4).position(|w| w == b"\r\n\r\n");
+        match end {
+            Some(end) if is_interim(&answer) => {
+                answer.drain(..end + 4);
+                continue;
+            }
+            Some(_) => break,
+            None if answer.len() >= HEAD_MAX => break,
+            None => {}
+        }
         match server.read(&mut piece)? {
             0 => break,
             count => answer.extend_from_slice(&piece[..count]),
         }
     }
     Ok(answer)
+}
+
+/// One that another head follows: 1xx, but for 101.
+fn is_interim(head: &[u8]) -> bool {
+    let status = head.split(|&byte| byte == b' ').nth(1);
+    status.is_some_and(|status| status.starts_with(b"1") && status != b"101")
 }
 
 /// Never a byte that is not proved. Another backend may have it: until the dispatcher takes the
@@ -197,7 +237,7 @@ fn refuse(
     take: &Take,
     flow: &FlowKey,
     support: &Support,
-    why: String,
+    NotFound { is_away, why }: NotFound,
 ) -> io::Result<()> {
     support.maps().count("not-same", 1)?;
     let line = take.state.request.split(|&b| b == b'\r').next();
@@ -207,7 +247,11 @@ fn refuse(
         take.had
     );
     let epoch = take.state.epoch;
-    let refusal = Message::Refusal { epoch, why };
+    let refusal = Message::Refusal {
+        epoch,
+        is_away,
+        why,
+    };
     client.set_read_timeout(Some(REFUSAL_INTERVAL))?;
     for _ in 0..REFUSALS {
         support.tell(flow, &refusal);
@@ -230,36 +274,36 @@ enum Relayed {
 
 /// What is left of the body, of which some bytes have been read.
 fn relay(
-    server: &mut TcpStream,
+    server: &TcpStream,
     client: &mut TcpStream,
     begun: &[u8],
     rest: &Rest,
 ) -> io::Result<Relayed> {
     let mut left = rest.bytes.end - rest.bytes.start;
-    let mut read = begun.len().min(left as usize);
-    let mut piece = vec![0; PIECE.max(read)];
-    piece[..read].copy_from_slice(&begun[..read]);
-    loop {
-        if let Err(error) = client.write_all(&piece[..read]) {
-            return ended(error);
-        }
-        left -= read as u64;
-        if left == 0 {
-            return Ok(Relayed::All);
-        }
-        let most = left.min(PIECE as u64) as usize;
-        read = match server.read(&mut piece[..most]) {
+    let begun = &begun[..begun.len().min(left as usize)];
+    if let Err(error) = client.write_all(begun) {
+        return ended(error);
+    }
+    left -= begun.len() as u64;
+    let mut pipe = Pipe::new()?;
+    while left > 0 {
+        let read = match pipe.fill(server, left.min(PIECE) as usize) {
             Ok(0) => return Ok(Relayed::ToServersEnd),
             Ok(read) => read,
             Err(error) if rest.end.is_open() && error.kind() == io::ErrorKind::WouldBlock => {
                 if let Err(error) = is_there(client) {
                     return ended(error);
                 }
-                0
+                continue;
             }
             Err(error) => return Err(error),
         };
+        if let Err(error) = pipe.empty(client, read) {
+            return ended(error);
+        }
+        left -= read as u64;
     }
+    Ok(Relayed::All)
 }
 
 /// A client that has gone is no error.
@@ -291,4 +335,25 @@ fn finish(mut client: TcpStream) -> io::Result<()> {
     let mut nothing = [0; 512];
     while client.read(&mut nothing).is_ok_and(|count| count > 0) {}
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_before_the_answer_is_passed_over() {
+        const ANSWER: &[u8] = b"HTTP/1.1 206 Partial Content\r\nContent-Length: 1\r\n\r\nx";
+        let before: [&[u8]; 3] = [
+            b"HTTP/1.1 100 Continue\r\n\r\n",
+            b"HTTP/1.1 103 Early Hints\r\nLink: <a>\r\n\r\n",
+            b"",
+        ];
+        for at in 0..before.len() {
+            let said = [&before[at..].concat(), ANSWER].concat();
+            assert_eq!(read_head(&mut &said[..]).unwrap(), ANSWER);
+        }
+        let other = b"HTTP/1.1 101 Switching Protocols\r\n\r\n";
+        assert_eq!(read_head(&mut &other[..]).unwrap(), other);
+    }
 }

@@ -202,6 +202,7 @@ enum expected {
 #define MARK_RELEASING 64 /* its owner has been asked to give it up, and may have */
 #define MARK_TAKING 128 /* its owner has died in an answer: what the client says is the daemon's to hear */
 #define MARK_PROTECTED 256 /* an answer may outlive its owner: the daemon keeps what is asked ahead of its end */
+#define MARK_ENDS 512 /* with PROTECTED: what is asked from `answer_end` on is not ahead of it */
 
 /* How a flow's segments change between client and server, besides their numbers. */
 #define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */
@@ -277,6 +278,7 @@ struct flow {
 	__u32 idle_requests; /* and of how many requests; 0: it has not */
 	struct splice splice;
 	__u32 turn; /* of the daemon's, at whose end others have been told of this version; 0: they have */
+	__u32 answer_end; /* the server's number behind a protected answer (MARK_ENDS) */
 };
 
 enum spliced_state {
@@ -648,12 +650,34 @@ struct done {
 	__u32 end; /* where the latest answer ends */
 };
 
-/* Bytes of a packet that may hold a whole head. */
-#define BEGUN_ROOM 1500
-/* Bytes of a request's packet from IPv4 on (lib/unread.bpf.h). */
-#define REQUEST_ROOM 1580
+/* Bytes of a head, at most; none is longer that is protected. */
+#define BEGUN_ROOM 8192
+/* Bytes of a client's packet of which a copy is kept, from IPv4 on. */
+#define UNREAD_MAX 1580
+/* No packet is kept that begins further behind its request's start: no socket takes more unread. */
+#define UNREAD_REACH 65536
 
-/* Agent: an answer that may outlive its backend has begun; to its daemon, by the ring `begun`. */
+/* Agent: which packet of which request, of those that may come in again. */
+struct unread_key {
+	__be32 client;
+	__be32 vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u32 behind; /* the request's start */
+};
+
+struct unread {
+	struct unread_key key; /* again: its memory may be given to another flow's while it is read */
+	__u32 busy;
+	__u32 length;
+	__u32 seq;
+	__u8 packet[UNREAD_MAX];
+};
+
+/*
+ * Agent: an answer that may outlive its backend has begun; to its daemon, by the ring `begun`,
+ * with the head as it was sent and the first packet of the request behind it.
+ */
 struct begun_answer {
 	struct flow_key key;
 	__be32 dispatcher;
@@ -662,11 +686,10 @@ struct begun_answer {
 	__u32 at; /* the server's number of the first byte of the head */
 	__u32 clock_offset; /* of its socket, as in struct setup */
 	__u16 answer; /* which of those since the setup, from 1 */
-	__u16 head_length; /* as much of the packet as is here; it is longer perhaps */
-	__u16 request_length;
-	__u16 pad[3];
-	__u8 head[BEGUN_ROOM];
-	__u8 request[REQUEST_ROOM];
+	__u16 head_length;
+	__u16 request_length; /* 0: there is no copy */
+	__u16 pad;
+	__u32 taken; /* what the server's socket had had of the client */
 };
 
 /* Agent: which answers its daemon is to be told of, and what its pools say of requests without one. */

@@ -13,28 +13,51 @@ struct {
 	__uint(max_entries, BEGUN_BYTES);
 } begun SEC(".maps");
 
-/* The packet that brought the request, if that was one alone. */
+/* What is told: as long as it is, since its daemon reads all of it, of every answer. */
+struct begun_room {
+	struct begun_answer told;
+	__u8 bytes[BEGUN_ROOM + UNREAD_MAX];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct begun_room);
+} new_begun SEC(".maps");
+
+/* Behind the head the request's first packet: the daemon has the others of the copies, while they are there. */
 /* A call, so that the object's BTF has the struct. */
-static __noinline __u16 copy_request(const struct leaving *h, const struct setup *setup, struct begun_answer *told)
+static __noinline __u16 copy_request(const struct leaving *h, struct begun_room *room)
 {
 	struct unread_key key;
 	struct unread *unread;
-	__u32 payload;
-	__u16 length = 0;
+	__u32 at, length;
 
-	if (!h || !setup || !told)
+	if (!h || !room)
 		return 0;
 	key = unread_key_of(h, 0);
 	unread = enter_unread(&key);
 	if (!unread)
 		return 0;
-	payload = payload_of(unread);
-	/* Its client may have closed behind it. One byte is no request: the dispatcher gives whole ones. */
-	if (payload && setup->answers.taken - unread->seq - payload <= 1 &&
-	    !bpf_probe_read_kernel(told->request, sizeof(told->request), unread->packet))
-		length = unread->length;
+	length = unread->length;
+	at = room->told.head_length;
+	barrier_var(length);
+	barrier_var(at);
+	if (!length || length > UNREAD_MAX || at > BEGUN_ROOM ||
+	    bpf_probe_read_kernel(room->bytes + at, length, unread->packet))
+		length = 0;
 	leave_unread(unread);
 	return length;
+}
+
+/* How long the head is that ends in this packet, whose payload stands at `payload_at`. */
+static __always_inline __u32 head_length_of(__u32 payload_at)
+{
+	__u32 zero = 0;
+	struct piece *piece = bpf_map_lookup_elem(&pieces, &zero);
+
+	return piece ? piece->head_end - payload_at : 0;
 }
 
 /*
@@ -45,19 +68,19 @@ static __noinline __u16 copy_request(const struct leaving *h, const struct setup
 __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const struct flow_key *key,
 			  struct setup *setup, __u32 payload_at)
 {
-	__u32 zero = 0, length;
+	__u32 zero = 0, length, size;
 	struct protection *protection = bpf_map_lookup_elem(&protecting, &zero);
+	struct begun_room *room = bpf_map_lookup_elem(&new_begun, &zero);
 	struct tcp_sock *full = sending_socket(skb);
 	struct begun_answer *told;
 
-	if (!h || !key || !setup || !protection || !protection->from || !full || setup->origin || setup->before)
+	if (!h || !key || !setup || !protection || !protection->from || !room || !full || setup->origin ||
+	    setup->before)
 		return 0;
 	length = skb->len - payload_at;
 	if (setup->answers.remaining + length < protection->from)
 		return 0;
-	told = bpf_ringbuf_reserve(&begun, sizeof(*told), 0);
-	if (!told)
-		return 0;
+	told = &room->told;
 	told->key = *key;
 	told->dispatcher = setup->dispatcher;
 	told->epoch = setup->epoch;
@@ -65,17 +88,22 @@ __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const 
 	told->at = bpf_ntohl(h->tcp.seq);
 	told->clock_offset = full->tsoffset + setup->clock_shift;
 	told->answer = setup->answers.finished + 1;
-	__builtin_memset(told->pad, 0, sizeof(told->pad));
-	if (length > BEGUN_ROOM)
-		length = BEGUN_ROOM;
+	length = head_length_of(payload_at);
 	barrier_var(length);
+	if (!length || length > BEGUN_ROOM || bpf_skb_load_bytes(skb, payload_at, room->bytes, length))
+		return 0;
 	told->head_length = length;
-	if (!length || length > BEGUN_ROOM || bpf_skb_load_bytes(skb, payload_at, told->head, length))
-		told->head_length = 0;
-	told->request_length = copy_request(h, setup, told);
+	told->request_length = copy_request(h, room);
+	told->taken = setup->answers.taken;
+	size = sizeof(*told) + length + told->request_length;
+	barrier_var(size);
+	if (size < sizeof(*told) || size > sizeof(*room))
+		return 0;
 	/* The daemon looks by itself now and then: most answers are over by then. */
-	bpf_ringbuf_submit(told, bpf_ringbuf_query(&begun, BPF_RB_AVAIL_DATA) > BEGUN_BYTES / 2 ? BPF_RB_FORCE_WAKEUP :
-												  BPF_RB_NO_WAKEUP);
+	if (bpf_ringbuf_output(&begun, room, size,
+			       bpf_ringbuf_query(&begun, BPF_RB_AVAIL_DATA) > BEGUN_BYTES / 2 ? BPF_RB_FORCE_WAKEUP :
+												BPF_RB_NO_WAKEUP))
+		return 0;
 	setup->saved |= SAVED_TOLD;
 	count_event(EVENT_BEGUN);
 	return 0;

@@ -38,6 +38,7 @@ struct piece {
 	__u32 at; /* next to be looked at */
 	__u32 offset; /* in the frame, of what comes behind the piece */
 	__u32 left; /* how much that is */
+	__u32 head_end; /* in the frame, where the latest head has ended */
 	__u8 bytes[PIECE_ROOM];
 };
 
@@ -476,6 +477,8 @@ static long walk_on(__u64 index, struct walk *walk)
 		piece->at = at < length ? at : length;
 		return 0;
 	}
+	if (answers->phase == ANSWER_FIELDS)
+		piece->head_end = piece->offset - length + at + 1;
 	end_line(answers, piece->bytes, piece->line, at);
 	piece->at = at + 1;
 	piece->line = at + 1;

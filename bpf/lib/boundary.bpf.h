@@ -161,11 +161,17 @@ static __noinline bool take_record(struct flow *flow)
 	return false;
 }
 
+/* What the client asks that has had all up to `ack` may be the daemon's to keep (takeover.md 2.2b). */
+static __always_inline bool may_be_ahead(const struct flow *flow, __u32 ack)
+{
+	return flow->marks & MARK_PROTECTED && (!(flow->marks & MARK_ENDS) || (__s32)(ack - flow->answer_end) < 0);
+}
+
 /* Can a request be seen to start at its boundary, and nobody else be at work there? */
-static __always_inline bool may_begin(const struct flow *flow)
+static __always_inline bool may_begin(const struct flow *flow, __u32 ack)
 {
 	return flow->expect == EXPECT_HEAD && flow->state == FLOW_ESTABLISHED &&
-	       !(flow->marks & (MARK_HELD | MARK_PIPELINES | MARK_PROTECTED));
+	       !(flow->marks & (MARK_HELD | MARK_PIPELINES)) && !may_be_ahead(flow, ack);
 }
 
 /* The request that starts in this packet. */
@@ -178,7 +184,7 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 
 	if (!segment || !flow || !bench)
 		return BOUNDARY_ASK;
-	if (segment->seq != flow->next || !may_begin(flow) || segment->flags & (TCP_FIN | TCP_RST))
+	if (segment->seq != flow->next || !may_begin(flow, segment->ack) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
 	/* It would give nothing up, and answer nothing. */
 	if (is_silent(flow->backend))
@@ -206,12 +212,14 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	if (!take_record(flow))
 		return BOUNDARY_REPEATED;
 	/* Of two copies, one; and nothing that the daemon has changed since it was looked at. */
-	begins = flow->next == segment->seq && may_begin(flow);
+	begins = flow->next == segment->seq && may_begin(flow, segment->ack);
 	if (begins && stays)
 		__sync_fetch_and_add(&flow->requests, 1);
 	else if (begins)
 		begins = move_flow(flow, segment, &turn, bench);
 	if (begins) {
+		if (flow->marks & MARK_PROTECTED)
+			__sync_fetch_and_and(&flow->marks, ~(MARK_PROTECTED | MARK_ENDS));
 		begin_request(flow, segment, decision);
 		/* Last, and behind a barrier: who sees it sees all of the rest. */
 		__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload);

@@ -32,13 +32,27 @@ static __always_inline bool is_among_others(void)
 	return self && self->among;
 }
 
+static __always_inline struct presence *own_presence(void)
+{
+	__u32 zero = 0;
+
+	return bpf_map_lookup_elem(&presence, &zero);
+}
+
+/* Its presence, as long as its daemon sees to its records. */
+static __always_inline struct presence *attended(void)
+{
+	struct presence *us = own_presence();
+
+	return us && bpf_ktime_get_coarse_ns() < us->until_ns ? us : NULL;
+}
+
 /* Without its daemon, or before the others know of it, it keeps nothing (1.2). */
 static __always_inline bool is_fit(void)
 {
-	__u32 zero = 0;
-	struct presence *us = bpf_map_lookup_elem(&presence, &zero);
+	struct presence *us = attended();
 
-	return us && us->says && us->says != PRESENCE_JOINING && bpf_ktime_get_coarse_ns() < us->until_ns;
+	return us && us->says && us->says != PRESENCE_JOINING;
 }
 
 /* A slot of the dispatchers map, or NO_DISPATCHER: this one. */
@@ -77,12 +91,20 @@ __noinline int is_alone(const struct segment *segment)
 	return !is_among_others() || (keeper_of(segment) == NO_DISPATCHER && !is_fit());
 }
 
+/* It has given away what it kept: to somebody who may not know of that yet. */
+static __always_inline bool is_leaving(void)
+{
+	struct presence *us = own_presence();
+
+	return us && us->says == PRESENCE_LEAVING;
+}
+
 /* Whether the one in that slot, which keeps the flow as far as is known here, leaves it to us (2.3). */
 static __always_inline bool is_left_to_us(const struct passage *how, __u32 slot)
 {
 	struct dispatcher *keeper;
 
-	if (!how->from || how->by_joining)
+	if (!how->from || how->by_joining || is_leaving())
 		return false;
 	keeper = bpf_map_lookup_elem(&dispatchers, &slot);
 	return keeper && mapped_ipv4(keeper->addr) == how->from;

@@ -10,35 +10,14 @@
 /* A packet that a request's first one, which came in again, has before it. */
 #define BEHIND_MARK 0x545a0005
 
-/* A copy's headers and payload, */
-#define UNREAD_MAX 1580
-/* and what it has of a packet that is too long for it. */
+/* What a copy has of a packet that is too long for it. */
 #define UNREAD_PART 1200
-/* No packet is kept that begins further behind its request's start: no socket takes more unread, */
-#define UNREAD_REACH 65536
-/* and nothing is sent again that takes more. */
+/* Nothing is sent again that takes more. */
 #define UNREAD_PACKETS 64
 /* As many packets as may wait to be read at once; the least used makes room. */
 #define UNREADS 16384
 /* Servers that read nothing are not given a request for ever. */
 #define UNREAD_TIMES 2
-
-/* On which a request sits here, and which packet of it. */
-struct unread_key {
-	__be32 client;
-	__be32 vip;
-	__be16 client_port;
-	__be16 vip_port;
-	__u32 behind; /* the request's start */
-};
-
-struct unread {
-	struct unread_key key; /* again: its memory may be given to another flow's while it is read */
-	__u32 busy;
-	__u32 length;
-	__u32 seq;
-	__u8 packet[UNREAD_MAX];
-};
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use serde::Serialize;
-use trapeze_core::config::{Config, ConfigErrors, Rule, Service};
+use trapeze_core::config::{Config, ConfigErrors, Retry, Rule, Service};
 
 use crate::file::FileError;
 use crate::output::Output;
@@ -18,6 +18,9 @@ pub struct Args {
     /// The cluster's configuration
     #[arg(short, long, value_name = "FILE", default_value = file::DEFAULT)]
     config: PathBuf,
+    /// The same
+    #[arg(value_name = "FILE", conflicts_with = "config")]
+    file: Option<PathBuf>,
     #[command(flatten)]
     output: Output,
 }
@@ -58,12 +61,13 @@ struct Mistake {
 
 /// Checks it.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let found = match file::read(&args.config) {
+    let file = args.file.as_ref().unwrap_or(&args.config);
+    let found = match file::read(file) {
         Ok(config) => Ok(config),
         Err(FileError::Wrong(errors)) => Err(errors),
         Err(error) => return Err(error.into()),
     };
-    let report = Report::of(&found, &args.config.display().to_string());
+    let report = Report::of(&found, &file.display().to_string());
     args.output.one(&report)?;
     Ok(match report.ok {
         true => ExitCode::SUCCESS,
@@ -132,6 +136,7 @@ fn remarks(config: &Config) -> Vec<String> {
         });
     (backends.chain(pools).chain(deserted))
         .chain(shared_ports(config))
+        .chain(never_for_all(config))
         .chain(nobody_announces(config))
         .chain(others_join(config))
         .collect()
@@ -197,6 +202,34 @@ fn shared_ports(config: &Config) -> impl Iterator<Item = String> {
                 list(plain)
             )
         })
+}
+
+/// A backend that runs a request once more, because its server has closed on it, knows neither its pool nor
+/// its rule (docs/protocol/retry.md 1).
+fn never_for_all(config: &Config) -> impl Iterator<Item = String> {
+    let backends = |pool: usize| -> BTreeSet<usize> {
+        let members = config.pools[pool].members.iter();
+        members.map(|member| member.backend).collect()
+    };
+    let never = |pool: &usize| {
+        let mut rescues = config.rescues(*pool);
+        rescues.any(|rescue| rescue.retry == Retry::Never)
+    };
+    let (says, others): (Vec<usize>, Vec<usize>) = (0..config.pools.len()).partition(never);
+    let shared = move |says: usize| {
+        let own = backends(says);
+        let sharing = (others.iter()).filter(|other| !backends(**other).is_disjoint(&own));
+        let names: Vec<&str> = sharing.map(|&other| &*config.pools[other].name).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "pool {}, or a rule for it, says retry = \"never\": on the backends that it shares with {} \
+                 a request whose server closes without a word is not tried again, whoever's it is",
+                config.pools[says].name,
+                names.join(", ")
+            )
+        })
+    };
+    says.into_iter().filter_map(shared)
 }
 
 /// By its port, or because its rules look at nothing but ClientHellos.
@@ -292,6 +325,18 @@ mod tests {
             report(&text).remarks,
             ["pool images-tls: each backend's weight is 0, so its requests get 503"]
         );
+    }
+
+    #[test]
+    fn what_is_never_tried_again_for_others_is_remarked() {
+        let never = "retry = \"never\"";
+        let rule = FILE.replace("pool = \"images\"", &format!("pool = \"images\"\n{never}"));
+        let remarks = report(&rule).remarks;
+        let begun = "pool images, or a rule for it, says retry = \"never\": on the backends that it \
+                     shares with web, web-tls, images-tls a request";
+        assert!(remarks[0].starts_with(begun), "{remarks:?}");
+        let all = FILE.replace("[[pool]]\n", &format!("[[pool]]\n{never}\n"));
+        assert_eq!(report(&all).remarks, [""; 0]);
     }
 
     #[test]

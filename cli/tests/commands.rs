@@ -324,6 +324,8 @@ fn with_json_errors_are_json_too() {
     let nowhere = "/nonexistent/trapeze.toml";
     for (arguments, status, message) in [
         (&["check", "-c", nowhere][..], 1, nowhere),
+        (&["check", nowhere], 1, nowhere),
+        (&["check", "-c", nowhere, nowhere], 2, "cannot be used with"),
         (&["explain", "-c", nowhere, "/"], 1, nowhere),
         (&["status", "--node", "nobody"], 1, "node"),
         (&["flows"], 1, "node"),

@@ -12,11 +12,14 @@ mod parse;
 mod parse_policy;
 mod policy;
 mod registration;
+mod rescue;
 mod section;
 mod value;
 
 #[cfg(test)]
 mod check_tests;
+#[cfg(test)]
+mod rescue_tests;
 #[cfg(test)]
 mod tests;
 
@@ -25,13 +28,14 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::policy::{BackendId, Class, Request, Subject, binding, hash_name};
-use crate::route::Asked;
+use crate::route::{Asked, route};
 
 pub use check::{Check, HttpProbe, Outliers, Probe};
 pub use errors::{ConfigError, ConfigErrors, NotNamed};
 pub use etcd::Etcd;
 pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
 pub use registration::{MemberRole, Refused, Registration};
+pub use rescue::{Protection, Rescue};
 
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -130,6 +134,29 @@ impl Config {
             request.bound = binding(stickiness, asked, client, members);
         }
         request
+    }
+
+    /// What outlives its backend of a request that a client makes there, and the pool that it goes to;
+    /// none if nobody has it.
+    pub fn rescue(&self, vip: SocketAddr, asked: &Asked<'_>) -> Option<(usize, Rescue)> {
+        let service = self.service_at(vip)?;
+        let routed = route(service, asked);
+        let pool = routed.pool()?;
+        let of_rule = routed.rule(service).map(|rule| rule.rescue);
+        Some((pool, of_rule.unwrap_or(self.pools[pool].rescue)))
+    }
+
+    /// What is wanted of that pool, by itself and by rules, perhaps more than once.
+    pub fn rescues(&self, pool: usize) -> impl Iterator<Item = Rescue> {
+        let services = self.services.iter();
+        services.flat_map(move |service| {
+            let rules = service.rules.iter().filter(move |rule| rule.pool == pool);
+            let by_default = service
+                .default_pool
+                .filter(|of_service| *of_service == pool);
+            let by_rules = rules.map(|rule| rule.rescue);
+            by_rules.chain(by_default.map(|pool| self.pools[pool].rescue))
+        })
     }
 
     /// The service addresses, each once, in order.
@@ -355,11 +382,8 @@ pub struct Pool {
     /// Does a backend keep its socket for a second when another one gets the connection,
     /// in case that it comes back (default true)?
     pub park: bool,
-    /// Answers with so many bytes of body, or more, outlive their backend where another one
-    /// can go on with them (default none; docs/protocol/takeover.md).
-    pub protect_from: Option<u64>,
-    /// Which requests go to another backend when theirs dies before it has answered (default: unheard).
-    pub retry: Retry,
+    /// What outlives a backend that dies, where no rule says otherwise.
+    pub rescue: Rescue,
     /// For how long the share of a backend that has recovered grows to its whole (default: none).
     pub slow_start: Option<Duration>,
     /// When a backend is left out for a while by what becomes of clients' requests there (default: never).
@@ -408,7 +432,7 @@ pub enum Handoff {
 
 /// Which requests that a backend was given are given to another one when it dies before it
 /// has said a word of its answer (docs/protocol/retry.md).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Retry {
     /// None.
     Never,
@@ -422,6 +446,16 @@ pub enum Retry {
 }
 
 impl Retry {
+    /// As the configuration spells it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Never => "never",
+            Self::Unheard => "unheard",
+            Self::Idempotent => "idempotent",
+            Self::Always => "always",
+        }
+    }
+
     /// Are requests kept until they are answered?
     pub fn keeps(self) -> bool {
         matches!(self, Self::Idempotent | Self::Always)
@@ -485,6 +519,8 @@ pub struct Rule {
     pub header: Option<HeaderRule>,
     /// What its requests need to be answered; guessed where it is not said.
     pub class: Option<Class>,
+    /// What outlives a backend that dies, as it says, and where it says nothing its pool.
+    pub rescue: Rescue,
     /// Index into [`Config::pools`].
     pub pool: usize,
     /// Line in the file, for `explain`.

@@ -56,12 +56,17 @@ impl Routed {
         }
     }
 
-    /// The class that the rule gives its requests, if it gives one.
-    pub fn class(self, service: &Service) -> Option<Class> {
+    /// The rule, if one decided.
+    pub fn rule(self, service: &Service) -> Option<&Rule> {
         match self {
-            Routed::ByRule { rule, .. } => service.rules.get(rule)?.class,
+            Routed::ByRule { rule, .. } => service.rules.get(rule),
             _ => None,
         }
+    }
+
+    /// The class that the rule gives its requests, if it gives one.
+    pub fn class(self, service: &Service) -> Option<Class> {
+        self.rule(service)?.class
     }
 }
 

@@ -5,6 +5,7 @@
 //! ```text
 //!  head    an answer's head: where its body starts, how long it is, which object it is of
 //!  state   the soft state of an answer, and the messages that carry it: UPDATE, TAKE and others
+//!  parts   messages that are longer than a frame
 //!  stream  what an application says of a stream that has no validator
 //!  date    when a time is a strong validator
 //!  rest    the request for the rest of it, and the judgement of the answer to that
@@ -12,6 +13,7 @@
 
 mod date;
 pub mod head;
+pub mod parts;
 pub mod rest;
 pub mod state;
 pub mod stream;
@@ -22,6 +24,7 @@ mod tests;
 use std::time::Duration;
 
 pub use head::AnswerHead;
+pub use parts::Assembly;
 pub use rest::{End, NotSame, Rest};
 pub use state::{Message, SoftState, Take};
 pub use stream::Resume;
@@ -30,6 +33,12 @@ pub use stream::Resume;
 pub const UPDATE_INTERVAL: Duration = Duration::from_secs(3);
 /// What has not been said again for so long is forgotten [MIGRATE01 §4.1].
 pub const CACHE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Of an answer as long as that, numbers alone do not say where a byte lies (RFC 9293 §3.4).
+pub const VAST: u64 = 1 << 31;
+/// Of one of those it is said again after so many bytes, too.
+pub const VAST_STEP: u64 = 1 << 28;
+/// Between two looks at one of those it may come so far, and is slow.
+pub const VAST_IS_SLOW: u64 = 1 << 22;
 /// The port on which a backend's wedge listens, on its loopback address alone; and, by UDP on its own,
 /// its agent for what dispatchers ask.
 pub const WEDGE_PORT: u16 = 6083;

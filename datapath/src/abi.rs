@@ -126,6 +126,7 @@ pod!(
         idle_requests: u32,
         splice: Splice,
         turn: u32,
+        answer_end: u32,
     }
 );
 pod!(
@@ -397,9 +398,26 @@ pod!(
         answer: u16,
         head_length: u16,
         request_length: u16,
-        pad: [u16; 3],
-        head: [u8; 1500],
-        request: [u8; 1580],
+        pad: u16,
+        taken: u32,
+    }
+);
+pod!(
+    struct UnreadKey {
+        client: [u8; 4],
+        vip: [u8; 4],
+        client_port: [u8; 2],
+        vip_port: [u8; 2],
+        behind: u32,
+    }
+);
+pod!(
+    struct Unread {
+        key: UnreadKey,
+        busy: u32,
+        length: u32,
+        seq: u32,
+        packet: [u8; UNREAD_MAX],
     }
 );
 pod!(
@@ -528,6 +546,8 @@ pub const BACKENDS_MAX: usize = 1024;
 pub const DISPATCHERS_MAX: usize = 256;
 /// Lots of a spray.
 pub const LOTS: usize = trapeze_core::membership::lots::LOTS;
+/// Bytes of a client's packet of which a copy is kept, from IPv4 on.
+pub const UNREAD_MAX: usize = 1580;
 /// Pools that can have turns in a dispatcher's data path.
 pub const POOLS_MAX: usize = 256;
 /// Turns of a pool.
@@ -564,6 +584,8 @@ pub const MARK_RELEASING: u32 = 64;
 pub const MARK_TAKING: u32 = 128;
 /// An answer may outlive its owner: the daemon keeps what is asked ahead of its end.
 pub const MARK_PROTECTED: u32 = 256;
+/// What is asked from its end on is not ahead of that.
+pub const MARK_ENDS: u32 = 512;
 /// `enum answer_phase`: in a body of known length.
 pub const ANSWER_BODY: u8 = 5;
 /// Until close, of which something remains: counted as a body is.

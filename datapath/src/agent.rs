@@ -6,14 +6,14 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::abi::{
-    Adoption, BegunAnswer, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Pod, Protection,
-    SETUP_MOVED, SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split,
+    Adoption, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Pod, Protection, SETUP_MOVED,
+    SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split, Unread, UnreadKey,
 };
 use crate::attach::{Hook, attach};
 use crate::diag;
 use crate::map::{Map, PerCpu, Update, check};
 use crate::object::{self, LoadError};
-use crate::ring::Ring;
+use crate::ring::{Begun, Ring};
 
 static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.o"));
 
@@ -44,6 +44,8 @@ pub struct AgentMaps {
     pub older: Map<FlowKey, u32>,
     /// Flows that another backend has, whose sockets wait here, and since when.
     pub parked: Map<FlowKey, u64>,
+    /// Copies of requests' packets, of which the least used makes room.
+    pub unreads: Map<UnreadKey, Unread>,
     /// Which answers the daemon is to be told of.
     pub protecting: Map<u32, Protection>,
     /// Connections that dispatchers open to servers here, until their sockets have spoken.
@@ -111,7 +113,7 @@ pub fn dones(pins: &Path) -> io::Result<Ring<Done>> {
 }
 
 /// Answers that have begun and may outlive this backend.
-pub fn begun(pins: &Path) -> io::Result<Ring<BegunAnswer>> {
+pub fn begun(pins: &Path) -> io::Result<Ring<Begun>> {
     Ring::open(&pins.join("begun"))
 }
 
@@ -128,6 +130,7 @@ impl AgentMaps {
             setups: Map::from_pin(&pins.join("setups"))?,
             older: Map::from_pin(&pins.join("older"))?,
             parked: Map::from_pin(&pins.join("parked"))?,
+            unreads: Map::from_pin(&pins.join("unreads"))?,
             protecting: Map::from_pin(&pins.join("protecting"))?,
             splits: Map::from_pin(&pins.join("splits"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,

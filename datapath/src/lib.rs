@@ -22,6 +22,7 @@ pub mod netns;
 pub mod node;
 pub mod object;
 pub mod packet_socket;
+pub mod pipe;
 pub mod raw;
 pub mod ring;
 pub mod signal;

@@ -5,15 +5,59 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::abi::{self, Pod};
+use crate::abi::{self, BegunAnswer, Pod};
+
+/// What a ring tells of.
+pub trait Told: Sized + Send + 'static {
+    /// `None`: these are no such thing's bytes.
+    fn read(bytes: &[u8]) -> Option<Self>;
+}
+
+impl<T: Pod + Send + 'static> Told for T {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        abi::read(bytes)
+    }
+}
+
+/// An answer that may outlive its backend has begun.
+#[derive(Debug, Clone)]
+pub struct Begun {
+    /// Which, and where it stands.
+    pub answer: BegunAnswer,
+    bytes: Box<[u8]>,
+}
+
+impl Begun {
+    /// The answer's head, as it was sent.
+    pub fn head(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.answer.head_length)]
+    }
+
+    /// The packet that brought the request, from IPv4 on; empty if that was not one alone.
+    pub fn request(&self) -> &[u8] {
+        &self.bytes[usize::from(self.answer.head_length)..]
+    }
+}
+
+impl Told for Begun {
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let (answer, bytes) = bytes.split_at_checked(size_of::<BegunAnswer>())?;
+        let answer = abi::read::<BegunAnswer>(answer)?;
+        let length = usize::from(answer.head_length) + usize::from(answer.request_length);
+        Some(Self {
+            answer,
+            bytes: bytes.get(..length)?.into(),
+        })
+    }
+}
 
 /// The reading end; one at a time.
-pub struct Ring<T: Pod> {
+pub struct Ring<T> {
     ring: libbpf_rs::RingBuffer<'static>,
     taken: Arc<Mutex<Vec<T>>>,
 }
 
-impl<T: Pod + Send + 'static> Ring<T> {
+impl<T: Told> Ring<T> {
     /// Of the ring that is pinned there.
     pub fn open(pin: &Path) -> io::Result<Self> {
         let map = libbpf_rs::MapHandle::from_pinned_path(pin).map_err(io::Error::other)?;
@@ -21,7 +65,7 @@ impl<T: Pod + Send + 'static> Ring<T> {
         let mut builder = libbpf_rs::RingBufferBuilder::new();
         let into = taken.clone();
         let take = move |bytes: &[u8]| {
-            if let Some(told) = abi::read(bytes) {
+            if let Some(told) = T::read(bytes) {
                 into.lock().expect("nobody panics with it").push(told);
             }
             0

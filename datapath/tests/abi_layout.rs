@@ -78,7 +78,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 33] = [
+    let mirrors: [Mirror; 35] = [
         abi::Splice::LAYOUT,
         abi::Spliced::LAYOUT,
         abi::Split::LAYOUT,
@@ -98,6 +98,8 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Answers::LAYOUT,
         abi::Done::LAYOUT,
         abi::BegunAnswer::LAYOUT,
+        abi::UnreadKey::LAYOUT,
+        abi::Unread::LAYOUT,
         abi::Protection::LAYOUT,
         abi::Adoption::LAYOUT,
         abi::Standing::LAYOUT,
@@ -242,6 +244,7 @@ fn constants_are_the_same() {
     assert_eq!(constant("SLOT_BY_TURNS"), u64::from(abi::SLOT_BY_TURNS));
     assert_eq!(constant("TURNS_MAX"), abi::TURNS_MAX as u64);
     assert_eq!(constant("LOTS"), abi::LOTS as u64);
+    assert_eq!(constant("UNREAD_MAX"), abi::UNREAD_MAX as u64);
     assert_eq!(constant("DISPATCHERS_MAX"), abi::DISPATCHERS_MAX as u64);
     assert_eq!(constant("NO_DISPATCHER"), u64::from(lots::NOBODY));
     for (name, mode) in [
@@ -306,6 +309,8 @@ fn constants_are_the_same() {
         ("MARK_SHORT_BEFORE", abi::MARK_SHORT_BEFORE),
         ("MARK_RELEASING", abi::MARK_RELEASING),
         ("MARK_TAKING", abi::MARK_TAKING),
+        ("MARK_PROTECTED", abi::MARK_PROTECTED),
+        ("MARK_ENDS", abi::MARK_ENDS),
         ("ANSWER_BODY", abi::ANSWER_BODY.into()),
     ] {
         assert_eq!(constant(name), u64::from(mark), "{name}");

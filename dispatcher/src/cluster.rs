@@ -6,14 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use trapeze_core::config::{
-    Config, Dispatcher, Handoff, Member, Pool, PoolNumber, Retry, Transfer,
+    Config, Dispatcher, Handoff, Member, Pool, PoolNumber, Rescue, Retry, Transfer,
 };
-use trapeze_core::head::{BadHead, HttpHead, Inspection};
+use trapeze_core::head::{self, BadHead, HttpHead, Inspection};
 use trapeze_core::health::targets::number_of;
 use trapeze_core::health::{Target, ramp, targets};
 use trapeze_core::intake::{Answer, Body, Looked};
 use trapeze_core::policy::{self, BackendId, Backends, Candidate, Class, Request, Settled, Stands};
 use trapeze_core::route::{Asked, route};
+use trapeze_core::takeover::{AnswerHead, SoftState};
 use trapeze_core::wire::meta::{Care, Keys};
 
 use trapeze_datapath::abi::{self, Turn};
@@ -61,6 +62,8 @@ pub struct Choice {
     pub transfer: Transfer,
     /// The pool that it was chosen from.
     pub pool: PoolNumber,
+    /// Whether the request is given to another one when this one dies.
+    pub retry: Retry,
     /// What the pool's policy knows of the request.
     pub placed: Placed,
 }
@@ -151,8 +154,12 @@ impl Cluster {
             current: owner.map(|slot| BackendId(slot as u16)),
             ..self.request(pool, &asked, client, routed.class(service))
         };
+        let of_rule = routed.rule(service).map(|rule| rule.rescue.retry);
         Looked::Done(match self.choose(health, pool, vip.port(), request) {
-            Some(choice) => Decision::To(choice),
+            Some(choice) => Decision::To(Choice {
+                retry: of_rule.unwrap_or(choice.retry),
+                ..choice
+            }),
             None => Decision::Refuse(refusal.nobody, refusal.body),
         })
     }
@@ -235,8 +242,6 @@ impl Cluster {
         let stands = self.pools[pool].stands();
         match &of_pool.stickiness {
             Some(_) => Stands::Not,
-            // The daemon keeps each request.
-            None if of_pool.retry.keeps() => Stands::Not,
             None if stands == Stands::ByTurns
                 && self.connects(pool)
                 && of_pool.members.len() > 1 =>
@@ -322,11 +327,34 @@ impl Cluster {
         }
     }
 
-    /// Which of a pool's requests are given to another backend when theirs dies; one that is
-    /// configured no more keeps none.
-    pub fn retry(&self, pool: PoolNumber) -> Retry {
-        let pool = self.configured(pool);
-        pool.map_or(Retry::default(), |pool| pool.retry)
+    /// What outlives its backend of a request that was placed in that pool; nothing is kept for one
+    /// that is configured no more. Rules that lead elsewhere by now say nothing of it.
+    pub fn rescue(&self, vip: SocketAddr, pool: PoolNumber, head: &HttpHead<'_>) -> Rescue {
+        let Some(place) = self.place_of(pool) else {
+            return Rescue::default();
+        };
+        match self.config.rescue(vip, &Asked::Http(head)) {
+            Some((routed, rescue)) if routed == place => rescue,
+            _ => self.config.pools[place].rescue,
+        }
+    }
+
+    /// Does that answer outlive its backend, by its rule or its pool?
+    pub fn outlives(&self, vip: SocketAddr, pool: PoolNumber, state: &SoftState) -> bool {
+        let request = head::inspect(&state.request, self.config.limits.head_bytes);
+        let answer = AnswerHead::parse(&state.head);
+        let (Inspection::Http(head), Some(answer)) = (request, answer) else {
+            return false;
+        };
+        let protection = self.rescue(vip, pool, &head).protection;
+        protection.delay(answer.length).is_some()
+    }
+
+    /// The least that is said of requests of that pool, where it is not known which rule was theirs.
+    pub fn least_retry(&self, pool: PoolNumber) -> Retry {
+        let place = self.place_of(pool);
+        let rescues = place.into_iter().flat_map(|pool| self.config.rescues(pool));
+        rescues.map(|rescue| rescue.retry).min().unwrap_or_default()
     }
 
     /// How connections leave a pool; one that is configured no more is left in any way.
@@ -345,6 +373,7 @@ impl Cluster {
             server_port: self.server_port(member).unwrap_or(0),
             transfer: self.config.backends[member.backend].transfer,
             pool,
+            retry: self.configured(pool)?.rescue.retry,
             placed,
         })
     }
@@ -430,6 +459,20 @@ impl Cluster {
             });
         }
         Some(free)
+    }
+
+    /// Is there one besides these slots that could take an answer over, but is not there now?
+    pub fn awaits_another(&self, health: &Health, pool: usize, port: u16, but: &[u32]) -> bool {
+        self.config.pools.get(pool).is_some_and(|of_pool| {
+            of_pool.members.iter().any(|member| {
+                let backend = &self.config.backends[member.backend];
+                let state = self.state(health, pool, member, port);
+                backend.transfer == Transfer::Rebuild
+                    && !but.contains(&self.slots[member.backend])
+                    && !state.is_free()
+                    && state != State::Drained
+            })
+        })
     }
 
     /// The weights of a pool whose members start slowly; empty: as configured.

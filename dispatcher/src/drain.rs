@@ -246,17 +246,18 @@ pub fn left(shared: &Shared, name: &str) -> anyhow::Result<Option<Left>> {
 /// Is there a pool by which its answers can be moved?
 fn ensure_protected(shared: &Shared, slot: u32, name: &str) -> anyhow::Result<()> {
     let cluster = shared.cluster();
-    let has = |pool: &Pool| {
+    let has = |(index, pool): (usize, &Pool)| {
         let mut members = pool.members.iter();
-        pool.protect_from.is_some() && members.any(|m| cluster.slots[m.backend] == slot)
+        members.any(|m| cluster.slots[m.backend] == slot)
+            && (cluster.config.rescues(index)).any(|rescue| rescue.protection.is_any())
     };
-    if cluster.config.pools.iter().any(has) {
+    if cluster.config.pools.iter().enumerate().any(has) {
         return Ok(());
     }
     bail!(
-        "{name} is in no pool with `protect_from`: none of its answers can be migrated. Set \
-         `protect_from` of its pool, and reload dispatchers and agents; or drain it without --migrate, \
-         which waits for them"
+        "{name} is in no pool whose answers are protected: none of them can be migrated. Set \
+         `protect_from` or `protect_after` of its pool, or of a rule, and reload dispatchers and agents; \
+         or drain it without --migrate, which waits for them"
     )
 }
 

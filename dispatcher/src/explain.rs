@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
-use trapeze_core::config::{Config, Member, Service};
+use trapeze_core::config::{Config, Member, Rescue, Service};
 use trapeze_core::head::{self, ClientHello, Inspection};
 use trapeze_core::policy::{self, BackendId, Backends, Candidate, Request};
 use trapeze_core::route::{self, Asked};
@@ -106,6 +106,10 @@ fn explain_asked(
         })
         .and_then(|chosen| (0..config.backends.len()).find(|&b| view.id(b) == chosen))
         .map(|backend| config.backends[backend].name.clone());
+    let vip = service.address;
+    let rescue = config.rescue(vip, asked).map(|(_, rescue)| rescue);
+    let said = rescue.filter(|&rescue| rescue != Rescue::default());
+    because.extend(said.map(|rescue| rescue.to_string()));
     for (index, pool) in index.iter().zip(pool) {
         let members = pool.members.iter();
         because.extend(members.map(|member| view.describe(*index, member, port)));
@@ -211,6 +215,27 @@ mod tests {
             explained.because.last().unwrap(),
             "least-connections of pool images chooses b2"
         );
+    }
+
+    #[test]
+    fn what_is_saved_is_said_where_anything_is() {
+        let said = |file: &str| {
+            let config = Config::parse(file, "trapeze.toml").unwrap();
+            let question = Question {
+                vip: Some("10.77.0.100:80".parse().unwrap()),
+                client: "192.0.2.1:50000".parse().unwrap(),
+                head: Some("GET /img/a HTTP/1.1\r\nHost: a\r\n\r\n".to_owned()),
+                sni: None,
+                alpn: Vec::new(),
+            };
+            explain_offline(&config, &question).unwrap().because
+        };
+        let rule = "path_prefix = \"/img\"";
+        let with = said(&FILE.replacen(rule, &format!("{rule}\nprotect_from = 5"), 1));
+        let saved =
+            "answers that outlive their backend: from 5 bytes on; requests that do: unheard";
+        assert!(with.iter().any(|why| why == saved), "{with:?}");
+        assert_eq!(said(FILE).len() + 1, with.len());
     }
 
     #[test]

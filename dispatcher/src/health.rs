@@ -287,6 +287,26 @@ impl Health {
             && number().is_some_and(|number| entry.checks.is_dead(now, |other| other == number))
     }
 
+    /// Has its host missed its heartbeats?
+    pub fn is_host_silent(&self, slot: u32) -> bool {
+        self.is_silent(&self.slots[slot as usize], now_ms())
+    }
+
+    /// For how long its host has missed its heartbeats; zero: it has not.
+    pub fn silence(&self, slot: u32) -> Duration {
+        let (entry, now) = (&self.slots[slot as usize], now_ms());
+        let since = entry.heard_ms.load(Ordering::Relaxed);
+        match self.is_silent(entry, now) {
+            true => Duration::from_millis(now - since.max(self.beats.started_ms)),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Does one of its servers, whichever, not answer its checks?
+    pub fn may_be_down(&self, slot: u32) -> bool {
+        self.slots[slot as usize].checks.is_dead(now_ms(), |_| true)
+    }
+
     /// A server of it is left out until then (CLOCK_MONOTONIC).
     pub fn eject(&self, slot: u32, number: u64, until: Duration) {
         let ejected = &self.slots[slot as usize].ejected;

@@ -103,6 +103,8 @@ impl Look<'_> {
         let is_alone = !self.shared.peers.are_there();
         if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision)
             && is_alone
+            // Each of these is kept.
+            && !choice.retry.keeps()
         {
             let standing = &self.shared.standing;
             let seen = Seen { vip, head, bytes };

@@ -16,7 +16,7 @@ mod untold;
 mod vacancy;
 
 pub use assignment::Assignment;
-pub use record::Record;
+pub use record::{Protected, Record};
 pub use take_back::TakenBack;
 pub use vacancy::Vacated;
 

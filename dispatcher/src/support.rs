@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_core::takeover::{AnswerHead, CACHE_TIMEOUT, SoftState};
+use trapeze_core::takeover::{CACHE_TIMEOUT, SoftState, UPDATE_INTERVAL, VAST, VAST_IS_SLOW};
 
 /// Bytes that one worker keeps; what is more is not protected.
 const BYTES_MAX: usize = 64 << 20;
@@ -16,8 +16,10 @@ const BYTES_MAX: usize = 64 << 20;
 const ENTRY: usize = 256;
 /// How often the owners are looked at,
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// where the longest answers are that are slow,
+const SLOW_INTERVAL: Duration = Duration::from_millis(400);
 /// and all that is kept.
-const FORGET_INTERVAL: Duration = Duration::from_secs(1);
+const REVIEW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An answer in progress.
 #[derive(Clone, Debug)]
@@ -29,6 +31,26 @@ pub struct Kept {
     pub ahead: Ahead,
     /// A planned move of it is not tried before.
     pub stays_until: Duration,
+    /// It could not be taken over, and that is counted; it is tried again when its owner has said so later
+    /// than that.
+    pub given_up: Option<Duration>,
+    /// When it was last known where it is,
+    marked: Duration,
+    /// and whether it has come far between two such times.
+    was_fast: bool,
+    /// Where it was gone on with last, in bytes, and how often there, one after the other.
+    pub resumed: Option<(u64, u32)>,
+    /// Its client has had it, or another owner has the flow.
+    is_over: bool,
+}
+
+/// How an answer that is kept stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    InProgress,
+    /// It is kept all the same: what it says of its flow may be of use.
+    Over,
+    Gone,
 }
 
 /// Requests that were sent ahead of an answer's end. Their client has been told that they have
@@ -39,36 +61,16 @@ pub struct Ahead {
     pub bytes: Vec<u8>,
 }
 
-/// Those that another dispatcher keeps, as far as it has told.
-#[derive(Clone, Debug, Default)]
-pub struct AheadTold {
-    pieces: Vec<u8>,
-}
-
-impl AheadTold {
-    /// A piece. All of them, if it is the last; what does not follow upon those before is said again.
-    pub fn add(&mut self, requests: u16, (at, whole): (u32, u32), piece: &[u8]) -> Option<Ahead> {
-        if at == 0 {
-            self.pieces.clear();
-        }
-        if at as usize != self.pieces.len() || self.pieces.len() + piece.len() > BYTES_MAX / 64 {
-            return None;
-        }
-        self.pieces.extend_from_slice(piece);
-        (self.pieces.len() == whole as usize).then(|| Ahead {
-            requests,
-            bytes: std::mem::take(&mut self.pieces),
-        })
-    }
-}
-
 /// All that are known, by their owners.
 #[derive(Debug, Default)]
 pub struct Support {
     by_slot: HashMap<u32, HashMap<FlowKey, Kept>>,
+    /// Those that are so long that numbers alone do not say where a byte lies, and when it is looked how far
+    /// they have come.
+    vast: HashMap<(u32, FlowKey), Duration>,
     bytes: usize,
     look_at: Duration,
-    forget_at: Duration,
+    review_at: Duration,
 }
 
 impl Support {
@@ -79,12 +81,21 @@ impl Support {
         {
             kept.ahead = before.ahead;
             kept.stays_until = before.stays_until;
+            kept.resumed = kept.resumed.or(before.resumed);
+            kept.given_up = before.given_up;
+            let step = kept.state.offset.saturating_sub(before.state.offset);
+            kept.was_fast = before.was_fast || step > VAST_IS_SLOW;
         }
         let size = kept.size();
         if self.bytes + size > BYTES_MAX {
             return false;
         }
         self.bytes += size;
+        if kept.is_vast() {
+            self.vast.entry((slot, key)).or_default();
+        } else {
+            self.vast.remove(&(slot, key));
+        }
         self.by_slot.entry(slot).or_default().insert(key, kept);
         true
     }
@@ -133,19 +144,28 @@ impl Support {
         }
     }
 
-    /// Answers of these owners that may be tried to be moved now, and are not `moving`; `most` at most.
+    /// Whose answers are kept.
+    pub fn owners(&self) -> Vec<u32> {
+        let owners = self
+            .by_slot
+            .iter()
+            .filter(|(_, answers)| !answers.is_empty());
+        owners.map(|(&slot, _)| slot).collect()
+    }
+
+    /// Answers of these owners that may be tried to be moved now, and are `wanted` elsewhere; `most` at most.
     pub fn movable(
         &self,
         now: Duration,
         slots: &[u32],
         most: usize,
-        moving: impl Fn(&FlowKey) -> bool,
+        wanted: impl Fn(u32, &FlowKey) -> bool,
     ) -> Vec<(u32, FlowKey)> {
         let of_slots = slots
             .iter()
             .filter_map(|slot| Some((*slot, self.by_slot.get(slot)?)));
         let all = of_slots.flat_map(|(slot, answers)| answers.iter().map(move |one| (slot, one)));
-        all.filter(|(_, (key, kept))| kept.stays_until <= now && !moving(key))
+        all.filter(|(slot, (key, kept))| kept.stays_until <= now && wanted(*slot, key))
             .map(|(slot, (key, _))| (slot, *key))
             .take(most)
             .collect()
@@ -166,10 +186,11 @@ impl Support {
         Some(kept)
     }
 
-    /// How many there are of flows that are `kept` here.
+    /// How many are in progress, as far as is known, of flows that are `kept` here.
     pub fn count(&self, kept: impl Fn(&FlowKey) -> bool) -> usize {
-        let all = self.by_slot.values().flat_map(HashMap::keys);
-        all.filter(|key| kept(key)).count()
+        let all = self.by_slot.values().flatten();
+        all.filter(|(key, answer)| !answer.is_over && kept(key))
+            .count()
     }
 
     /// What they take of the memory there is for them.
@@ -182,8 +203,7 @@ impl Support {
         (self.bytes > 0).then_some(self.look_at)
     }
 
-    /// Those whose owner's server `is_dead`; they are forgotten here, as are those that nobody has
-    /// renewed in time.
+    /// Those whose owner's server `is_dead`; they are forgotten here.
     pub fn orphans(
         &mut self,
         now: Duration,
@@ -193,24 +213,11 @@ impl Support {
             return Vec::new();
         }
         self.look_at = now + LOOK_INTERVAL;
-        let forgets = now >= self.forget_at;
-        if forgets {
-            self.forget_at = now + FORGET_INTERVAL;
-        }
         let mut orphans = Vec::new();
         for (&slot, answers) in &mut self.by_slot {
-            let dead = answers.extract_if(|key, _| is_dead(slot, key));
+            let dead = answers
+                .extract_if(|key, kept| kept.given_up != Some(kept.said) && is_dead(slot, key));
             orphans.extend(dead.map(|(key, kept)| (slot, key, kept)));
-            if !forgets {
-                continue;
-            }
-            answers.retain(|_, kept| {
-                let is_fresh = now.saturating_sub(kept.said) < CACHE_TIMEOUT;
-                if !is_fresh {
-                    self.bytes -= kept.size();
-                }
-                is_fresh
-            });
         }
         self.bytes -= orphans
             .iter()
@@ -219,6 +226,54 @@ impl Support {
         // An owner that died this long ago has not been renewing what it has.
         orphans.retain(|(_, _, kept)| now.saturating_sub(kept.said) < CACHE_TIMEOUT);
         orphans
+    }
+
+    /// Sees how far the longest have come, as their clients have `acknowledged` to the owner in that epoch.
+    pub fn follow(
+        &mut self,
+        now: Duration,
+        acknowledged: impl Fn(u32, &FlowKey, u32) -> Option<ServerSeq>,
+    ) {
+        let by_slot = &mut self.by_slot;
+        self.vast.retain(|(slot, key), look_at| {
+            if *look_at > now {
+                return true;
+            }
+            let Some(kept) = by_slot.get_mut(slot).and_then(|all| all.get_mut(key)) else {
+                return false;
+            };
+            let heard = acknowledged(*slot, key, kept.state.epoch);
+            let step = heard.map_or(0, |heard| kept.follow(now, heard));
+            *look_at = now
+                + match step > VAST_IS_SLOW {
+                    true => LOOK_INTERVAL,
+                    false => SLOW_INTERVAL,
+                };
+            true
+        });
+    }
+
+    /// Forgets those that nobody has renewed in time, or that are gone; now and then.
+    pub fn review(&mut self, now: Duration, standing: impl Fn(&FlowKey, &Kept) -> Standing) {
+        if self.bytes == 0 || now < self.review_at {
+            return;
+        }
+        self.review_at = now + REVIEW_INTERVAL;
+        for answers in self.by_slot.values_mut() {
+            answers.retain(|key, kept| {
+                let is_fresh = now.saturating_sub(kept.said) < CACHE_TIMEOUT;
+                let standing = match kept.is_over {
+                    true => Standing::Over,
+                    false => standing(key, kept),
+                };
+                kept.is_over = standing != Standing::InProgress;
+                let is_kept = is_fresh && standing != Standing::Gone;
+                if !is_kept {
+                    self.bytes -= kept.size();
+                }
+                is_kept
+            });
+        }
     }
 }
 
@@ -230,7 +285,52 @@ impl Kept {
             said: now,
             ahead: Ahead::default(),
             stays_until: Duration::ZERO,
+            given_up: None,
+            marked: now,
+            was_fast: false,
+            resumed: None,
+            is_over: false,
         }
+    }
+
+    fn is_vast(&self) -> bool {
+        self.state.whole().is_none_or(|bytes| bytes >= VAST)
+    }
+
+    /// Its client has acknowledged so much. How many bytes more than was known.
+    pub fn follow(&mut self, now: Duration, heard: ServerSeq) -> u64 {
+        let step = self.state.at.distance_to(heard);
+        if step <= 0 {
+            return 0;
+        }
+        let step = u64::from(step.unsigned_abs());
+        self.mark(now, self.state.offset + step, heard);
+        step
+    }
+
+    /// It is known that the byte behind so many has that number.
+    pub fn mark(&mut self, now: Duration, offset: u64, at: ServerSeq) {
+        self.was_fast |= offset.saturating_sub(self.state.offset) > VAST_IS_SLOW;
+        (self.state.offset, self.state.at) = (offset, at);
+        self.marked = now;
+    }
+
+    /// Numbers may have come round since it was known where it is.
+    pub fn is_lost(&self, now: Duration) -> bool {
+        /// A death is seen by then, and the owner would have said it again.
+        const LATE: Duration = Duration::from_secs(2);
+        let since = now.saturating_sub(self.marked);
+        self.is_vast() && self.was_fast && since > UPDATE_INTERVAL + LATE
+    }
+
+    /// Another one is to go on with it behind so many bytes. How often one has from there.
+    pub fn resume_at(&mut self, had: u64) -> u32 {
+        let times = match self.resumed {
+            Some((at, times)) if at == had => times + 1,
+            _ => 1,
+        };
+        self.resumed = Some((had, times));
+        times
     }
 
     fn size(&self) -> usize {
@@ -244,8 +344,7 @@ impl Kept {
 
     /// Has a client had all of it that has acknowledged so much?
     pub fn is_over_at(&self, heard: ServerSeq) -> bool {
-        let whole = AnswerHead::parse(&self.state.head).map(|h| h.len as u64 + h.length);
-        self.state.before(heard) >= whole
+        self.state.before(heard) >= self.state.whole()
     }
 
     /// Its owner's timestamp clock by now, and a little more (RFC 7323: in milliseconds).
@@ -277,6 +376,11 @@ mod tests {
             said: Duration::from_secs(said_s),
             ahead: Ahead::default(),
             stays_until: Duration::ZERO,
+            given_up: None,
+            marked: Duration::from_secs(said_s),
+            was_fast: false,
+            resumed: None,
+            is_over: false,
         }
     }
 
@@ -306,6 +410,37 @@ mod tests {
         assert_eq!(support.count(|_| true), 2);
     }
 
+    /// Its owner may be frozen alone, and say so again and again.
+    #[test]
+    fn what_could_not_be_taken_over_is_found_again_once_it_is_said_again() {
+        let mut support = Support::default();
+        let second = Duration::from_secs(1);
+        support.keep(1, key(1), kept(100, 10));
+        let look = |support: &mut Support, at_s: u32| {
+            let mut found = support.orphans(second * at_s, |_, _| true);
+            assert!(found.len() <= 1);
+            found.pop().map(|(_, _, kept)| kept)
+        };
+        let mut first = look(&mut support, 101).expect("its owner is dead");
+        first.ahead.requests = 1;
+        first.given_up = Some(first.said);
+        support.keep(1, key(1), first);
+        assert!(look(&mut support, 102).is_none());
+        support.keep(1, key(1), kept(103, 10));
+        let again = look(&mut support, 104).expect("its owner is dead");
+        assert_eq!(
+            (again.given_up, again.ahead.requests),
+            (Some(second * 100), 1)
+        );
+        support.keep(1, key(1), again);
+        let mut next = kept(105, 10);
+        next.state.answer += 1;
+        support.keep(1, key(1), next);
+        let next = look(&mut support, 106).expect("another answer");
+        assert_eq!(next.given_up, None);
+        assert_eq!(support.bytes, 0);
+    }
+
     #[test]
     fn what_is_not_renewed_is_forgotten() {
         let mut support = Support::default();
@@ -315,8 +450,43 @@ mod tests {
         let found = support.orphans(now, |_, _| true);
         assert_eq!(found.len(), 1, "a dead one's, too");
         support.keep(1, key(1), kept(100, 10));
-        assert!(support.orphans(now * 2, |_, _| false).is_empty());
+        support.review(now, |_, _| Standing::InProgress);
         assert_eq!((support.count(|_| true), support.bytes), (0, 0));
+    }
+
+    #[test]
+    fn who_gets_no_further_is_counted_over_all_that_is_said() {
+        let mut support = Support::default();
+        let mut stuck = kept(100, 10);
+        assert_eq!([5, 5, 9, 9].map(|had| stuck.resume_at(had)), [1, 2, 1, 2]);
+        support.keep(1, key(1), stuck);
+        support.keep(1, key(1), kept(103, 10));
+        let mut said_again = support.forget(1, &key(1)).unwrap();
+        assert_eq!(said_again.resume_at(9), 3);
+    }
+
+    #[test]
+    fn what_is_over_is_not_counted_and_what_is_gone_is_forgotten() {
+        let mut support = Support::default();
+        for port in 1..=3 {
+            support.keep(1, key(port), kept(100, 10));
+        }
+        let now = Duration::from_secs(101);
+        support.review(now, |key, _| match key.client.port() {
+            1 => Standing::InProgress,
+            2 => Standing::Over,
+            _ => Standing::Gone,
+        });
+        let ports: Vec<_> = [1, 2, 3]
+            .map(|port| support.get(1, &key(port)).is_some())
+            .into();
+        assert_eq!(
+            (support.count(|_| true), ports),
+            (1, vec![true, true, false])
+        );
+        // Another answer of the same flow.
+        support.keep(1, key(2), kept(101, 10));
+        assert_eq!(support.count(|_| true), 2);
     }
 
     #[test]
@@ -364,7 +534,8 @@ mod tests {
             support.keep(1, key(port), kept(100, 10));
         }
         let movable = |support: &Support, at_s: u64, most| {
-            let mut found = support.movable(second * at_s as u32, &[0, 1], most, |k| *k == key(3));
+            let mut found =
+                support.movable(second * at_s as u32, &[0, 1], most, |_, k| *k != key(3));
             found.sort_by_key(|(_, key)| *key);
             found
         };
@@ -379,7 +550,49 @@ mod tests {
         next.state.answer += 1;
         support.keep(1, key(1), next);
         assert_eq!(movable(&support, 103, 9).len(), 2, "another answer");
-        assert_eq!(support.movable(second * 103, &[2], 9, |_| false), []);
+        assert_eq!(support.movable(second * 103, &[2], 9, |_, _| true), []);
+    }
+
+    /// Of more than 4 GiB, where numbers come round.
+    #[test]
+    fn where_the_longest_are_is_followed_in_between() {
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 64u64 << 30);
+        let second = Duration::from_secs(1);
+        let mut support = Support::default();
+        for (port, head) in [
+            (1, head.as_bytes()),
+            (2, b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n"),
+        ] {
+            let mut kept = kept(100, 10);
+            kept.state.head = head.to_vec();
+            support.keep(1, key(port), kept);
+        }
+        let mut acknowledged = 0u64;
+        let mut now = second * 100;
+        for _ in 0..20 {
+            acknowledged += 1 << 30;
+            now += LOOK_INTERVAL;
+            let heard = ServerSeq::new(acknowledged as u32);
+            support.follow(now, |_, asked, epoch| {
+                assert_eq!((asked, epoch), (&key(1), 1));
+                Some(heard)
+            });
+            support.follow(now, |_, _, _| panic!("too early"));
+        }
+        // One that has been overtaken, and whoever stands still.
+        let overtaken = ServerSeq::new((acknowledged as u32).wrapping_sub(9));
+        support.follow(now + LOOK_INTERVAL, |_, _, _| Some(overtaken));
+        support.follow(now + 2 * LOOK_INTERVAL, |_, _, _| panic!("it is slow"));
+        let vast = support.get(1, &key(1)).unwrap();
+        assert_eq!(
+            vast.state.before(ServerSeq::new(acknowledged as u32)),
+            Some(20 << 30)
+        );
+        assert!(!vast.is_lost(now + 5 * second) && vast.is_lost(now + 6 * second));
+        assert!(!support.get(1, &key(2)).unwrap().is_lost(second * 200));
+        support.forget(1, &key(1));
+        support.follow(now + second, |_, _, _| panic!("it is forgotten"));
+        assert!(support.vast.is_empty());
     }
 
     #[test]
@@ -389,18 +602,11 @@ mod tests {
     }
 
     #[test]
-    fn what_another_one_keeps_ahead_is_whole_or_nothing() {
-        let mut told = AheadTold::default();
-        assert!(told.add(2, (0, 6), b"GET").is_none());
-        assert!(told.add(2, (4, 6), b"UT").is_none(), "a piece is missing");
-        let ahead = told.add(2, (3, 6), b"PUT").unwrap();
-        assert_eq!((ahead.requests, &ahead.bytes[..]), (2, &b"GETPUT"[..]));
-        assert!(told.pieces.is_empty());
-        // All of it again, with more.
-        assert!(told.add(3, (0, 9), b"GETP").is_none());
-        let anew = told.add(3, (0, 3), b"GET");
-        assert!(anew.is_some(), "the first piece begins anew");
-
+    fn what_another_one_says_was_sent_ahead_is_of_its_answer_alone() {
+        let ahead = Ahead {
+            requests: 2,
+            bytes: b"GETPUT".to_vec(),
+        };
         let mut support = Support::default();
         support.keep(1, key(1), kept(100, 10));
         let before = support.bytes;

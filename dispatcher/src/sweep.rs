@@ -6,12 +6,13 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trapeze_datapath::abi::{Flow, FlowState};
+use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_TAKING};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Cursor;
 
 use crate::farewell::Farewell;
 use crate::inquiry::{self, Inquiry};
+use crate::records::Record;
 use crate::{Shared, keys};
 
 const STEP: Duration = Duration::from_millis(100);
@@ -29,6 +30,10 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(60);
 /// they stay (`limits.fin_timeout`) until their cookie is too old to be taken
 /// again for a new connection's, should the network repeat a request.
 const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
+
+/// Whose backend has been silent for so long gets no answer any more. What is saved, is retried or moves
+/// has another one by then.
+const LOST_AFTER: Duration = Duration::from_secs(15);
 
 pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow::Result<()> {
     let mut this_round = clock::monotonic();
@@ -68,6 +73,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
         };
         let mut budget = (entries / ROUND).max(BATCH);
         let step_began = Instant::now();
+        let mut lost = 0;
         while budget > 0 {
             let now = clock::monotonic();
             match shared.maps.flows.walk(&mut cursor, batch) {
@@ -78,10 +84,14 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                         // What others are to be told, and what they do themselves.
                         shared.records.tell_what_has_been_seen(key, flow)?;
                         let is_kept_here = flow.version == 0 || shared.peers.keeps(&(*key).into());
-                        if lifetimes.are_over(flow, now) {
+                        let is_lost = is_kept_here
+                            && shared.health.silence(flow.backend) > LOST_AFTER
+                            && awaits_its_backend(flow);
+                        lost += usize::from(is_lost);
+                        if is_lost || lifetimes.are_over(flow, now) {
                             let open = [FlowState::Established, FlowState::Vacant];
                             let is_open = open.map(|state| state as u32).contains(&flow.state);
-                            if is_open && is_kept_here {
+                            if is_lost || is_open && is_kept_here {
                                 farewell.say(&shared.maps, key, flow)?;
                             }
                             if let Some(told) = shared.records.expire(key, flow)? {
@@ -107,9 +117,22 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                 break;
             }
         }
+        if lost > 0 {
+            eprintln!("{lost} connections end: their backends have been silent for {LOST_AFTER:?}");
+        }
         spent += step_began.elapsed();
     }
     Ok(())
+}
+
+/// Is it its backend's turn, as far as is known, and nobody at work to give that to another one?
+fn awaits_its_backend(flow: &Flow) -> bool {
+    Record::read(flow).is_some_and(|record| {
+        matches!(record.state, FlowState::Established | FlowState::ClientFin)
+            && record.splice.is_none()
+            && record.marks & (MARK_HELD | MARK_MOVING | MARK_TAKING) == 0
+            && record.idle_end != Some(record.heard)
+    })
 }
 
 struct Lifetimes {

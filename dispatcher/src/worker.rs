@@ -14,11 +14,13 @@
 //! ```
 
 mod ahead;
+mod candidates;
 mod first;
 mod gone;
 mod heirs;
 mod idle;
 mod later;
+mod not_taken;
 mod planned;
 mod relay;
 mod retry;
@@ -41,6 +43,7 @@ use trapeze_core::health::Word;
 use trapeze_core::intake::{Action, Arrived, Bounds, Intake};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
+use trapeze_core::takeover::Assembly;
 use trapeze_core::wire::meta::{Kind, Sender};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
@@ -100,6 +103,8 @@ pub(crate) struct State {
     support: Support,
     takings: Takings,
     heritage: Heritage,
+    /// What agents and other dispatchers say of answers, as far as it has come.
+    said: Assembly,
     /// Requests that are to have another backend when theirs dies, and those that are given it now.
     unanswered: Unanswered,
     retries: Retries,
@@ -137,6 +142,7 @@ impl Worker {
                 support: Support::default(),
                 takings: Takings::default(),
                 heritage: Heritage::default(),
+                said: Assembly::default(),
                 unanswered: Unanswered::default(),
                 retries: Retries::default(),
                 questions: 0,

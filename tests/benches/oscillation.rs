@@ -45,7 +45,7 @@ fn main() {
     let whole_machine = Setting {
         name: "as fast as the machine is",
         link: LinkSettings::default(),
-        bytes: 4 << 30,
+        bytes: 12 << 30,
         ..lan
     };
     if std::env::args().any(|arg| arg == "paper") {
@@ -133,7 +133,6 @@ fn download(cluster: &Cluster, root: &Path, period: Option<Duration>) -> Trace {
     let begun = Instant::now();
     let download = Downloads::start(cluster, "c1", VIP, root, &["large".to_owned()]);
     let run = |words: &[&str]| drop(cluster.trapeze("d1", words));
-    let mut turn = 0;
     let mut due = period.map(|period| begun + period);
     let mut trace = vec![(Duration::ZERO, 0)];
     while download.ended() == 0 {
@@ -146,11 +145,10 @@ fn download(cluster: &Cluster, root: &Path, period: Option<Duration>) -> Trace {
             continue;
         }
         due = Some(at + period);
-        let [leaves, comes] = match turn % 2 {
-            0 => ["b1", "b2"],
-            _ => ["b2", "b1"],
+        let [leaves, comes] = match cluster.backend("b1").active {
+            0 => ["b2", "b1"],
+            _ => ["b1", "b2"],
         };
-        turn += 1;
         run(&["undrain", comes]);
         run(&["drain", leaves, "--migrate", "--deadline", "0s"]);
     }

@@ -33,15 +33,24 @@ impl Site {
 
     /// `more` is what the pool says, in lines.
     pub fn with(test: &str, backends: u8, more: &str) -> Self {
+        Self::ruled(test, backends, more, &[])
+    }
+
+    /// And the service has these rules, all of that pool.
+    pub fn ruled(test: &str, backends: u8, more: &str, rules: &[&str]) -> Self {
         let root = tempfile::tempdir().expect("a temporary directory");
         let large = Content::new(7, LARGE as u64).bytes();
         put(root.path(), "large", &large);
         put(root.path(), "1k", &large[..1024]);
         let names: Vec<String> = (1..=backends).map(|n| format!("\"b{n}\"")).collect();
+        let rules = rules
+            .iter()
+            .map(|rule| format!("[[service.rule]]\npool = \"web\"\n{rule}\n"));
         let text = format!(
             "[[pool]]\nname = \"web\"\n{more}backends = [{}]\n\
-             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
-            names.join(", ")
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n{}",
+            names.join(", "),
+            rules.collect::<String>()
         );
         let path = root.path().to_owned();
         let cluster =
@@ -105,6 +114,9 @@ pub fn put(root: &Path, name: &str, bytes: &[u8]) {
     std::fs::rename(new, root.join(name)).expect("in its place");
 }
 
+/// The longest cookie; servers have a limit for a line.
+const COOKIE: usize = 4000;
+
 /// Reads an answer's head and no byte more; what the result gives is a field's value.
 pub fn read_head(stream: &mut TcpStream) -> impl Fn(&str) -> String + use<> {
     let mut head = Vec::new();
@@ -147,12 +159,34 @@ impl Download {
     }
 
     /// Its client closes its side behind the request, if `closes`.
-    pub fn ask_for(path: &str, mut stream: TcpStream, closes: bool) -> Self {
+    pub fn ask_for(path: &str, stream: TcpStream, closes: bool) -> Self {
+        Self::begin("a", path, stream, closes)
+    }
+
+    /// Of another host.
+    pub fn of_host(host: &str, path: &str, stream: TcpStream) -> Self {
+        Self::begin(host, path, stream, false)
+    }
+
+    /// Of `/large`, by a request with so many bytes of cookies, on that connection.
+    pub fn with_cookies(bytes: usize, stream: TcpStream) -> Self {
+        let mut request = String::from("GET /large HTTP/1.1\r\nHost: a\r\n");
+        for number in 0..bytes.div_ceil(COOKIE) {
+            let length = (bytes - number * COOKIE).min(COOKIE);
+            request += &format!("Cookie: c{number}={}\r\n", "v".repeat(length));
+        }
+        Self::send(request + "\r\n", stream, false)
+    }
+
+    fn begin(host: &str, path: &str, stream: TcpStream, closes: bool) -> Self {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        Self::send(request, stream, closes)
+    }
+
+    fn send(request: String, mut stream: TcpStream, closes: bool) -> Self {
         let patience = Some(Duration::from_secs(20));
         stream.set_read_timeout(patience).expect("a socket");
-        stream
-            .write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())
-            .expect("it is sent");
+        stream.write_all(request.as_bytes()).expect("it is sent");
         if closes {
             stream.shutdown(Shutdown::Write).expect("it is open");
         }

@@ -3,10 +3,12 @@
 
 use std::io::Read;
 use std::process::Command;
+use std::time::Duration;
 
 use tempfile::TempDir;
 use trapeze_dispatcher::{BackendStatus, CheckStatus};
 use trapeze_lab::{Options, Process};
+use trapeze_tests::saved::Download;
 use trapeze_tests::{Cluster, Connection, Content, same, until};
 
 /// More than client, network and server have room for.
@@ -319,6 +321,76 @@ fn downloads_outlive_a_server_that_freezes() {
         let of_client = sockets.lines().filter(|line| line.contains("10.77.0.1:"));
         (of_client.count() == 0).then_some(())
     });
+}
+
+/// Nobody else is awake: those downloads go on that would have gone on without protection.
+#[test]
+fn servers_that_all_sleep_for_a_while_lose_no_protected_download() {
+    let site = Site::up("health-asleep", "protect_from = 1000000\n", HTTP);
+    let large = std::fs::read(site.root.path().join("large")).expect("it was written");
+    let start = || {
+        site.cluster
+            .on("c1", || Download::start(Connection::open()))
+    };
+    let mut downloads = [(); 4].map(|()| start());
+    until("they are protected", || {
+        (site.cluster.daemon().protected_answers == 4).then_some(())
+    });
+    for backend in ["b1", "b2"] {
+        site.cluster.signal_server(backend, "-STOP");
+    }
+    for backend in ["b1", "b2"] {
+        site.await_state(backend, "down");
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    for backend in ["b1", "b2"] {
+        site.cluster.signal_server(backend, "-CONT");
+    }
+    for download in &mut downloads {
+        download.finish().expect("all of it");
+        same(&download.body, &large);
+    }
+    let counters = site.cluster.daemon().counters;
+    assert_eq!(counters.get("not-taken-over"), None);
+}
+
+/// Its client is in the midst of its next request, which nobody else could have the rest of. The host
+/// says every so often that the answer is in progress: that is one answer that is not taken over.
+#[test]
+fn what_a_frozen_server_keeps_is_counted_once_and_goes_on_when_it_wakes_up() {
+    let site = Site::up("health-kept", "protect_from = 1000000\n", HTTP);
+    let large = std::fs::read(site.root.path().join("large")).expect("it was written");
+    let count = |what: &str| {
+        let counters = site.cluster.daemon().counters;
+        counters.get(what).copied().unwrap_or(0)
+    };
+    site.cluster.kill("b2", None).unwrap();
+    site.await_state("b2", "silent");
+    let mut client = site.cluster.on("c1", Connection::open);
+    client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.try_response(false).expect("a head");
+    until("it is protected", || (count("updates") == 1).then_some(()));
+    client.send(
+        "POST /upload HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n",
+    );
+    until("its owner has it", || {
+        (count("stayed-with-owner") == 1).then_some(())
+    });
+    site.cluster.signal_server("b1", "-STOP");
+    until("it is found out", || {
+        (count("not-taken-over") > 0).then_some(())
+    });
+    let said = count("updates");
+    until("it is said again", || {
+        (count("updates") >= said + 2).then_some(())
+    });
+    assert_eq!((count("not-taken-over"), count("takeovers")), (1, 0));
+    site.cluster.signal_server("b1", "-CONT");
+    let mut bytes = client.unread().to_vec();
+    let had = bytes.len();
+    bytes.resize(large.len(), 0);
+    (client.stream().read_exact(&mut bytes[had..])).expect("all of it");
+    same(&bytes, &large);
 }
 
 const OUTLIERS: &str = "[pool.outliers]\nfailures = 4\nwithin = \"10s\"\neject = \"20s\"\n";

@@ -1,6 +1,9 @@
 //! `trapeze drain --migrate`: another backend goes on with answers in progress while theirs is
 //! well, and only where that is provably the same (docs/protocol/takeover.md §8).
 
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::process::Output;
 use std::time::Duration;
 
@@ -57,6 +60,37 @@ fn a_drain_takes_downloads_from_a_backend_that_is_well() {
         assert!(drain(&site, &[other, "--migrate"]).status.success());
     }
     assert_eq!(download.ask(), owner);
+}
+
+/// Sequence numbers come round, perhaps before its owner says where it is once more.
+#[test]
+fn a_download_of_more_than_four_gibibytes_goes_on_at_its_very_byte() {
+    const LENGTH_MIB: u64 = 5 * 1024;
+    let site = Site::up("move-vast", 2);
+    let file = File::create(site.root.path().join("vast")).unwrap();
+    file.set_len(LENGTH_MIB << 20).unwrap();
+    for number in 0..LENGTH_MIB {
+        file.write_all_at(&number.to_be_bytes(), number << 20)
+            .unwrap();
+    }
+    let connection = site.cluster.on("c1", Connection::open);
+    let stream = connection.stream().try_clone().unwrap();
+    let mut download = Download::ask_for("/vast", stream, false);
+    let zeros = vec![0; MIB];
+    let mut piece = vec![0; MIB];
+    for number in 0..LENGTH_MIB {
+        if number == 4500 {
+            let drained = drain(&site, &[&download.owner, "--migrate"]);
+            assert!(drained.status.success(), "{drained:?}");
+            assert_eq!(
+                (site.count("migrated"), site.count("not-taken-over")),
+                (1, 0)
+            );
+        }
+        download.stream.read_exact(&mut piece).unwrap();
+        assert_eq!(piece[..8], number.to_be_bytes());
+        assert!(piece[8..] == zeros[8..], "in the MiB {number}");
+    }
 }
 
 /// Its owner has the old version still, and all of it reaches the client from there.

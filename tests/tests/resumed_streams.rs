@@ -53,10 +53,15 @@ struct Site {
 impl Site {
     /// With so many backends.
     fn up(test: &str, backends: u8) -> Self {
+        Self::with(test, backends, "protect_from = 1000000\n", "")
+    }
+
+    /// The pool says `protect`, and the service has these rules.
+    fn with(test: &str, backends: u8, protect: &str, rules: &str) -> Self {
         let names: Vec<String> = (1..=backends).map(|n| format!("b{n}")).collect();
         let text = format!(
-            "[[pool]]\nname = \"web\"\nprotect_from = 1000000\nbackends = {names:?}\n\
-             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n",
+            "[[pool]]\nname = \"web\"\n{protect}backends = {names:?}\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n{rules}",
         );
         let mut site = Self::of(Cluster::configured(test, backends, &text, |_| {}));
         for name in &names {
@@ -153,10 +158,14 @@ struct Stream {
 
 impl Stream {
     fn ask(connection: Connection, target: &str) -> Self {
+        Self::of_host(connection, "a", target)
+    }
+
+    fn of_host(connection: Connection, host: &str, target: &str) -> Self {
         let mut stream = connection.stream().try_clone().expect("a socket");
         let patience = Some(Duration::from_secs(20));
         stream.set_read_timeout(patience).expect("a socket");
-        let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("it is sent");
         let field = read_head(&mut stream);
         let resume = field("trapeze-resume");
@@ -408,6 +417,35 @@ fn an_endless_stream_outlives_its_server_process() {
     endless.check();
     ends.check();
     assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// Until then nobody is told that it never ends: its server's close is its end. One of its packets is smaller
+/// than any size that is worth it.
+#[test]
+fn a_stream_is_protected_once_it_is_as_old_as_its_rule_says() {
+    let rule = "[[service.rule]]\nhost = \"later\"\npool = \"web\"\nprotect_after = \"1h\"\n";
+    let mut site = Site::with("resume-after", 2, "protect_after = \"500ms\"\n", rule);
+    let mut endless = site.ask("/ticks");
+    let mut later = (0..4).map(|_| {
+        (site.cluster).on("c1", || {
+            Stream::of_host(Connection::open(), "later", "/ticks")
+        })
+    });
+    let mut young = later.find(|stream| stream.owner == endless.owner).unwrap();
+    assert!(endless.read(50).unwrap() && young.read(50).unwrap());
+    site.await_protection(1);
+    let owner = endless.owner.clone();
+    site.kill_server(&owner);
+    assert!(endless.read(100).unwrap());
+    assert!(!young.read(100_000).unwrap());
+    site.await_count("taken-over", 1);
+    assert_eq!(
+        site.count("updates"),
+        2,
+        "by its owner, and by its next one"
+    );
+    endless.check();
+    young.check();
 }
 
 /// Who keeps the flow takes it over, and each packet of the client's comes by another one.

@@ -2,10 +2,11 @@
 //! such a connection goes elsewhere at once, and no request runs twice
 //! (docs/protocol/handoff.md 9).
 
+use std::io::{ErrorKind, Read};
 use std::time::{Duration, Instant};
 
 use trapeze_lab::LinkSettings;
-use trapeze_tests::{Cluster, Connection, Response, same, until};
+use trapeze_tests::{Cluster, Connection, ONE_BACKEND, Response, same, until};
 
 /// By then every idle connection's owner has been asked whether it owes anything.
 const ASKED: Duration = Duration::from_secs(5);
@@ -273,4 +274,24 @@ fn a_connection_that_is_owed_something_is_not_taken_away() {
     same(had, &document[..had.len()]);
     assert!(had.len() < document.len(), "it was not owed anything");
     assert_eq!(taken(&cluster), 0);
+}
+
+/// Nobody else may have it, and nobody answers: its client is told, rather than left to wait.
+#[test]
+fn an_upload_whose_backend_has_died_fails() {
+    let cluster = Cluster::configured("lost-upload", 1, ONE_BACKEND, |_| {});
+    let mut client = cluster.on("c1", Connection::open);
+    client.send("PUT /upload/lost HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n");
+    client.send("x".repeat(500_000));
+    until("it is on its way", || {
+        (cluster.backend("b1").active == 1).then_some(())
+    });
+    cluster.kill("b1", None).unwrap();
+    let mut stream = client.stream();
+    (stream.set_read_timeout(Some(Duration::from_secs(40)))).unwrap();
+    let error = stream.read(&mut [0]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+    until("nothing of it is left", || {
+        (cluster.backend("b1").active == 0).then_some(())
+    });
 }

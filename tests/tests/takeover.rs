@@ -81,6 +81,28 @@ fn a_download_outlives_its_server_process() {
     }
 }
 
+/// Of two servers one is being restarted when the other one dies: it is waited for.
+#[test]
+fn a_download_waits_for_a_server_that_is_not_there_just_now() {
+    let site = Site::up("take-await", 2);
+    let mut download = site.start();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    let owner = download.owner.clone();
+    let other = ["b1", "b2"]
+        .into_iter()
+        .find(|name| *name != owner)
+        .unwrap();
+    site.cluster.kill(other, Some(Process::Server)).unwrap();
+    site.cluster.kill(&owner, Some(Process::Server)).unwrap();
+    std::thread::sleep(Duration::from_secs(1));
+    site.cluster.start(other, Some(Process::Server)).unwrap();
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    site.await_taken(1);
+    assert_eq!(download.ask(), other);
+}
+
 /// So it does the process that goes on with it.
 #[test]
 fn a_download_outlives_a_wedge() {

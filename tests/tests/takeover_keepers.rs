@@ -48,10 +48,12 @@ impl Pair {
 
     /// So many downloads, which both dispatchers know to be protected.
     fn start(&self, count: usize) -> Vec<Download> {
+        // Every other one by a request of several packets.
         let mut downloads: Vec<Download> = (0..count)
-            .map(|_| {
-                self.cluster
-                    .on("c1", || Download::start(Connection::open()))
+            .map(|number| {
+                let connection = self.cluster.on("c1", Connection::open);
+                let stream = connection.stream().try_clone().expect("a socket");
+                Download::with_cookies(number % 2 * 6000, stream)
             })
             .collect();
         for download in &mut downloads {
@@ -97,8 +99,14 @@ impl Pair {
 
     fn bring_back(&self, backend: &str, dispatcher: &str) {
         self.cluster.start(backend, None).unwrap();
+        self.bring_back_dispatcher(backend, dispatcher);
+    }
+
+    fn bring_back_dispatcher(&self, backend: &str, dispatcher: &str) {
         self.cluster.start(dispatcher, None).unwrap();
         ready(&self.cluster, &BOTH, dispatcher);
+        // It may have been told so; a drain outlives its daemon.
+        self.cluster.trapeze(dispatcher, &["undrain", backend]);
         for name in BOTH {
             until("the backend is up", || {
                 let state = self.cluster.backend_as_seen_by(name, backend).state;
@@ -140,14 +148,47 @@ fn downloads_outlive_a_backend_just_after_their_dispatcher() {
     die_together("take-after", &[-1, -300, -900]);
 }
 
+/// Its data path goes on without a daemon, and would send what clients say to an owner that is dead.
+#[test]
+fn downloads_outlive_a_backend_whose_dispatcher_has_lost_its_daemon() {
+    let pair = Pair::up("take-headless");
+    // All of a flow's packets come to the same one.
+    let in_turn = "mode = \"batch\"\nbatch = 1\n";
+    let config = pair.cluster.config().replace(in_turn, "");
+    for spray in ["s1", "s2"] {
+        pair.cluster.reload(spray, Process::Spray, &config);
+    }
+    for pause in [300, 3000] {
+        let mut downloads = pair.start(6);
+        let victim = pair.keeper_of(&downloads[0]);
+        let backend = downloads[0].owner.clone();
+        pair.cluster.kill(&victim, Some(Process::Dispatch)).unwrap();
+        std::thread::sleep(Duration::from_millis(pause));
+        pair.cluster.kill(&backend, None).unwrap();
+        pair.finish(&mut downloads);
+        drop(downloads);
+        (pair.cluster.start(&victim, Some(Process::Dispatch))).unwrap();
+        pair.bring_back(&backend, &victim);
+    }
+}
+
 #[test]
 fn downloads_outlive_a_dispatcher_just_after_it_has_begun_to_take_over() {
     die_together("take-midst", &[580, 640, 700]);
 }
 
+/// Why answers are gone on with elsewhere.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Why {
+    /// Their backend dies.
+    Death,
+    /// Their dispatcher alone is told to move them, and their backend is well.
+    Plan,
+}
+
 /// The dispatcher dies once one of its records is so, while `slow`'s link makes that last. How many
 /// takeovers the other one has ended that it had not begun.
-fn die_when(pair: &Pair, slow: Option<&str>, is_so: fn(&Flow) -> bool) -> u64 {
+fn die_when(pair: &Pair, why: Why, slow: Option<&str>, is_so: fn(&Flow) -> bool) -> u64 {
     let mut downloads = pair.start(6);
     let victim = pair.keeper_of(&downloads[0]);
     let backend = downloads[0].owner.clone();
@@ -161,17 +202,27 @@ fn die_when(pair: &Pair, slow: Option<&str>, is_so: fn(&Flow) -> bool) -> u64 {
     let maps = pair.cluster.dispatcher_maps_of(&victim);
     let heir = if victim == "d1" { "d2" } else { "d1" };
     let before = pair.count(heir, "inherited");
-    pair.cluster.kill(&backend, None).unwrap();
-    until("it is so", || {
-        let flows = maps.flows.all().unwrap();
-        flows.iter().any(|(_, flow)| is_so(flow)).then_some(())
+    let words = ["drain", &backend, "--migrate", "--deadline", "0s"];
+    std::thread::scope(|scope| {
+        match why {
+            Why::Death => pair.cluster.kill(&backend, None).unwrap(),
+            // It may be over before that has returned, and its daemon dies in its midst.
+            Why::Plan => drop(scope.spawn(|| pair.cluster.trapeze(&victim, &words))),
+        }
+        until("it is so", || {
+            let flows = maps.flows.all().unwrap();
+            flows.iter().any(|(_, flow)| is_so(flow)).then_some(())
+        });
+        pair.cluster.kill(&victim, None).unwrap();
     });
-    pair.cluster.kill(&victim, None).unwrap();
     pair.finish(&mut downloads);
     drop(downloads);
     let inherited = pair.count(heir, "inherited") - before;
     pair.cluster.link(slow, &LinkSettings::default()).unwrap();
-    pair.bring_back(&backend, &victim);
+    match why {
+        Why::Death => pair.bring_back(&backend, &victim),
+        Why::Plan => pair.bring_back_dispatcher(&backend, &victim),
+    }
     inherited
 }
 
@@ -179,16 +230,39 @@ fn die_when(pair: &Pair, slow: Option<&str>, is_so: fn(&Flow) -> bool) -> u64 {
 fn downloads_outlive_a_dispatcher_that_has_asked_their_clients() {
     let pair = Pair::up("take-asked");
     for _ in 0..2 {
-        die_when(&pair, Some("c1"), |flow| flow.marks & MARK_TAKING != 0);
+        let is_asked = |flow: &Flow| flow.marks & MARK_TAKING != 0;
+        die_when(&pair, Why::Death, Some("c1"), is_asked);
     }
 }
 
 #[test]
 fn downloads_outlive_a_dispatcher_that_has_told_a_wedge() {
     let pair = Pair::up("take-told");
-    let is_told =
-        |flow: &Flow| Meta::decode(&flow.meta).is_ok_and(|meta| meta.server_port == WEDGE_PORT);
-    let mut rounds = (0..5).map(|_| die_when(&pair, None, is_told));
+    let mut rounds = (0..5).map(|_| die_when(&pair, Why::Death, None, is_told));
+    assert!(rounds.any(|inherited| inherited > 0), "each was too late");
+}
+
+fn is_told(flow: &Flow) -> bool {
+    Meta::decode(&flow.meta).is_ok_and(|meta| meta.server_port == WEDGE_PORT)
+}
+
+/// It has asked their clients, and nothing else has happened: their backend, which is well, goes on with them.
+#[test]
+fn downloads_that_are_to_be_moved_stay_where_they_are_when_their_dispatcher_dies() {
+    let pair = Pair::up("move-asked");
+    for _ in 0..2 {
+        let is_asked = |flow: &Flow| flow.marks & MARK_TAKING != 0;
+        die_when(&pair, Why::Plan, Some("c1"), is_asked);
+    }
+    let not_taken = BOTH.map(|name| pair.count(name, "not-taken-over"));
+    assert_eq!(not_taken, [0, 0]);
+}
+
+/// Their backend is well, and has not been told to fall silent; their next one has been told to go on.
+#[test]
+fn downloads_that_are_being_moved_outlive_a_dispatcher_that_has_told_a_wedge() {
+    let pair = Pair::up("move-told");
+    let mut rounds = (0..5).map(|_| die_when(&pair, Why::Plan, None, is_told));
     assert!(rounds.any(|inherited| inherited > 0), "each was too late");
 }
 

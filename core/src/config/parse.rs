@@ -14,10 +14,11 @@ use super::checks::{Checks, Found};
 use super::errors::ConfigErrors;
 use super::etcd::read_membership;
 use super::parse_policy::{read_costs, read_policy, read_stickiness};
+use super::rescue::{Answers, Rescue, read_rescue};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
-    PoolNumber, Retry, Rule, Service, Spray, SprayMode, Spraying, value,
+    PoolNumber, Rule, Service, Spray, SprayMode, Spraying, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -258,8 +259,8 @@ fn read_pools<'s>(
             let handoff = section.optional("handoff", value::handoff);
             let survive_close = section.optional("survive_close", value::boolean);
             let park = section.optional("park", value::boolean);
-            let protect_from = section.optional("protect_from", |v| value::integer(v, 1..=1 << 40));
-            let retry = section.optional("retry", value::retry);
+            let handoff = value_or(handoff, Handoff::default());
+            let rescue = read_rescue(&mut section, Rescue::default(), Answers::of(handoff));
             let check = read_check(&mut section);
             let outliers = read_outliers(&mut section);
             let slow_start = section.optional("slow_start", |v| {
@@ -292,11 +293,10 @@ fn read_pools<'s>(
                 policy,
                 stickiness,
                 costs,
-                handoff: value_or(handoff, Handoff::default()),
+                handoff,
                 survive_close: value_or(survive_close, true),
                 park: value_or(park, true),
-                protect_from: protect_from.map(Spanned::into_inner),
-                retry: value_or(retry, Retry::default()),
+                rescue,
                 slow_start: slow_start.map(Spanned::into_inner),
                 outliers,
                 members,
@@ -412,6 +412,7 @@ fn read_rule(mut section: Section<'_>, pools: &[Pool], checks: &Checks<'_>) -> R
         .and_then(read_header);
     let class = section.optional("class", value::class);
     let pool = section.required("pool", "\"web\"", value::text);
+    let pool = pool.and_then(|pool| checks.pool(&pool, pools)).unwrap_or(0);
 
     let of_tls = [("sni", section.has("sni")), ("alpn", section.has("alpn"))];
     let of_http = [
@@ -435,6 +436,14 @@ fn read_rule(mut section: Section<'_>, pools: &[Pool], checks: &Checks<'_>) -> R
         )),
         _ => {}
     }
+    // There is none where they all were wrong.
+    let of_pool = pools.get(pool);
+    let answers = match present(&of_tls) {
+        Some(_) => Answers::Tls,
+        None => Answers::of(of_pool.map_or(Handoff::default(), |pool| pool.handoff)),
+    };
+    let inherited = of_pool.map_or(Rescue::default(), |pool| pool.rescue);
+    let rescue = read_rescue(&mut section, inherited, answers);
     section.finish();
     Rule {
         host: host.map(Spanned::into_inner),
@@ -446,7 +455,8 @@ fn read_rule(mut section: Section<'_>, pools: &[Pool], checks: &Checks<'_>) -> R
         method: method.map(Spanned::into_inner),
         header,
         class: class.map(Spanned::into_inner),
-        pool: pool.and_then(|pool| checks.pool(&pool, pools)).unwrap_or(0),
+        rescue,
+        pool,
         line: checks.source.line(&span),
     }
 }

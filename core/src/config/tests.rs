@@ -273,15 +273,15 @@ fn a_pool_that_says_nothing_has_the_default_policy() {
 
 #[test]
 fn what_a_pool_says_of_retries_is_what_is_kept() {
-    assert_eq!(first_pool("").retry, Retry::Unheard);
+    assert_eq!(first_pool("").rescue.retry, Retry::Unheard);
     for (name, retry, keeps) in [
         ("never", Retry::Never, false),
         ("unheard", Retry::Unheard, false),
         ("idempotent", Retry::Idempotent, true),
         ("always", Retry::Always, true),
     ] {
-        let pool = first_pool(&format!("retry = \"{name}\""));
-        assert_eq!((pool.retry, pool.retry.keeps()), (retry, keeps));
+        let read = first_pool(&format!("retry = \"{name}\"")).rescue.retry;
+        assert_eq!((read, read.keeps()), (retry, keeps));
     }
     let error = parse(&EXAMPLE.replacen("policy = \"hrw\"", "retry = \"twice\"", 1));
     let error = error.unwrap_err().to_string();

@@ -44,6 +44,17 @@ pub(super) fn integer(value: &DeValue<'_>, range: RangeInclusive<u64>) -> Result
         .ok_or_else(|| format!("expected {expected}, found {number}"))
 }
 
+/// None for false: what would hold otherwise does not.
+pub(super) fn unless_false<'v, T>(
+    value: &'v DeValue<'v>,
+    read: impl FnOnce(&'v DeValue<'v>) -> Result<T, String>,
+) -> Result<Option<T>, String> {
+    match value.as_bool() {
+        Some(false) => Ok(None),
+        _ => (read(value).map(Some)).map_err(|why| format!("{why}; or write false, for none")),
+    }
+}
+
 /// A number that may have a fraction.
 pub(super) fn decimal(value: &DeValue<'_>, range: RangeInclusive<f64>) -> Result<f64, String> {
     let expected = format!("a number from {} to {}", range.start(), range.end());
@@ -227,7 +238,7 @@ fn parse_duration(written: &str) -> Option<Duration> {
 }
 
 /// The largest unit that says it exactly.
-fn in_units(duration: Duration) -> String {
+pub(super) fn in_units(duration: Duration) -> String {
     let ms = duration.as_millis() as u64;
     let (unit, size) = (UNITS.iter())
         .find(|(_, size)| ms.is_multiple_of(*size))
@@ -267,15 +278,13 @@ pub(super) fn handoff(value: &DeValue<'_>) -> Result<Handoff, String> {
 }
 
 pub(super) fn retry(value: &DeValue<'_>) -> Result<Retry, String> {
-    one_of(
-        value,
-        &[
-            ("never", Retry::Never),
-            ("unheard", Retry::Unheard),
-            ("idempotent", Retry::Idempotent),
-            ("always", Retry::Always),
-        ],
-    )
+    let all = [
+        Retry::Never,
+        Retry::Unheard,
+        Retry::Idempotent,
+        Retry::Always,
+    ];
+    one_of(value, &all.map(|retry| (retry.name(), retry)))
 }
 
 pub(super) fn transfer(value: &DeValue<'_>) -> Result<Transfer, String> {

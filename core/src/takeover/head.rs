@@ -169,7 +169,11 @@ fn number(text: &str) -> Option<u64> {
 
 /// `bytes 0-9/10` (RFC 9110 §14.4).
 fn read_part(value: &str) -> Option<(Range<u64>, u64)> {
-    let (range, total) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (unit, value) = value.split_once(' ')?;
+    let (range, total) = value.split_once('/')?;
+    if !unit.eq_ignore_ascii_case("bytes") {
+        return None;
+    }
     let (first, last) = range.split_once('-')?;
     let (first, last, total) = (number(first)?, number(last)?, number(total)?);
     (first <= last && last < total).then_some((first..last + 1, total))

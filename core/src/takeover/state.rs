@@ -8,19 +8,20 @@
 //!  ASK      dispatcher -> agent                 could you go on with it?
 //!  REPLY    agent -> dispatcher                 yes; or no, for that reason
 //!  AHEAD    dispatcher -> dispatcher            this was asked ahead of its end
+//!  PART     of any that is longer than a frame
 //! ```
 
 use crate::flow::{FlowKey, addr_bytes};
 use crate::head::{self, Inspection};
 use crate::seq::ServerSeq;
 use crate::siphash::siphash24;
+use crate::takeover::AnswerHead;
+use crate::takeover::parts::Part;
 use crate::wire::meta::Keys;
 
 /// Bytes in front of the body: seal, length, what, key.
-pub const HEAD_LEN: usize = 12;
+pub const HEAD_LEN: usize = 14;
 const SEAL_LEN: usize = 8;
-/// The longest message.
-pub const LONGEST: usize = HEAD_LEN + 32 + u16::MAX as usize;
 
 /// What a support group knows of an answer in progress.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,20 @@ impl SoftState {
     /// How many bytes of the answer lie before that number. None: it lies before the answer.
     pub fn before(&self, number: ServerSeq) -> Option<u64> {
         (self.offset).checked_add_signed(self.at.distance_to(number).into())
+    }
+
+    /// Bytes of the answer, its head included, as that says.
+    pub fn whole(&self) -> Option<u64> {
+        let head = AnswerHead::parse(&self.head)?;
+        head.length.checked_add(head.len as u64)
+    }
+
+    /// Behind its last byte, its head and body as long as the head says. `None`: that is not
+    /// known, or further away than half of what numbers can tell apart (RFC 9293 §3.4).
+    pub fn end(&self) -> Option<ServerSeq> {
+        const NEAR: u64 = 1 << 30;
+        let left = self.whole()?.checked_sub(self.offset)?;
+        (left <= NEAR).then(|| self.at + left as u32)
     }
 
     /// Is its request the last of its connection?
@@ -77,6 +92,8 @@ pub enum Message {
     Refusal {
         /// Of the wedge's setup.
         epoch: u32,
+        /// Its server is not there just now: it has not been asked.
+        is_away: bool,
         /// For people.
         why: String,
     },
@@ -94,19 +111,17 @@ pub enum Message {
         /// Why it could not, for people; none: it could.
         why_not: Option<String>,
     },
-    /// A piece of what was asked ahead of the answer's end.
+    /// This was asked ahead of the answer's end.
     Ahead {
         /// Of the owner's setup, or of the wedge's.
         epoch: u32,
         /// How many requests the owner was given of it.
         requests: u16,
-        /// Where the piece lies, of so many bytes.
-        at: u32,
-        /// All of them.
-        whole: u32,
-        /// The piece.
+        /// They, and what the client has begun to say behind them.
         bytes: Vec<u8>,
     },
+    /// A piece of a message that is longer than a frame.
+    Part(Part),
 }
 
 impl Message {
@@ -114,13 +129,18 @@ impl Message {
     pub fn seal(&self, keys: &Keys, flow: &FlowKey) -> Vec<u8> {
         let (key_id, key) = keys.signing();
         let mut out = vec![0; HEAD_LEN];
-        out[10] = self.what();
-        out[11] = key_id;
+        out[12] = self.what();
+        out[13] = key_id;
         match self {
             Self::Update(state) => write_state(state, &mut out),
             Self::Take(take) => write_take(take, &mut out),
-            Self::Refusal { epoch, why } => {
+            Self::Refusal {
+                epoch,
+                is_away,
+                why,
+            } => {
                 out.extend(epoch.to_be_bytes());
+                out.push(u8::from(*is_away));
                 out.extend(why.as_bytes());
             }
             Self::Ask { question, take } => {
@@ -135,19 +155,21 @@ impl Message {
             Self::Ahead {
                 epoch,
                 requests,
-                at,
-                whole,
                 bytes,
             } => {
                 out.extend(epoch.to_be_bytes());
                 out.extend(requests.to_be_bytes());
-                out.extend(at.to_be_bytes());
-                out.extend(whole.to_be_bytes());
                 out.extend(bytes);
             }
+            Self::Part(part) => {
+                out.extend(part.number.to_be_bytes());
+                out.extend(part.at.to_be_bytes());
+                out.extend(part.whole.to_be_bytes());
+                out.extend(&part.bytes);
+            }
         }
-        let length = (out.len() - HEAD_LEN) as u16;
-        out[8..10].copy_from_slice(&length.to_be_bytes());
+        let length = (out.len() - HEAD_LEN) as u32;
+        out[8..12].copy_from_slice(&length.to_be_bytes());
         let seal = seal(key, &out, flow);
         out[..SEAL_LEN].copy_from_slice(&seal);
         out
@@ -157,17 +179,18 @@ impl Message {
     /// key of the cluster for this flow.
     pub fn open(bytes: &[u8], keys: &Keys, flow: &FlowKey) -> Option<Self> {
         let bytes = bytes.get(..length(bytes)?)?;
-        let expected = seal(keys.accepted(bytes[11])?, bytes, flow);
+        let expected = seal(keys.accepted(bytes[13])?, bytes, flow);
         let difference = (expected.iter().zip(bytes)).fold(0, |d, (a, b)| d | (a ^ b));
         if difference != 0 {
             return None;
         }
         let mut body = Reader(&bytes[HEAD_LEN..]);
-        match bytes[10] {
+        match bytes[12] {
             1 => Some(Self::Update(body.state()?)),
             2 => Some(Self::Take(body.whole_take()?)),
             3 => Some(Self::Refusal {
                 epoch: body.word()?,
+                is_away: body.take(1)? != [0],
                 why: String::from_utf8_lossy(body.0).into_owned(),
             }),
             4 => Some(Self::Ask {
@@ -182,10 +205,14 @@ impl Message {
             6 => Some(Self::Ahead {
                 epoch: body.word()?,
                 requests: body.half()?,
+                bytes: body.rest(),
+            }),
+            7 => Some(Self::Part(Part {
+                number: body.word()?,
                 at: body.word()?,
                 whole: body.word()?,
-                bytes: std::mem::take(&mut body.0).to_vec(),
-            }),
+                bytes: body.rest(),
+            })),
             _ => None,
         }
     }
@@ -198,15 +225,15 @@ impl Message {
             Self::Ask { .. } => 4,
             Self::Reply { .. } => 5,
             Self::Ahead { .. } => 6,
+            Self::Part(_) => 7,
         }
     }
 }
 
 /// How long the message is that begins so. None: that is not known yet.
 pub fn length(begun: &[u8]) -> Option<usize> {
-    let length = begun.get(8..10)?;
-    (begun.len() >= HEAD_LEN)
-        .then(|| HEAD_LEN + usize::from(u16::from_be_bytes([length[0], length[1]])))
+    let length = begun.get(8..12)?.try_into().expect("four bytes");
+    (begun.len() >= HEAD_LEN).then(|| HEAD_LEN + u32::from_be_bytes(length) as usize)
 }
 
 fn write_take(take: &Take, out: &mut Vec<u8>) {
@@ -245,6 +272,10 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
+    fn rest(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.0).to_vec()
+    }
+
     fn half(&mut self) -> Option<u16> {
         let bytes = self.take(2)?;
         Some(u16::from_be_bytes([bytes[0], bytes[1]]))
@@ -278,7 +309,7 @@ impl<'a> Reader<'a> {
             at: ServerSeq::new(at),
             clock,
             request: self.take(request.into())?.to_vec(),
-            head: std::mem::take(&mut self.0).to_vec(),
+            head: self.rest(),
         })
     }
 }

@@ -1,3 +1,4 @@
+use super::parts::{LONGEST, Part, Unsealed, cut};
 use super::state::length;
 use super::*;
 use crate::config::ClusterKey;
@@ -74,6 +75,8 @@ fn only_the_very_rest_is_taken_for_it() {
     let none = "without a validator";
     assert_eq!(changed("\"5f-a\"", "W/\"5f-a\""), validator("W/\"5f-a\""));
     assert_eq!(changed("ETag", "X-Tag"), validator(none));
+    assert!(changed("bytes 400", "Bytes 400").is_ok(), "RFC 9110 §14.1");
+    assert_eq!(changed("bytes 400", "lines 400"), Err(NotSame::Unreadable));
     assert_eq!(changed("/1000", "/1001"), Err(NotSame::Part));
     assert_eq!(changed("400-999", "399-998"), Err(NotSame::Part));
     assert_eq!(changed("Length: 600", "Length: 599"), Err(NotSame::Part));
@@ -176,10 +179,11 @@ fn messages_are_about_one_flow() {
         had: 5 << 32,
         server_port: 8080,
     };
-    let refusal = Message::Refusal {
+    let refusals = [false, true].map(|is_away| Message::Refusal {
         epoch: 8,
+        is_away,
         why: "no".into(),
-    };
+    });
     let ask = Message::Ask {
         question: 9,
         take: take.clone(),
@@ -192,18 +196,22 @@ fn messages_are_about_one_flow() {
     let ahead = Message::Ahead {
         epoch: 7,
         requests: 2,
-        at: 1200,
-        whole: 1204,
         bytes: b"GET ".to_vec(),
     };
+    let part = Message::Part(Part {
+        number: 1 << 31,
+        at: 1200,
+        whole: 70_000,
+        bytes: b"ET".to_vec(),
+    });
     let others = [
         Message::Update(state),
         Message::Take(take),
-        refusal,
         ask,
         ahead,
+        part,
     ];
-    for message in others.into_iter().chain(replies) {
+    for message in others.into_iter().chain(replies).chain(refusals) {
         let bytes = message.seal(&keys(1), &flow(40000));
         assert_eq!(length(&bytes), Some(bytes.len()));
         assert_eq!(open(&bytes, &keys(1), &flow(40000)), Some(message));
@@ -217,6 +225,90 @@ fn messages_are_about_one_flow() {
             assert_eq!(open(&bytes[..at], &keys(1), &flow(40000)), None);
         }
     }
+}
+
+/// With cookies, mostly.
+#[test]
+fn what_is_longer_than_a_frame_comes_in_parts() {
+    let (keys, key) = (keys(1), flow(40000));
+    let update = |clock: u32, bytes: usize| {
+        Message::Update(SoftState {
+            epoch: 7,
+            answer: 2,
+            offset: 0,
+            at: ServerSeq::new(0),
+            clock,
+            request: REQUEST.into(),
+            head: vec![b'a'; bytes],
+        })
+    };
+    let sent = |message: &Message| cut(message.seal(&keys, &key), &keys, &key);
+    let mut there = Assembly::default();
+    let mut heard = |frame: &[u8]| there.open(frame, &keys, &key).map(|m| m.map(|(m, _)| m));
+    for bytes in [0, 1100, 1150, 1338, 2600, 20_000, 1 << 20] {
+        let message = update(1, bytes);
+        let frames = sent(&message);
+        assert!(frames.iter().all(|frame| frame.len() <= 1364));
+        let (last, others) = frames.split_last().unwrap();
+        for frame in others {
+            assert_eq!(heard(frame), Ok(None));
+        }
+        assert_eq!(heard(last), Ok(Some(message)));
+    }
+    // Two at once; a part that is lost, and all of it again; parts that come twice.
+    let (one, other) = (update(1, 3000), update(2, 3000));
+    let (ones, others) = (sent(&one), sent(&other));
+    for frame in [
+        &ones[0], &others[0], &ones[2], &others[1], &ones[0], &ones[1],
+    ] {
+        assert_eq!(heard(frame), Ok(None));
+    }
+    assert_eq!(heard(&others[2]), Ok(Some(other)));
+    assert_eq!(heard(&ones[1]), Ok(None), "out of its order");
+    for frame in &ones[..2] {
+        assert_eq!(heard(frame), Ok(None));
+    }
+    assert_eq!(heard(&ones[2]), Ok(Some(one)));
+    // Nobody's, or of too much.
+    assert_eq!(there.open(&ones[0], &keys, &flow(40001)), Err(Unsealed));
+    let forged = Message::Part(Part {
+        number: 1,
+        at: 0,
+        whole: 5,
+        bytes: b"UPDAT".to_vec(),
+    });
+    assert_eq!(
+        there.open(&forged.seal(&keys, &key), &keys, &key),
+        Err(Unsealed)
+    );
+    assert_eq!(sent(&update(1, LONGEST)), [] as [Vec<u8>; 0]);
+}
+
+/// What is never whole takes a bounded place.
+#[test]
+fn parts_that_nobody_ends_are_forgotten() {
+    let mut there = Assembly::default();
+    let part = |number| Part {
+        number,
+        at: 0,
+        whole: 2000,
+        bytes: vec![0; 1300],
+    };
+    let end = |number| Part {
+        at: 1300,
+        bytes: vec![0; 700],
+        ..part(number)
+    };
+    for number in 0..10_000 {
+        assert_eq!(there.add(&flow(1), &part(number)), None);
+    }
+    assert_eq!(there.add(&flow(1), &end(0)), None);
+    assert!(there.add(&flow(1), &end(9_999)).is_some());
+    let too_long = Part {
+        whole: u32::MAX,
+        ..part(1)
+    };
+    assert_eq!(there.add(&flow(1), &too_long), None);
 }
 
 #[test]
@@ -352,4 +444,26 @@ fn what_says_in_another_way_how_it_is_resumed_is_not_protected() {
     // With a length it is an object, by its validator.
     let object = STREAM.replace("ETag", "Content-Length: 1000\r\nETag");
     assert_eq!(Rest::of(object.as_bytes(), 0).unwrap().bytes, 0..1000);
+}
+
+#[test]
+fn where_an_answer_ends_is_said_as_far_as_numbers_tell() {
+    let state = |head: &str, offset: u64, at: u32| SoftState {
+        epoch: 1,
+        answer: 1,
+        offset,
+        at: ServerSeq::new(at),
+        clock: 0,
+        request: REQUEST.into(),
+        head: head.into(),
+    };
+    let whole = HEAD.len() as u32 + 1000;
+    assert_eq!(state(HEAD, 0, 7).end(), Some(ServerSeq::new(7 + whole)));
+    let wrapped = state(HEAD, 200, u32::MAX - 9).end();
+    assert_eq!(wrapped, Some(ServerSeq::new(whole - 210)));
+    let far = HEAD.replace("1000", &(5u64 << 30).to_string());
+    assert_eq!(state(&far, 0, 7).end(), None);
+    let near = state(&far, (4 << 30) + far.len() as u64, 7).end();
+    assert_eq!(near, Some(ServerSeq::new(7 + (1 << 30))));
+    assert_eq!(state(STREAM, 0, 7).end(), None);
 }

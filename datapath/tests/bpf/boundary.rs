@@ -10,8 +10,8 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
-    MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE, MARK_TUNNEL, Pod,
-    Standing, Turn,
+    MARK_ENDS, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
+    MARK_SHORT_BEFORE, MARK_TUNNEL, Pod, Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -37,6 +37,15 @@ const FOLLOW: Care = Care {
     outlive: true,
     park: false,
 };
+
+/// A flow with a protected answer that ends there.
+fn protected_until(end: u32) -> Flow {
+    Flow {
+        marks: MARK_PROTECTED | MARK_ENDS,
+        answer_end: end,
+        ..asked_once()
+    }
+}
 
 /// A flow whose first request has been forwarded and answered.
 fn asked_once() -> Flow {
@@ -208,6 +217,20 @@ fn a_request_for_the_owner_only_moves_the_boundary() {
         let third = segment(ACK | PSH, END, ANSWERED, REQUEST).frame();
         assert_eq!(bench.run_as_resolved(&third).counted, ["to-daemon"]);
         assert_eq!(bench.flow().marks, MARK_PIPELINES | MARK_HELD);
+    }
+}
+
+/// Its client has had it (takeover.md 2.2b): what it asks then is as any other request.
+#[test]
+fn what_is_asked_behind_a_protected_answer_is_not_the_daemons() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        for (slot, counted) in [(SLOT, "stayed"), (OTHER_SLOT, "moved")] {
+            let bench = bench(hook, slot);
+            let before = protected_until(ANSWERED);
+            let outcome = run(&bench, &before, &later(REQUEST).frame());
+            assert_eq!(outcome.counted, [counted, "forwarded"], "{hook:?}");
+            assert_eq!(bench.flow().marks & (MARK_PROTECTED | MARK_ENDS), 0);
+        }
     }
 }
 
@@ -522,7 +545,7 @@ fn what_the_data_path_cannot_place_is_the_daemons() {
         }),
         ..asked_once()
     };
-    let table: [(&str, Flow, Tcp, u32); 14] = [
+    let table: [(&str, Flow, Tcp, u32); 16] = [
         ("two at once", asked_once(), later(&two), 0),
         ("half a head", asked_once(), later(&REQUEST[..20]), 0),
         (
@@ -561,6 +584,18 @@ fn what_the_data_path_cannot_place_is_the_daemons() {
             with_marks(MARK_PIPELINES),
             later(REQUEST),
             MARK_PIPELINES,
+        ),
+        (
+            "perhaps ahead of a protected answer's end",
+            with_marks(MARK_PROTECTED),
+            later(REQUEST),
+            MARK_PROTECTED,
+        ),
+        (
+            "ahead of it",
+            protected_until(ANSWERED.wrapping_add(1)),
+            later(REQUEST),
+            MARK_PROTECTED | MARK_ENDS,
         ),
         (
             "no word since the last",

@@ -28,6 +28,7 @@ const KEEPERS_SLOT: u16 = 9;
 enum Daemon {
     Fit,
     Joining,
+    Leaving,
     Away,
 }
 
@@ -50,13 +51,14 @@ fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
     maps.lots.put(&0, &lots, Update::Any).unwrap();
     let says = match daemon {
         Daemon::Joining => Presence::Joining,
+        Daemon::Leaving => Presence::Leaving,
         Daemon::Fit | Daemon::Away => Presence::Dispatcher {
             workload: Some(Workload::IDLE),
         },
     };
     let afterwards = Presence::Dispatcher { workload: None };
     let lease = match daemon {
-        Daemon::Fit | Daemon::Joining => Duration::from_secs(60),
+        Daemon::Fit | Daemon::Joining | Daemon::Leaving => Duration::from_secs(60),
         Daemon::Away => Duration::ZERO,
     };
     let now = clock::monotonic().saturating_sub(Duration::from_secs(1));
@@ -326,6 +328,13 @@ fn what_others_pass_goes_on_to_the_keeper() {
             (false, 0),
             Daemon::Joining,
             (true, 1),
+        ),
+        (
+            "this one leaves, and the keeper does not know that it is",
+            KEEPER,
+            (false, 0),
+            Daemon::Leaving,
+            (false, 1),
         ),
     ];
     for bench in Bench::both() {

@@ -70,7 +70,7 @@ pub(super) fn replace(
 mod tests {
     use std::net::{IpAddr, Ipv4Addr};
 
-    use trapeze_core::config::{PoolNumber, Transfer};
+    use trapeze_core::config::{PoolNumber, Retry, Transfer};
     use trapeze_core::policy::{Class, Kind, Request};
     use trapeze_datapath::abi::Pod;
 
@@ -117,6 +117,7 @@ mod tests {
             address: IpAddr::V4(Ipv4Addr::LOCALHOST),
             server_port: 0,
             pool: PoolNumber(2),
+            retry: Retry::default(),
             placed: Placed {
                 request,
                 charge_us: 50,

@@ -10,7 +10,9 @@ use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::{self, Care, Meta};
-use trapeze_datapath::abi::{Flow, FlowState, MARK_MOVING, MARK_RELEASING, MARK_TUNNEL};
+use trapeze_datapath::abi::{
+    Flow, FlowState, MARK_ENDS, MARK_MOVING, MARK_PROTECTED, MARK_RELEASING, MARK_TUNNEL,
+};
 
 use crate::look::Extent;
 use crate::memory::request_of;
@@ -54,6 +56,15 @@ pub struct Record {
     pub idle_end: Option<ServerSeq>,
     /// So had the owner before, when the flow began to move on.
     pub was_idle: bool,
+    /// An answer that may outlive its owner.
+    pub protected: Option<Protected>,
+}
+
+/// An answer that may outlive its owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protected {
+    /// Behind its last byte; `None`: unknown, or too far away for a word.
+    pub end: Option<ServerSeq>,
 }
 
 impl Record {
@@ -119,7 +130,8 @@ impl Record {
         self.marks & MARK_TUNNEL != 0
     }
 
-    pub(super) fn read(flow: &Flow) -> Option<Self> {
+    /// None: it is in no state that we know.
+    pub fn read(flow: &Flow) -> Option<Self> {
         let epoch_of =
             |option: &meta::Raw| u32::from_be_bytes([option[4], option[5], option[6], option[7]]);
         let idle = |epoch: u32, requests: u32| {
@@ -154,6 +166,9 @@ impl Record {
             was_idle: flow.before[0] != 0
                 && idle(epoch_of(&flow.before), flow.requests_before)
                 && flow.idle_end == flow.server_isn.wrapping_add(1),
+            protected: (flow.marks & MARK_PROTECTED != 0).then(|| Protected {
+                end: (flow.marks & MARK_ENDS != 0).then_some(ServerSeq::new(flow.answer_end)),
+            }),
         })
     }
 }

@@ -5,19 +5,26 @@ use std::io;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_PROTECTED, MARK_TAKING};
+use trapeze_datapath::abi::{Flow, FlowState, MARK_ENDS, MARK_HELD, MARK_PROTECTED, MARK_TAKING};
 use trapeze_datapath::clock;
 
-use super::{Assigned, Assignment, Record, Records};
+use super::{Assigned, Assignment, Protected, Record, Records};
 
 impl Records {
-    /// An answer may outlive its owner, or none does any more: what is asked ahead is the daemon's
-    /// to keep.
-    pub fn protect(&self, key: &FlowKey, epoch: u32, protects: bool) -> io::Result<()> {
+    /// An answer may outlive its owner: what is asked ahead of its end, if that is known, is the
+    /// daemon's to keep. No answer: none does any more.
+    pub fn protect(&self, key: &FlowKey, epoch: u32, answer: Option<Protected>) -> io::Result<()> {
         self.change(key, |flow| {
             if Record::read(flow).is_some_and(|record| record.epoch == epoch) {
-                flow.marks &= !MARK_PROTECTED;
-                flow.marks |= if protects { MARK_PROTECTED } else { 0 };
+                flow.marks &= !(MARK_PROTECTED | MARK_ENDS);
+                match answer {
+                    Some(Protected { end: Some(end) }) => {
+                        flow.marks |= MARK_PROTECTED | MARK_ENDS;
+                        flow.answer_end = end.raw();
+                    }
+                    Some(Protected { end: None }) => flow.marks |= MARK_PROTECTED,
+                    None => {}
+                }
             }
         })
         .map(drop)

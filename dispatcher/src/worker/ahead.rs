@@ -10,7 +10,6 @@ use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::meta::Meta;
 use trapeze_core::wire::tcp::Header;
-use trapeze_datapath::abi::MARK_PROTECTED;
 
 use super::State;
 use super::later::later;
@@ -22,13 +21,13 @@ use crate::support::Ahead;
 impl State {
     /// An owner is about to be given the request at the boundary, whose bytes are held here.
     pub(super) fn keep_ahead(&mut self, key: &FlowKey, record: &Record, extent: &Extent) {
-        if record.marks & MARK_PROTECTED == 0 {
+        if record.protected.is_none() {
             return;
         }
         let kept = self.support.get(record.slot, key);
         let Some(kept) = kept.filter(|kept| !kept.is_over_at(record.heard)) else {
             self.support.forget(record.slot, key);
-            if (self.shared.records.protect(key, record.epoch, false)).is_err() {
+            if (self.shared.records.protect(key, record.epoch, None)).is_err() {
                 self.count("record-failures");
             }
             return;

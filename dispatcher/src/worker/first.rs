@@ -70,16 +70,28 @@ impl State {
                 let before = Before::of(meta);
                 if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
                     let given = (arrived.payload, &extent);
-                    self.keep_given(now, (&arrived.key, &record), given, clock_of(&arrived));
+                    self.keep_given(
+                        now,
+                        (&arrived.key, &record),
+                        &choice,
+                        given,
+                        clock_of(&arrived),
+                    );
                     self.forward(&record, &arrived, inner);
                 }
             }
             Outcome::Decide(Found::Request(Decision::To(choice), extent)) => {
                 let before = Before::of(meta);
-                let held = self.held_for_retry(&arrived.key, choice.pool);
+                let held = self.held_for_retry(&arrived.key, &choice);
                 if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
                     let given = (&held[..], &extent);
-                    self.keep_given(now, (&arrived.key, &record), given, clock_of(&arrived));
+                    self.keep_given(
+                        now,
+                        (&arrived.key, &record),
+                        &choice,
+                        given,
+                        clock_of(&arrived),
+                    );
                     let payload_max = self.payload_max(&arrived.handshake);
                     self.intake.assigned(now, &arrived.key, payload_max);
                     self.go_on(now, &arrived.key);

@@ -14,6 +14,7 @@ use std::time::Duration;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{self, Arrived};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::takeover::parts::cut;
 use trapeze_core::takeover::{CACHE_TIMEOUT, Message, SoftState, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
@@ -24,16 +25,12 @@ use trapeze_datapath::abi::GENEVE_PORT;
 use super::State;
 use super::support::{Stage, Taking, is_open};
 use crate::records::Record;
-use crate::support::{Ahead, AheadTold, Kept};
+use crate::support::{Ahead, Kept};
 
 /// How often it is looked whose keeper has died.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// Answers that are told anew at a time, where a keeper has come or gone.
 const AT_A_TIME: usize = 64;
-/// Requests of which pieces are missing; all are said again with their answer.
-const MOST_INCOMPLETE: usize = 1024;
-/// Bytes of requests in one message.
-const PIECE: usize = 1200;
 
 /// What this dispatcher would have to end if another one died.
 #[derive(Debug, Default)]
@@ -43,8 +40,6 @@ pub(super) struct Heritage {
     /// The lots as they were dealt when all that is kept has been told.
     deal: u32,
     untold: Vec<(u32, FlowKey)>,
-    /// What others say of requests that were sent ahead, by epoch.
-    ahead: HashMap<FlowKey, (u32, AheadTold)>,
 }
 
 /// A takeover that a flow's keeper has begun, and nobody has ended yet.
@@ -66,35 +61,56 @@ impl Heritage {
 }
 
 impl State {
-    /// A message for whoever keeps the flow when this dispatcher does not; None: nobody would.
-    pub(super) fn to_heir(
+    /// What is said to somebody of an answer, in as many datagrams as it takes. `header` is that of the
+    /// segment that they enclose.
+    pub(super) fn support_datagrams(
         &self,
+        to: Ipv4Addr,
         key: &FlowKey,
-        segment: &Segment,
-    ) -> Option<(SocketAddrV4, Vec<u8>)> {
-        let heir = self.shared.peers.heir_of(key)?;
-        self.to_dispatcher(heir, key, segment)
+        header: Header,
+        message: Vec<u8>,
+    ) -> Vec<Vec<u8>> {
+        let keys = &self.cluster.keys;
+        let Some(binding) = Binding::of_flow(IpAddr::V4(to), key.client, key.vip) else {
+            return Vec::new();
+        };
+        let option = Meta::of(Kind::Support).seal(keys, &binding);
+        let frames = cut(message, keys, key).into_iter().map(|payload| {
+            let segment = Segment {
+                payload,
+                ..Segment::of_client(key, header)
+            };
+            let mut datagram = Vec::new();
+            geneve::write(&option, &segment.to_packet(), &mut datagram);
+            datagram
+        });
+        frames.collect()
     }
 
+    /// The same, to another dispatcher: what that is told has an ACK; what an agent says has no flags.
     fn to_dispatcher(
         &self,
         dispatcher: Ipv4Addr,
         key: &FlowKey,
-        segment: &Segment,
-    ) -> Option<(SocketAddrV4, Vec<u8>)> {
-        let binding = Binding::of_flow(IpAddr::V4(dispatcher), key.client, key.vip)?;
-        let option = Meta::of(Kind::Support).seal(&self.cluster.keys, &binding);
-        let mut datagram = Vec::new();
-        geneve::write(&option, &segment.to_packet(), &mut datagram);
-        Some((SocketAddrV4::new(dispatcher, GENEVE_PORT), datagram))
+        header: Header,
+        message: Vec<u8>,
+    ) -> Vec<(SocketAddrV4, Vec<u8>)> {
+        let header = Header {
+            flags: header.flags | Flags::ACK,
+            ..header
+        };
+        let to = SocketAddrV4::new(dispatcher, GENEVE_PORT);
+        let datagrams = self.support_datagrams(dispatcher, key, header, message);
+        datagrams.into_iter().map(|bytes| (to, bytes)).collect()
     }
 
     /// An owner has said this of an answer: whoever keeps the flow, or would next, is to know.
     pub(super) fn tell_next(&mut self, key: &FlowKey, message: Vec<u8>) {
         let peers = &self.shared.peers;
-        let to = peers.keeper_of(key).or_else(|| peers.heir_of(key));
-        let copy = copy_of(key, Header::default(), message);
-        if let Some((to, datagram)) = to.and_then(|to| self.to_dispatcher(to, key, &copy)) {
+        let Some(to) = peers.keeper_of(key).or_else(|| peers.heir_of(key)) else {
+            return;
+        };
+        for (to, datagram) in self.to_dispatcher(to, key, Header::default(), message) {
             (self.to_backends).push(to, |out| out.extend_from_slice(&datagram));
         }
     }
@@ -102,8 +118,8 @@ impl State {
     /// What is another one's to hear may be this one's before it is said again.
     pub(super) fn hear_update(&mut self, now: Duration, arrived: &Arrived<'_>) {
         let key = arrived.key;
-        let message = Message::open(arrived.payload, &self.cluster.keys, &key);
-        if let Some(Message::Update(state)) = message {
+        let said = (self.said).open(arrived.payload, &self.cluster.keys, &key);
+        if let Ok(Some((Message::Update(state), _))) = said {
             self.on_update(now, key, state);
         }
     }
@@ -114,22 +130,28 @@ impl State {
         key: &FlowKey,
         (epoch, header, command): (u32, Header, Vec<u8>),
     ) -> Vec<(SocketAddrV4, Vec<u8>)> {
-        let take = copy_of(key, header, command);
+        let Some(heir) = self.shared.peers.heir_of(key) else {
+            return Vec::new();
+        };
         let ahead = self.takings.all.get(key).map(|taking| &taking.kept.ahead);
-        let ahead = (ahead.into_iter())
-            .flat_map(|ahead| self.ahead_messages(key, epoch, ahead))
-            .map(|message| copy_of(key, Header::default(), message));
-        std::iter::once(take)
+        let ahead = ahead.and_then(|ahead| self.ahead_message(key, epoch, ahead));
+        let ahead = ahead.map(|message| (Header::default(), message));
+        std::iter::once((header, command))
             .chain(ahead)
-            .filter_map(|copy| self.to_heir(key, &copy))
+            .flat_map(|(header, message)| self.to_dispatcher(heir, key, header, message))
             .collect()
     }
 
     /// The flow's keeper has told a wedge to go on with it.
-    pub(super) fn on_begun(&mut self, now: Duration, arrived: &Arrived<'_>, take: Take) {
+    pub(super) fn on_begun(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        (take, command): (Take, Vec<u8>),
+    ) {
         let begun = Begun {
             take,
-            command: arrived.payload.to_vec(),
+            command,
             header: arrived.header,
             said: now,
             ahead: None,
@@ -144,21 +166,7 @@ impl State {
     }
 
     /// The flow's keeper keeps this of requests that were sent ahead.
-    pub(super) fn on_ahead(
-        &mut self,
-        key: &FlowKey,
-        epoch: u32,
-        (requests, place): (u16, (u32, u32)),
-        piece: &[u8],
-    ) {
-        let told = self.heritage.ahead.entry(*key).or_default();
-        if told.0 != epoch {
-            *told = (epoch, AheadTold::default());
-        }
-        let Some(ahead) = told.1.add(requests, place, piece) else {
-            return;
-        };
-        self.heritage.ahead.remove(key);
+    pub(super) fn on_ahead(&mut self, key: &FlowKey, epoch: u32, ahead: Ahead) {
         match self.heritage.begun.get_mut(key) {
             Some(begun) if begun.take.state.epoch == epoch => begun.ahead = Some(ahead),
             _ => self.support.ahead_is(key, epoch, ahead),
@@ -171,29 +179,19 @@ impl State {
             return;
         };
         let (epoch, ahead) = (kept.state.epoch, &kept.ahead);
-        let messages: Vec<_> = self.ahead_messages(key, epoch, ahead).collect();
-        for message in messages {
+        if let Some(message) = self.ahead_message(key, epoch, ahead) {
             self.tell_next(key, message);
         }
     }
 
-    pub(super) fn ahead_messages(
-        &self,
-        key: &FlowKey,
-        epoch: u32,
-        ahead: &Ahead,
-    ) -> impl Iterator<Item = Vec<u8>> {
-        let pieces = ahead.bytes.chunks(PIECE).enumerate();
-        pieces.map(move |(index, piece)| {
-            let message = Message::Ahead {
-                epoch,
-                requests: ahead.requests,
-                at: (index * PIECE) as u32,
-                whole: ahead.bytes.len() as u32,
-                bytes: piece.to_vec(),
-            };
-            message.seal(&self.cluster.keys, key)
-        })
+    /// None: nothing was.
+    fn ahead_message(&self, key: &FlowKey, epoch: u32, ahead: &Ahead) -> Option<Vec<u8>> {
+        let message = Message::Ahead {
+            epoch,
+            requests: ahead.requests,
+            bytes: ahead.bytes.clone(),
+        };
+        (!ahead.bytes.is_empty()).then(|| message.seal(&self.cluster.keys, key))
     }
 
     /// A head that another dispatcher was reading, behind an answer that is being taken over. Where that
@@ -239,10 +237,6 @@ impl State {
         }
         let shared = self.shared.clone();
         (self.heritage.begun).retain(|_, begun| now.saturating_sub(begun.said) < CACHE_TIMEOUT);
-        // A piece was lost, and nothing said again: more is there than can be on its way.
-        if self.heritage.ahead.len() > MOST_INCOMPLETE {
-            self.heritage.ahead.clear();
-        }
         let inherited = self.heritage.begun.extract_if(|key, begun| {
             // Its record may come after it.
             let record = shared.records.get(key).ok().flatten();
@@ -278,7 +272,7 @@ impl State {
         let epoch = take.state.epoch;
         let mut kept = Kept::new(now, take.state);
         kept.said = said;
-        let mut tried = vec![record.slot];
+        let mut tried = Vec::new();
         // Of whom it is taken over; it may only have been cut off.
         if let Some((slot, before)) = self.support.before(&key, epoch) {
             kept.ahead = before.ahead;
@@ -293,6 +287,8 @@ impl State {
             self.forsake(&key, &old, (epoch, start), heard);
             self.support.forget(slot, &key);
         }
+        // Who is being told is the last.
+        tried.push(record.slot);
         // Those that waited at the one before, too.
         kept.ahead = ahead.unwrap_or(kept.ahead);
         let mut taking = Taking::new(now, kept, record.slot, boundary);
@@ -325,18 +321,6 @@ impl State {
         let message = Message::Update(state).seal(&self.cluster.keys, key);
         self.tell_next(key, message);
         self.tell_ahead(slot, key);
-    }
-}
-
-/// What a dispatcher tells another one has an ACK; what an agent says has no flags.
-pub(super) fn copy_of(key: &FlowKey, header: Header, payload: Vec<u8>) -> Segment {
-    let header = Header {
-        flags: header.flags | Flags::ACK,
-        ..header
-    };
-    Segment {
-        payload,
-        ..Segment::of_client(key, header)
     }
 }
 

@@ -167,7 +167,7 @@ impl State {
                     && !extent.is_head
                     && !extent.is_last
                     // Where its answer begins is known of a setup's first alone (docs/protocol/retry.md).
-                    && !self.cluster.retry(record.pool).keeps() =>
+                    && !choice.retry.keeps() =>
             {
                 self.count("stayed-with-owner");
                 self.give_to_owner(now, key, &record, extent, Some(Some(&choice)));
@@ -536,7 +536,11 @@ impl State {
         let target = match bound.filter(|bound| bound.server_port == server_port) {
             Some(bound) => {
                 self.not_moved(&decided);
-                Target::To(bound)
+                let retry = match &decided {
+                    Target::To(choice) => choice.retry,
+                    _ => bound.retry,
+                };
+                Target::To(Choice { retry, ..bound })
             }
             None => decided,
         };
@@ -588,7 +592,10 @@ impl State {
             window: record.window,
             half_piped: !drained,
         };
-        let given = self.held_for_retry(&key, record.pool);
+        let given = match &waiting.target {
+            Target::To(choice) => self.held_for_retry(&key, choice),
+            _ => Vec::new(),
+        };
         self.intake.released(&key, &released);
         self.count(if drained { "drained" } else { "half-piped" });
         let choice = match waiting.target {
@@ -637,7 +644,7 @@ impl State {
             Ok(Some(assigned)) => {
                 self.tell(assigned.finished);
                 let given = (&given[..], &waiting.extent);
-                self.keep_given(now, (&key, &assigned.record), given, clock);
+                self.keep_given(now, (&key, &assigned.record), &choice, given, clock);
             }
             _ => {
                 self.cluster.not_taken(&choice);

@@ -1,5 +1,6 @@
 //! Planned moves: answers in progress of a backend that is drained go on from another one, while
-//! theirs is well (docs/protocol/takeover.md §8) [MIGRATE01 §5.1]. Nothing happens to one before
+//! theirs is well (docs/protocol/takeover.md §8) [MIGRATE01 §5.1]; and those of a server that fails its
+//! checks, and may wake up. Nothing happens to one before
 //! its next owner has said that it has the very object.
 //!
 //! ```text
@@ -8,15 +9,12 @@
 //!    └── waited for ┘
 //! ```
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_core::takeover::{Message, Rest, Take, WEDGE_PORT};
-use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Kind, Meta};
-use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::Header;
 use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX};
 use trapeze_datapath::clock;
@@ -45,15 +43,21 @@ pub(super) struct Plan {
 impl State {
     /// Tries to move answers of backends whose are to be moved.
     pub(super) fn migrate(&mut self, now: Duration) {
-        let slots = self.shared.drains.migrating();
+        let drained = self.shared.drains.migrating();
+        let health = &self.shared.health;
+        let mut slots = self.support.owners();
+        slots.retain(|slot| drained.contains(slot) || health.may_be_down(*slot));
         if slots.is_empty() {
             return;
         }
         let takings = &self.takings.all;
         let moving = takings.values().filter(|taking| taking.plan.is_some());
         let room = MOST.saturating_sub(moving.count());
-        let is_moving = |key: &FlowKey| takings.contains_key(key);
-        for (slot, key) in self.support.movable(now, &slots, room, is_moving) {
+        let is_wanted = |slot: u32, key: &FlowKey| {
+            let leaves = drained.contains(&slot) || self.is_dead(slot, key);
+            leaves && !takings.contains_key(key) && self.shared.peers.keeps(key)
+        };
+        for (slot, key) in self.support.movable(now, &slots, room, is_wanted) {
             self.begin_moving(now, slot, key);
         }
     }
@@ -71,6 +75,12 @@ impl State {
             ..Plan::default()
         });
         if record.slot != slot || !self.is_movable(&key, &record, &taking) {
+            // What is under way there is not answered by a server that sleeps.
+            if self.is_dead(slot, &key)
+                && let Some(kept) = self.support.forget(slot, &key)
+            {
+                return self.begin_taking(now, slot, key, kept);
+            }
             return self.support.stays_until(slot, &key, now + LATER);
         }
         self.takings.all.insert(key, taking);
@@ -134,17 +144,8 @@ impl State {
                 server_port: choice.server_port,
             },
         };
-        let keys = &self.cluster.keys;
-        let inner = Segment {
-            payload: ask.seal(keys, key),
-            ..Segment::of_client(key, Header::default())
-        };
-        let Some(binding) = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip) else {
-            return;
-        };
-        let mut datagram = Vec::new();
-        let option = Meta::of(Kind::Support).seal(keys, &binding);
-        geneve::write(&option, &inner.to_packet(), &mut datagram);
+        let ask = ask.seal(&self.cluster.keys, key);
+        let datagrams = self.support_datagrams(*to.ip(), key, Header::default(), ask);
         let Some(taking) = self.takings.all.get_mut(key) else {
             return;
         };
@@ -152,7 +153,7 @@ impl State {
             question,
             candidate: choice.slot,
             to: SocketAddrV4::new(*to.ip(), WEDGE_PORT),
-            datagram,
+            datagrams,
         };
         taking.tries = 0;
         taking.due = now;
@@ -201,7 +202,7 @@ impl State {
     fn refuse_move(&mut self, key: &FlowKey) {
         self.count("not-migrated");
         if let Some(plan) = self.takings.all.get(key).and_then(|t| t.plan.as_ref()) {
-            self.shared.drains.count(plan.from, Move::Not);
+            self.count_move(plan.from, Move::Not);
         }
         self.leave_with_owner(key, Duration::MAX);
     }
@@ -224,9 +225,15 @@ impl State {
     pub(super) fn on_moved(&mut self, plan: Option<Plan>) {
         if let Some(from) = plan.as_ref().map(|plan| plan.from) {
             self.count("migrated");
-            self.shared.drains.count(from, Move::Done);
+            self.count_move(from, Move::Done);
         }
         self.end_plan(plan);
+    }
+
+    fn count_move(&self, from: u32, what: Move) {
+        if self.shared.drains.migrating().contains(&from) {
+            self.shared.drains.count(from, what);
+        }
     }
 
     pub(super) fn end_plan(&mut self, plan: Option<Plan>) {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
 
-use trapeze_core::config::{PoolNumber, Retry};
+use trapeze_core::config::Retry;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Expected, Inspection};
 use trapeze_core::intake::Arrived;
@@ -21,6 +21,7 @@ use trapeze_datapath::abi::FlowState;
 
 use super::State;
 use super::returned::is_idempotent;
+use crate::cluster::Choice;
 use crate::look::Extent;
 use crate::records::Record;
 use crate::unanswered::Given;
@@ -54,16 +55,17 @@ impl Retries {
 }
 
 impl State {
-    /// An owner is given a request, which is the first of its setup. `clock` is its own then, 0: it is
+    /// An owner is given a request, which is the first of its setup, as was chosen for it. `clock` is its own then, 0: it is
     /// not known.
     pub(super) fn keep_given(
         &mut self,
         now: Duration,
         (key, record): (&FlowKey, &Record),
+        choice: &Choice,
         (bytes, extent): (&[u8], &Extent),
         clock: u32,
     ) {
-        let retry = self.cluster.retry(record.pool);
+        let retry = choice.retry;
         // What its client has out of order it can say by SACK alone.
         let agreed = Meta::decode(&record.option).map(|meta| meta.handshake);
         let is_plain = agreed.is_ok_and(|agreed| agreed.sack && agreed.timestamps)
@@ -94,9 +96,9 @@ impl State {
         }
     }
 
-    /// What is held of a flow, if its pool's requests are kept.
-    pub(super) fn held_for_retry(&self, key: &FlowKey, pool: PoolNumber) -> Vec<u8> {
-        match self.cluster.retry(pool).keeps() {
+    /// What is held of a flow, if that is kept.
+    pub(super) fn held_for_retry(&self, key: &FlowKey, choice: &Choice) -> Vec<u8> {
+        match choice.retry.keeps() {
             true => self.intake.head(key).unwrap_or(&[]).to_vec(),
             false => Vec::new(),
         }

@@ -175,7 +175,6 @@ impl State {
         let Some(record) = self.assigned(&arrived) else {
             return;
         };
-        let retry = self.cluster.retry(record.pool);
         if !self.is_silent(record.slot) {
             if record.is_moving() && self.is_silent(record.previous) {
                 return self.pass_over_silent(now, &record, &arrived, inner);
@@ -186,13 +185,17 @@ impl State {
         self.count("unheard");
         let bytes = self.head_of(&arrived);
         let may_run_again = match head::inspect(bytes, self.cluster.config.limits.head_bytes) {
-            Inspection::Http(head) => Some(runs_again(head.method, retry)),
+            Inspection::Http(head) => {
+                let rescue = (self.cluster).rescue(arrived.key.vip, record.pool, &head);
+                Some(runs_again(head.method, rescue.retry))
+            }
             // Until the handshake is over no request has run.
             Inspection::Tls(_) => Some(true),
             // The rest of it comes again, too, to whoever has the first part.
             Inspection::Incomplete => {
                 let method = bytes.split(|byte| *byte == b' ').next().unwrap_or(bytes);
                 let method = std::str::from_utf8(method).unwrap_or("");
+                let retry = self.cluster.least_retry(record.pool);
                 Some(bytes.first() == Some(&head::TLS_HANDSHAKE) || runs_again(method, retry))
             }
             Inspection::H2Preface | Inspection::Bad(_) => None,

@@ -10,7 +10,6 @@ use std::collections::HashMap;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use trapeze_core::config::Transfer;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
 use trapeze_core::intake::{Arrived, Isns};
@@ -20,21 +19,29 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
-use trapeze_datapath::abi::{FlowState, MARK_PROTECTED, MARK_TAKING};
+use trapeze_datapath::abi::{FlowState, MARK_TAKING};
 
 use super::State;
 use super::heirs::is_copy;
 use super::planned::{LATER, Plan};
 use crate::cluster::Choice;
 use crate::look::Extent;
-use crate::memory::Placed;
-use crate::records::{Assignment, Record};
-use crate::support::Kept;
+use crate::records::{Assignment, Protected, Record};
+use crate::support::{Ahead, Kept, Standing};
 
 /// A client is asked so often what it has had, and a wedge told to go on, at these and
 /// doubling intervals.
 const TRIES: u32 = 7;
 const FIRST_ASK: Duration = Duration::from_millis(50);
+/// A wedge may wait for its server's head for so long; where there is another candidate, not longer
+/// than that.
+const TAKE_TRIES: u32 = 8;
+const TAKE_TRIES_OF_MANY: u32 = 5;
+/// So often one may go on with an answer from the same place, and get no further.
+const SAME_PLACE: u32 = 3;
+/// Why an answer is not gone on with.
+const NOBODY_ELSE: &str = "no other backend has it";
+const NO_FURTHER: &str = "nobody who has it gets any further";
 const FIRST_TAKE: Duration = Duration::from_millis(50);
 
 /// The answers that are being taken over.
@@ -55,8 +62,12 @@ pub(super) struct Taking {
     pub(super) heard: Header,
     /// Behind the answer's own request: what was sent ahead begins there.
     pub(super) boundary: ClientSeq,
+    /// When its owner was found to be gone, or the move begun.
+    begun: Duration,
     /// More was sent ahead than is known: unless it is over, nobody can go on.
     is_hopeless: bool,
+    /// The client has answered, and nobody could go on with it yet.
+    awaits_another: bool,
     /// Its owner is well.
     pub(super) plan: Option<Plan>,
 }
@@ -68,7 +79,7 @@ pub(super) enum Stage {
         question: u32,
         candidate: u32,
         to: SocketAddrV4,
-        datagram: Vec<u8>,
+        datagrams: Vec<Vec<u8>>,
     },
     /// The client is to say what it has had.
     Asking,
@@ -92,7 +103,9 @@ impl Taking {
             due: now,
             heard: Header::default(),
             boundary,
+            begun: now,
             is_hopeless: false,
+            awaits_another: false,
             plan: None,
         }
     }
@@ -111,9 +124,15 @@ impl State {
             return self.count("malformed");
         };
         let key = arrived.key;
-        match Message::open(arrived.payload, &self.cluster.keys, &key) {
-            Some(Message::Update(state)) => {
-                let is_copy = is_copy(&arrived);
+        let said = (self.said).open(arrived.payload, &self.cluster.keys, &key);
+        let is_copy = is_copy(&arrived);
+        let (message, bytes) = match said {
+            Ok(Some(said)) => said,
+            Ok(None) => return,
+            Err(_) => return self.count("rejected"),
+        };
+        match message {
+            Message::Update(state) => {
                 self.count(if is_copy {
                     "updates-of-peers"
                 } else {
@@ -121,24 +140,24 @@ impl State {
                 });
                 self.on_update(now, key, state);
                 if !is_copy {
-                    self.tell_next(&key, arrived.payload.to_vec());
+                    self.tell_next(&key, bytes);
                     if let Ok(Some(record)) = self.shared.records.get(&key) {
                         self.tell_ahead(record.slot, &key);
                     }
                 }
             }
-            Some(Message::Ahead {
+            Message::Ahead {
                 epoch,
                 requests,
-                at,
-                whole,
                 bytes,
-            }) if is_copy(&arrived) => {
-                self.on_ahead(&key, epoch, (requests, (at, whole)), &bytes);
-            }
-            Some(Message::Take(take)) if is_copy(&arrived) => self.on_begun(now, &arrived, take),
-            Some(Message::Refusal { epoch, why }) => self.on_not_same(now, &key, epoch, &why),
-            Some(Message::Reply { question, why_not }) => {
+            } if is_copy => self.on_ahead(&key, epoch, Ahead { requests, bytes }),
+            Message::Take(take) if is_copy => self.on_begun(now, &arrived, (take, bytes)),
+            Message::Refusal {
+                epoch,
+                is_away,
+                why,
+            } => self.on_not_gone_on_with(now, &key, epoch, (is_away, &why)),
+            Message::Reply { question, why_not } => {
                 self.on_reply(now, &key, question, why_not.as_deref());
             }
             _ => self.count("rejected"),
@@ -149,25 +168,38 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
-        let pool = self.cluster.configured(record.pool);
-        if pool.is_none_or(|pool| pool.protect_from.is_none()) || record.epoch != state.epoch {
+        // Whatever a rule says by now, it has been gone on with.
+        let is_taken = self.takings.all.get(&key).is_some_and(
+            |taking| matches!(taking.stage, Stage::SettingUp { epoch, .. } if epoch == state.epoch),
+        );
+        if record.epoch != state.epoch
+            || !(is_taken || self.cluster.outlives(key.vip, record.pool, &state))
+        {
             return;
         }
-        if let Some(taking) = self.takings.all.get(&key)
-            && matches!(taking.stage, Stage::SettingUp { epoch, .. } if epoch == state.epoch)
-        {
+        let mut resumed = None;
+        if is_taken {
             let taken = self.takings.all.remove(&key);
             self.count("taken-over");
             if let Some(Taking {
                 kept, heard, plan, ..
             }) = taken
             {
+                resumed = kept.resumed;
                 self.on_moved(plan);
                 self.ask_again(now, &key, (record.next, &heard), &kept.ahead.bytes);
             }
         }
+        if let Some(taking) = self.takings.all.get_mut(&key)
+            && (taking.kept.state.epoch, taking.kept.state.answer) == (state.epoch, state.answer)
+        {
+            taking.kept.mark(now, state.offset, state.at);
+        }
         self.is_ended(&key, state.epoch);
-        if !self.support.keep(record.slot, key, Kept::new(now, state)) {
+        let protected = Protected { end: state.end() };
+        let mut kept = Kept::new(now, state);
+        kept.resumed = resumed;
+        if !self.support.keep(record.slot, key, kept) {
             return self.count("support-full");
         }
         // The record is its keeper's to change.
@@ -179,42 +211,73 @@ impl State {
             let _ = self.shared.records.taking(&key, record.epoch, false);
         }
         // Before it is asked for anything else.
-        if record.marks & MARK_PROTECTED == 0
-            && self
-                .shared
-                .records
-                .protect(&key, record.epoch, true)
+        if record.protected != Some(protected)
+            && (self.shared.records)
+                .protect(&key, record.epoch, Some(protected))
                 .is_err()
         {
             self.count("record-failures");
         }
     }
 
-    /// A wedge has found another object: another backend may have the client's.
-    fn on_not_same(&mut self, now: Duration, key: &FlowKey, epoch: u32, why: &str) {
+    /// A wedge has found another object, and another backend may have the client's; or its server is
+    /// not there, and may be later.
+    fn on_not_gone_on_with(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        epoch: u32,
+        (is_away, why): (bool, &str),
+    ) {
         if self.on_taking_refused(now, key, epoch) {
+            if is_away {
+                self.has_no_server(key);
+            }
             eprintln!("{key:?}: a backend does not go on with its answer: {why}");
             self.count("not-same");
         }
     }
 
-    /// Looks for answers whose owners have died, and does what is due of those.
+    /// Looks for answers whose owners have died or sleep, and does what is due of those.
     pub(super) fn on_support_due(&mut self, now: Duration) {
         if self.support.next_due().is_some_and(|due| due <= now) {
             self.migrate(now);
         }
-        let (health, records) = (&self.shared.health, &self.shared.records);
-        // A server that does not answer its checks is as dead as a host that is silent.
-        let peers = &self.shared.peers;
-        let is_dead = |slot: u32, key: &FlowKey| {
-            health.is_dead(slot, || {
-                let record = records.get(key).ok().flatten()?;
-                self.cluster.number(record.pool, slot, key.vip.port())
-            }) && peers.keeps(key)
+        let mut support = std::mem::take(&mut self.support);
+        let records = &self.shared.records;
+        let acknowledged = |slot: u32, key: &FlowKey, epoch: u32| {
+            let record = records.get(key).ok().flatten()?;
+            ((record.slot, record.epoch) == (slot, epoch)).then_some(record.heard)
         };
-        for (slot, key, kept) in self.support.orphans(now, is_dead) {
+        support.follow(now, acknowledged);
+        // Those that are to be moved, whose owner goes on.
+        let moving = self.takings.all.iter_mut();
+        for (key, taking) in moving.filter(|(_, taking)| taking.plan.is_some()) {
+            if let Ok(Some(record)) = records.get(key)
+                && record.epoch == taking.kept.state.epoch
+            {
+                taking.kept.follow(now, record.heard);
+            }
+        }
+        let (health, peers) = (&self.shared.health, &self.shared.peers);
+        let is_orphan = |slot, key: &_| health.is_host_silent(slot) && peers.keeps(key);
+        let orphans = support.orphans(now, is_orphan);
+        self.support = support;
+        for (slot, key, kept) in orphans {
             self.begin_taking(now, slot, key, kept);
         }
+        let records = &self.shared.records;
+        self.support.review(now, |key, kept| {
+            let Ok(Some(record)) = records.get(key) else {
+                return Standing::Gone;
+            };
+            match record.epoch.wrapping_sub(kept.state.epoch) {
+                0 if !kept.is_over_at(record.heard) => Standing::InProgress,
+                // Who takes it over may die with it: then it is looked for here.
+                0 | 1 => Standing::Over,
+                _ => Standing::Gone,
+            }
+        });
         let due = (self.takings.all.iter())
             .filter(|(_, taking)| taking.due <= now)
             .map(|(key, _)| *key);
@@ -235,7 +298,7 @@ impl State {
     }
 
     /// Its owner is silent, or its server has closed, in the midst of this.
-    fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, mut kept: Kept) {
+    pub(super) fn begin_taking(&mut self, now: Duration, slot: u32, key: FlowKey, mut kept: Kept) {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
@@ -244,16 +307,15 @@ impl State {
         }
         let known = kept.state.answer.wrapping_add(kept.ahead.requests);
         let is_hopeless = record.requests as u16 != known;
-        if is_hopeless && kept.is_over_at(record.heard) {
+        let owes_nothing = record.state == FlowState::ClientFin && kept.ahead.requests == 0;
+        if (is_hopeless || owes_nothing) && kept.is_over_at(record.heard) {
             return;
         }
         // An owner that has begun to answer has the flow, whether the client has heard it or not.
         let boundary = kept.boundary(record.next);
-        if record.is_tunnel()
-            || record.expected != Expected::Head
-            || !(is_hopeless || self.gather_ahead(&key, &mut kept.ahead))
-        {
-            return self.count("not-taken-over");
+        let is_between_requests = !record.is_tunnel() && record.expected == Expected::Head;
+        if !is_between_requests || !(is_hopeless || self.gather_ahead(&key, &mut kept.ahead)) {
+            return self.give_up_for_now(slot, key, kept);
         }
         match self.shared.records.taking(&key, record.epoch, true) {
             Ok(true) => {}
@@ -263,6 +325,18 @@ impl State {
         let mut taking = Taking::new(now, kept, slot, boundary);
         taking.is_hopeless = is_hopeless;
         self.takings.all.insert(key, taking);
+    }
+
+    /// What its client is sending cannot be another one's. Its owner may only be frozen, and says every
+    /// so often that it is there.
+    fn give_up_for_now(&mut self, slot: u32, key: FlowKey, mut kept: Kept) {
+        if kept.given_up.replace(kept.said).is_none() {
+            self.count("not-taken-over");
+            eprintln!(
+                "{key:?}: its answer is not gone on with: its client is in the midst of a request"
+            );
+        }
+        self.support.keep(slot, key, kept);
     }
 
     fn on_taking_due(&mut self, now: Duration, key: &FlowKey) {
@@ -284,17 +358,33 @@ impl State {
         };
         taking.due = now + first * (1 << taking.tries);
         taking.tries += 1;
-        if taking.tries > TRIES {
+        if let Stage::SettingUp { epoch, .. } = taking.stage {
+            let (tries, candidate) = (taking.tries, taking.tried.last().copied());
+            let is_dead = candidate.is_some_and(|slot| self.is_dead(slot, key));
+            let is_over = tries > TAKE_TRIES
+                || tries > TAKE_TRIES_OF_MANY && self.has_candidate(key, record.as_ref());
+            if is_dead || is_over {
+                self.on_taking_refused(now, key, epoch);
+                return;
+            }
+        }
+        let Some(taking) = self.takings.all.get(key) else {
+            return;
+        };
+        if taking.tries > TRIES && !matches!(taking.stage, Stage::SettingUp { .. }) {
             return match taking.stage {
                 Stage::Inquiring { question, .. } => {
                     self.on_reply(now, key, question, Some("it does not answer"));
                 }
+                _ if taking.awaits_another => self.stop_taking(now, key, NOBODY_ELSE),
                 _ => self.stop_taking(now, key, "nobody answers"),
             };
         }
         match &taking.stage {
-            Stage::Inquiring { to, datagram, .. } => {
-                (self.to_backends).push(*to, |out| out.extend_from_slice(datagram));
+            Stage::Inquiring { to, datagrams, .. } => {
+                for datagram in datagrams {
+                    (self.to_backends).push(*to, |out| out.extend_from_slice(datagram));
+                }
             }
             Stage::Asking => {
                 let clock = taking.kept.clock(now);
@@ -354,37 +444,6 @@ impl State {
         true
     }
 
-    /// The backend that is to go on with it next.
-    pub(super) fn candidate(
-        &self,
-        key: &FlowKey,
-        record: &Record,
-        taking: &Taking,
-    ) -> Option<Choice> {
-        let (request, health) = (record.request, &self.shared.health);
-        let (pool, port) = (self.cluster.place_of(record.pool)?, key.vip.port());
-        let asked = taking.plan.as_ref().and_then(|plan| plan.to);
-        let fits = |choice: &Choice| {
-            choice.transfer == Transfer::Rebuild
-                && !taking.tried.contains(&choice.slot)
-                && asked.is_none_or(|slot| slot == choice.slot)
-        };
-        let chosen = (self.cluster).choose(health, pool, port, request);
-        let others = || {
-            let alive = self.cluster.backends(health, pool, port)?;
-            let placed = Placed::unnoticed(request);
-            let choices = alive.open().iter();
-            let mut choices =
-                choices.filter_map(|one| self.cluster.choice(record.pool, one.id, placed));
-            choices.find(fits)
-        };
-        let fitting = chosen.filter(fits);
-        if let (Some(chosen), None) = (chosen, fitting) {
-            self.cluster.not_taken(&chosen);
-        }
-        fitting.or_else(others)
-    }
-
     /// Another backend is to go on from what the client has acknowledged.
     fn give_to_wedge(&mut self, now: Duration, arrived: &Arrived<'_>, record: &Record) {
         let key = arrived.key;
@@ -402,6 +461,17 @@ impl State {
                 }
             };
         }
+        let known = match taking.plan {
+            Some(_) => now,
+            None => taking.begun,
+        };
+        if taking.kept.is_lost(known) {
+            return self.stop_taking(
+                now,
+                &key,
+                "nobody knows how often its numbers have come round",
+            );
+        }
         let state = &taking.kept.state;
         let rest = state
             .before(heard)
@@ -415,8 +485,19 @@ impl State {
             }
             return self.on_nothing_left(now, &key, record, heard);
         };
+        let had_before = taking.kept.resumed.filter(|&(at, _)| at == had);
+        if had_before.is_some_and(|(_, times)| times >= SAME_PLACE) {
+            return self.stop_taking(now, &key, NO_FURTHER);
+        }
         let Some(choice) = self.candidate(&key, record, taking) else {
-            return self.stop_taking(now, &key, "no other backend has it");
+            if !self.awaits_another(now, &key, record, taking) {
+                return self.stop_taking(now, &key, NOBODY_ELSE);
+            }
+            // Its client is asked again by and by.
+            if let Some(taking) = self.takings.all.get_mut(&key) {
+                taking.awaits_another = true;
+            }
+            return;
         };
         let (clock, epoch) = (taking.kept.clock(now), record.epoch.wrapping_add(1));
         let (next, has_rest) = (taking.boundary, !taking.kept.ahead.bytes.is_empty());
@@ -509,11 +590,13 @@ impl State {
             return;
         };
         taking.tried.push(choice.slot);
+        taking.kept.resume_at(had);
         (taking.kept.state.epoch, taking.kept.state.answer) = (epoch, 1);
         taking.heard = Header {
             options: header.options,
             ..arrived.header
         };
+        taking.awaits_another = false;
         taking.stage = Stage::SettingUp {
             epoch,
             to,
@@ -523,51 +606,6 @@ impl State {
         taking.tries = 0;
         taking.due = now;
         self.count("takeovers");
-    }
-
-    /// It is over.
-    fn let_be(&mut self, key: &FlowKey) {
-        if let Some(taking) = self.takings.all.remove(key) {
-            let _ = (self.shared.records).taking(key, taking.kept.state.epoch, false);
-        }
-    }
-
-    /// The client has had all of it; or something that nobody knows.
-    fn on_nothing_left(&mut self, now: Duration, key: &FlowKey, record: &Record, heard: ServerSeq) {
-        let Some(taking) = self.takings.all.get(key) else {
-            return;
-        };
-        let (state, boundary) = (&taking.kept.state, taking.boundary);
-        let whole = trapeze_core::takeover::AnswerHead::parse(&state.head)
-            .map(|head| head.len as u64 + head.length);
-        let (had, answer, has_more) = (state.before(heard), state.answer, boundary != record.next);
-        if whole.is_none() || had < whole || had > whole && !has_more {
-            return self.stop_taking(now, key, "its client is somewhere else");
-        }
-        let Some(taking) = self.takings.all.remove(key) else {
-            return;
-        };
-        // It has heard the next answer, which nobody can go on with.
-        if had > whole {
-            self.count("not-taken-over");
-            let _ = (self.shared.records).taking(key, record.epoch, false);
-            return;
-        }
-        let answered = (record.epoch, answer);
-        if (self
-            .shared
-            .records
-            .owes_nothing(key, answered, boundary, heard))
-        .is_err()
-        {
-            return self.count("record-failures");
-        }
-        self.ask_again(
-            now,
-            key,
-            (boundary, &taking.heard),
-            &taking.kept.ahead.bytes,
-        );
     }
 
     /// The wedge cannot be set up there: another one may.
@@ -588,30 +626,6 @@ impl State {
             self.takings.all.remove(key);
         }
         true
-    }
-
-    /// It is not taken over. A client that waits for bytes which will not come is told.
-    fn stop_taking(&mut self, now: Duration, key: &FlowKey, why: &str) {
-        let taking = self.takings.all.get(key);
-        if taking.is_some_and(|t| t.plan.is_some() && matches!(t.stage, Stage::Asking)) {
-            return self.leave_with_owner(key, now + LATER);
-        }
-        let Some(taking) = self.takings.all.remove(key) else {
-            return;
-        };
-        let epoch = taking.kept.state.epoch;
-        let was_silent = now.saturating_sub(taking.kept.said);
-        eprintln!("{key:?}: its answer is not gone on with after {was_silent:?}: {why}");
-        self.count("not-taken-over");
-        self.abandon(key, epoch);
-    }
-
-    pub(super) fn abandon(&mut self, key: &FlowKey, epoch: u32) {
-        match self.shared.records.abandon(key, epoch) {
-            Ok(Some(flow)) => self.reset_client(key, &flow),
-            Ok(None) => {}
-            Err(_) => self.count("record-failures"),
-        }
     }
 
     /// The owner before may only have been cut off: what its socket says is nobody's.

@@ -1,0 +1,105 @@
+//! Who is to go on with an answer whose owner has died (docs/protocol/takeover.md 4.2).
+
+use std::time::Duration;
+
+use trapeze_core::config::Transfer;
+use trapeze_core::flow::FlowKey;
+use trapeze_core::policy::BackendId;
+use trapeze_core::takeover::CACHE_TIMEOUT;
+use trapeze_core::wire::meta::Refusal;
+
+use super::State;
+use super::support::Taking;
+use crate::cluster::Choice;
+use crate::memory::Placed;
+use crate::records::Record;
+
+impl State {
+    /// The backend that is to go on with it next.
+    pub(super) fn candidate(
+        &self,
+        key: &FlowKey,
+        record: &Record,
+        taking: &Taking,
+    ) -> Option<Choice> {
+        let (request, health) = (record.request, &self.shared.health);
+        let (pool, port) = (self.cluster.place_of(record.pool)?, key.vip.port());
+        let asked = taking.plan.as_ref().and_then(|plan| plan.to);
+        let fits = |choice: &Choice| {
+            choice.transfer == Transfer::Rebuild
+                && !taking.tried.contains(&choice.slot)
+                && asked.is_none_or(|slot| slot == choice.slot)
+        };
+        let chosen = (self.cluster).choose(health, pool, port, request);
+        let others = || {
+            let alive = self.cluster.backends(health, pool, port)?;
+            let placed = Placed::unnoticed(request);
+            let choices = alive.open().iter();
+            let mut choices =
+                choices.filter_map(|one| self.cluster.choice(record.pool, one.id, placed));
+            choices.find(fits)
+        };
+        let fitting = chosen.filter(fits);
+        if let (Some(chosen), None) = (chosen, fitting) {
+            self.cluster.not_taken(&chosen);
+        }
+        fitting.or_else(others)
+    }
+
+    /// Is a backend dead, as far as this flow goes? A server that does not answer its checks is as dead as
+    /// a host that is silent.
+    pub(super) fn is_dead(&self, slot: u32, key: &FlowKey) -> bool {
+        self.shared.health.is_dead(slot, || {
+            let record = self.shared.records.get(key).ok().flatten()?;
+            self.cluster.number(record.pool, slot, key.vip.port())
+        })
+    }
+
+    /// Could yet another one go on with it?
+    pub(super) fn has_candidate(&self, key: &FlowKey, record: Option<&Record>) -> bool {
+        let (Some(record), Some(taking)) = (record, self.takings.all.get(key)) else {
+            return false;
+        };
+        let choice = self.candidate(key, record, taking);
+        if let Some(choice) = &choice {
+            self.cluster.not_taken(choice);
+        }
+        choice.is_some()
+    }
+
+    /// May one that is not there now be there soon? Not where one that is there has another object: then a
+    /// client had better ask anew.
+    pub(super) fn awaits_another(
+        &self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        taking: &Taking,
+    ) -> bool {
+        let (pool, health) = (self.cluster.place_of(record.pool), &self.shared.health);
+        let has_asked_none = taking.tried.len() == 1 && taking.plan.is_none();
+        has_asked_none
+            && now.saturating_sub(taking.kept.said) < CACHE_TIMEOUT
+            && pool.is_some_and(|pool| {
+                (self.cluster).awaits_another(health, pool, key.vip.port(), &taking.tried)
+            })
+    }
+
+    /// Nobody listens where the latest candidate's server should: it counts as not tried, and is not chosen
+    /// for a while.
+    pub(super) fn has_no_server(&mut self, key: &FlowKey) {
+        let candidate = self.takings.all.get_mut(key).and_then(|t| t.tried.pop());
+        let record = self.shared.records.get(key).ok().flatten();
+        let (Some(slot), Some(record)) = (candidate, record) else {
+            return;
+        };
+        let choice = (self.cluster).choice(
+            record.pool,
+            BackendId(slot as u16),
+            Placed::unnoticed(record.request),
+        );
+        let port = choice.map_or(0, |choice| choice.server_port);
+        let port = if port == 0 { key.vip.port() } else { port };
+        (self.shared.health).refused(slot, port, Refusal::NoListener);
+    }
+}

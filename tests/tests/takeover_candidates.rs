@@ -1,0 +1,137 @@
+//! Who goes on with an answer, where those that are asked first do not (docs/protocol/takeover.md 4.2, 4.7).
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use trapeze_lab::Process;
+use trapeze_tests::saved::{Download, MIB, Site};
+use trapeze_tests::{Connection, same, until};
+
+/// The next one dies before it is known to be dead: of those that are well none is left out.
+#[test]
+fn one_that_dies_when_it_is_asked_costs_no_answer() {
+    let site = Site::up("take-next", 3);
+    let mut downloads: Vec<_> = (0..9).map(|_| site.start()).collect();
+    for download in &mut downloads {
+        download.read(2 * MIB).unwrap();
+    }
+    site.await_protection(9);
+    site.cluster.kill("b1", None).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    site.cluster.kill("b2", None).unwrap();
+    for mut download in downloads {
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+    }
+    assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// The same with a server that sleeps: its host is well, and nobody checks it.
+#[test]
+fn one_whose_server_sleeps_costs_no_answer() {
+    let site = Site::up("take-asleep", 3);
+    let mut downloads: Vec<_> = (0..6).map(|_| site.start()).collect();
+    for download in &mut downloads {
+        download.read(2 * MIB).unwrap();
+    }
+    site.await_protection(6);
+    let asleep = downloads.iter().position(|one| one.owner == "b2").unwrap();
+    let mut asleep = downloads.swap_remove(asleep);
+    site.cluster.signal_server("b2", "-STOP");
+    site.cluster.kill("b1", None).unwrap();
+    downloads.retain(|one| one.owner != "b2");
+    for mut download in downloads {
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+    }
+    site.cluster.signal_server("b2", "-CONT");
+    asleep.finish().unwrap();
+    same(&asleep.body, &site.large);
+    assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// Its bytes end at the same place everywhere, long before its head says: its client is told in the end.
+#[test]
+fn an_answer_that_nobody_can_finish_is_not_gone_on_with_for_ever() {
+    let site = Site::up("take-short", 2);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let servers: Vec<_> = ["b1", "b2"]
+        .map(|name| {
+            site.cluster.kill(name, Some(Process::Server)).unwrap();
+            let (asked, stop) = (asked.clone(), stop.clone());
+            site.cluster
+                .spawn(name, move || serve_a_part(&asked, &stop))
+        })
+        .into();
+    // The dispatcher may have been refused meanwhile.
+    std::thread::sleep(Duration::from_millis(1200));
+    let mut download = site
+        .cluster
+        .on("c1", || Download::start(Connection::open()));
+    download.finish().unwrap_err();
+    same(&download.body, &vec![b'x'; PART]);
+    stop.store(true, Ordering::Relaxed);
+    servers
+        .into_iter()
+        .for_each(|server| server.join().unwrap());
+    let asked = asked.load(Ordering::Relaxed);
+    assert!((2..=6).contains(&asked), "{asked} requests");
+    until("that is counted", || {
+        (site.count("not-taken-over") == 1).then_some(())
+    });
+}
+
+/// What there is of it.
+const PART: usize = MIB;
+const WHOLE: usize = 4 * MIB;
+
+fn serve_a_part(asked: &AtomicUsize, stop: &AtomicBool) {
+    let listener = TcpListener::bind("0.0.0.0:80").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, _)) => answer_with_a_part(stream, asked),
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn answer_with_a_part(mut stream: TcpStream, asked: &AtomicUsize) {
+    stream.set_nonblocking(false).unwrap();
+    let mut request = Vec::new();
+    while !request.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        if stream.read_exact(&mut byte).is_err() {
+            return;
+        }
+        request.push(byte[0]);
+    }
+    asked.fetch_add(1, Ordering::Relaxed);
+    let request = String::from_utf8(request).unwrap();
+    let from = request.split_once("ange: bytes=").map_or(0, |(_, range)| {
+        range.split('-').next().unwrap().parse().unwrap()
+    });
+    let status = match from {
+        0 => "200 OK".into(),
+        _ => format!(
+            "206 Partial Content\r\nContent-Range: bytes {from}-{}/{WHOLE}",
+            WHOLE - 1
+        ),
+    };
+    let head = format!(
+        "HTTP/1.1 {status}\r\nETag: \"e\"\r\nX-Backend: b\r\nContent-Length: {}\r\n\r\n",
+        WHOLE - from
+    );
+    let part = vec![b'x'; PART.saturating_sub(from)];
+    // Its client may be gone.
+    let _ = stream.write_all(head.as_bytes());
+    let _ = stream.write_all(&part);
+    // Until it is known to be in progress.
+    if from == 0 {
+        std::thread::sleep(Duration::from_millis(300));
+    }
+}
