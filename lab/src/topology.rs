@@ -4,6 +4,7 @@
 //! need beyond that (the VIP's address, ARP, sysctls) they set themselves, as on real
 //! hosts.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::Command;
@@ -79,20 +80,39 @@ pub fn make_hosts(state: &State, hosts: &[(&str, Ipv4Addr)]) -> Result<()> {
 /// Linux's default. Where the machine's is another one, a lab would measure that: BBR
 /// sends by timers, which cost more than 10 KiB does, and takes loss for granted.
 const CONGESTION_CONTROL: &str = "cubic";
+const IPV4_SYSCTLS: &str = "/proc/sys/net/ipv4";
 
 fn choose_congestion_control(namespace: &str) -> Result<()> {
-    let ipv4 = Path::new("/proc/sys/net/ipv4");
-    netns::inside(&netns::path(namespace), || {
-        let available = std::fs::read_to_string(ipv4.join("tcp_available_congestion_control"))?;
-        match available
-            .split_whitespace()
-            .any(|name| name == CONGESTION_CONTROL)
-        {
-            true => std::fs::write(ipv4.join("tcp_congestion_control"), CONGESTION_CONTROL),
-            false => Ok(()),
+    let choose = || {
+        netns::inside(&netns::path(namespace), || {
+            let sysctl = Path::new(IPV4_SYSCTLS);
+            let available = std::fs::read_to_string(sysctl.join("tcp_available_congestion_control"))?;
+            match names(&available).any(|name| name == CONGESTION_CONTROL) {
+                true => std::fs::write(sysctl.join("tcp_congestion_control"), CONGESTION_CONTROL),
+                false => Ok(()),
+            }
+        })
+    };
+    match choose() {
+        // Namespaces may choose what the machine lets everybody have.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            allow_congestion_control().and_then(|()| choose())
         }
-    })
+        chosen => chosen,
+    }
     .with_context(|| format!("cannot choose the congestion control of {namespace}"))
+}
+
+/// For the whole machine, until it is started again.
+fn allow_congestion_control() -> io::Result<()> {
+    let path = Path::new(IPV4_SYSCTLS).join("tcp_allowed_congestion_control");
+    let allowed = std::fs::read_to_string(&path)?;
+    let all: Vec<&str> = names(&allowed).chain([CONGESTION_CONTROL]).collect();
+    std::fs::write(&path, all.join(" "))
+}
+
+fn names(list: &str) -> impl Iterator<Item = &str> {
+    list.split_whitespace()
 }
 
 /// Has the switch hand a host its frames at once, and the host's to others: only
