@@ -414,6 +414,7 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_DONE:
 	case META_VACATED:
 	case META_SUPPORT:
+	case META_ANSWERED:
 	case META_BEAT_REPLY:
 		return TC_ACT_UNSPEC; /* for a dispatcher's daemon on this host */
 	default:
@@ -451,6 +452,9 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		tell_begun(skb, h, key, setup, payload_at);
 	if (setup->waiting)
 		tell_if_answered(key, setup);
+	if (setup->answers.finished != finished && is_between_answers(&setup->answers) &&
+	    !(setup->answers.flags & ANSWER_CLOSING))
+		tell_answered(key, setup);
 	if (h->tcp.flags & TCP_FIN)
 		note_all_taken(setup, h);
 	if (closes_idle(setup, h, payload))

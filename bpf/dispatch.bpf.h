@@ -114,16 +114,23 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 	return drop(DROP_HANDSHAKE_ACK);
 }
 
+/* Is this the owner's latest request, whole, of a client that has had all answers before it and no more (handoff.md 9.8)? */
+static __always_inline bool is_latest_unheard(const struct flow *flow, const struct segment *segment)
+{
+	return flow->idle_requests && flow->requests == flow->idle_requests + 1 &&
+	       flow->idle_epoch == bpf_ntohl(flow->meta.epoch) && segment->ack == flow->idle_end &&
+	       segment->seq == flow->idle_from && segment->seq + segment->payload == flow->next;
+}
+
 /*
  * The client sends its request once more, has not heard a word, and the backend
  * is silent, or the one by way of which it goes there: the daemon may know another way.
  */
 static __always_inline bool is_unheard(const struct flow *flow, const struct segment *segment)
 {
-	if (segment->seq != bpf_ntohl(flow->meta.start) || !segment->payload ||
-	    segment->ack != flow->server_isn + 1)
-		return false;
-	return is_way_silent(flow);
+	bool is_first = segment->seq == bpf_ntohl(flow->meta.start) && segment->ack == flow->server_isn + 1;
+
+	return segment->payload && (is_first || is_latest_unheard(flow, segment)) && is_way_silent(flow);
 }
 
 /* Its server has closed, and nothing is owed: as a connection that has proved itself. */

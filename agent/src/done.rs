@@ -1,6 +1,7 @@
 //! DONE: a dispatcher that wanted a flow, and was answered that it could not leave yet,
 //! is told when that has changed (docs/protocol/handoff.md 5.3). A hint: it asks again
-//! by itself, so nothing is lost with this process.
+//! by itself, so nothing is lost with this process. ANSWERED: where an answer has ended, should
+//! this host die before the next one begins (9.1a).
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
@@ -89,10 +90,13 @@ fn datagram(done: &Done, keys: &Keys) -> Option<(Vec<u8>, SocketAddr)> {
     let flow = FlowKey::from(done.key);
     let to = IpAddr::from(done.dispatcher);
     let said = Meta::decode(&done.meta).ok()?;
-    let meta = Meta {
-        kind: Kind::Done,
-        requests: 0,
-        ..said
+    let meta = match said.kind {
+        Kind::Answered { .. } => said,
+        _ => Meta {
+            kind: Kind::Done,
+            requests: 0,
+            ..said
+        },
     };
     let inner = Segment::of_client(
         &flow,
@@ -112,7 +116,7 @@ mod tests {
     use super::*;
     use trapeze_core::config::ClusterKey;
     use trapeze_core::flow::Handshake;
-    use trapeze_core::seq::ClientSeq;
+    use trapeze_core::seq::{ClientSeq, ServerSeq};
     use trapeze_core::wire::geneve;
     use trapeze_core::wire::meta::Care;
     use trapeze_datapath::abi;
@@ -128,8 +132,8 @@ mod tests {
             client: "192.0.2.1:40000".parse().unwrap(),
             vip: "10.77.0.100:80".parse().unwrap(),
         };
-        let meta = Meta {
-            kind: Kind::Forward,
+        let done = Meta {
+            kind: Kind::Done,
             epoch: 9,
             start: ClientSeq::new(1000),
             handshake: Handshake {
@@ -143,19 +147,23 @@ mod tests {
                 ..Care::default()
             },
         };
-        let done = Done {
-            key: abi::FlowKey::from(flow),
-            dispatcher: [10, 77, 0, 1],
-            meta: meta.encode(3),
-            end: 5000,
+        let end = ServerSeq::new(5000);
+        let answered = Meta {
+            kind: Kind::Answered { end },
+            requests: 7,
+            ..done
         };
-        let (bytes, to) = datagram(&done, &keys).unwrap();
-        assert_eq!(to, "10.77.0.1:6081".parse().unwrap());
-        let packet = geneve::open(&bytes, to.ip(), &keys).unwrap();
-        let told = Meta {
-            kind: Kind::Done,
-            ..meta
-        };
-        assert_eq!(packet.meta, told);
+        for told in [done, answered] {
+            let from_data_path = Done {
+                key: abi::FlowKey::from(flow),
+                dispatcher: [10, 77, 0, 1],
+                meta: told.encode(3),
+                end: end.raw(),
+            };
+            let (bytes, to) = datagram(&from_data_path, &keys).unwrap();
+            assert_eq!(to, "10.77.0.1:6081".parse().unwrap());
+            let packet = geneve::open(&bytes, to.ip(), &keys).unwrap();
+            assert_eq!(packet.meta, told);
+        }
     }
 }

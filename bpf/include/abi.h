@@ -101,6 +101,8 @@ enum meta_kind {
 	META_SPLIT_RELEASE = 27, /* as RELEASE, of such a connection */
 	/* docs/protocol/takeover.md */
 	META_SUPPORT = 28, /* backend's daemon -> dispatcher's: of an answer that may outlive the backend */
+	/* docs/protocol/handoff.md 9.1a */
+	META_ANSWERED = 29, /* owner's daemon -> dispatcher: so many requests are, up to there */
 };
 
 /* Why an owner does not give a flow up. */
@@ -272,13 +274,15 @@ struct flow {
 	__u32 version; /* of the record, within its epoch; 0: no other dispatcher has had it */
 	__be32 maker; /* the dispatcher that made this version */
 	__u32 told; /* the state that others know it in */
-	__u32 idle_end; /* its owner has said that it owes nothing: where its answers ended, */
+	__u32 idle_end; /* its owner has said what it has answered: where its answers ended, */
 	__u64 refreshed_ns; /* CLOCK_MONOTONIC, when others last told us that it lives, or we them */
 	__u32 idle_epoch; /* in which epoch, */
 	__u32 idle_requests; /* and of how many requests; 0: it has not */
 	struct splice splice;
 	__u32 turn; /* of the daemon's, at whose end others have been told of this version; 0: they have */
 	__u32 answer_end; /* the server's number behind a protected answer (MARK_ENDS) */
+	__u32 idle_from; /* with idle_end: where the request after those starts, */
+	__u32 idle_heard; /* and 1: the owner has heard that the client has all */
 };
 
 enum spliced_state {
@@ -642,11 +646,11 @@ struct setup {
 	__u32 told; /* up to where the client has been told that its bytes have come; 0: no further than to here */
 };
 
-/* Agent: what held a flow up has changed; to its daemon, by the ring `dones`. */
+/* Agent: what held a flow up has changed, or an answer is over; to its daemon, by the ring `dones`. */
 struct done {
 	struct flow_key key;
 	__be32 dispatcher;
-	struct meta meta; /* of the setup, with `start` the one before which it was asked for */
+	struct meta meta; /* META_DONE or META_ANSWERED, of the setup, not sealed */
 	__u32 end; /* where the latest answer ends */
 };
 

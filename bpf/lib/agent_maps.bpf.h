@@ -84,6 +84,20 @@ struct {
 	__type(value, struct done);
 } new_done SEC(".maps");
 
+/* How many ends of answers may be told of (lib/done.bpf.h), as of when. Processors that count at once count one. */
+struct allowance {
+	__u64 at_ns; /* CLOCK_MONOTONIC_COARSE */
+	__u32 left;
+	__u32 pad;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct allowance);
+} allowances SEC(".maps");
+
 /* Servers that do not listen on the VIP itself, by port. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -127,6 +127,8 @@ pod!(
         splice: Splice,
         turn: u32,
         answer_end: u32,
+        idle_from: u32,
+        idle_heard: u32,
     }
 );
 pod!(

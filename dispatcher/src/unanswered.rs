@@ -29,8 +29,10 @@ const ATTEMPTS: u8 = 4;
 /// A request that its owner has not answered, as far as is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// Of the owner's setup, of which it is the first request.
+    /// Of the owner's setup,
     pub epoch: u32,
+    /// as whose so manieth request it was given it.
+    pub requests: u32,
     /// Its first byte,
     pub start: ClientSeq,
     /// and that of its answer.
@@ -168,6 +170,7 @@ mod tests {
     fn given(retries: u8) -> Given {
         Given {
             epoch: 1,
+            requests: 1,
             start: ClientSeq::new(u32::MAX),
             end: ServerSeq::new(5),
             clock: 7,

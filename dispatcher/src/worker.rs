@@ -288,6 +288,7 @@ impl State {
                 clock,
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
             Kind::Done => self.on_done(now, &packet.meta, packet.inner),
+            Kind::Answered { end } => self.on_answered(&packet.meta, packet.inner, end),
             Kind::Vacated { end } => self.on_vacated(now, &packet.meta, packet.inner, end),
             Kind::Support => self.on_support(now, &packet.meta, packet.inner),
             Kind::Splice => self.on_server(now, packet.inner),

@@ -86,7 +86,8 @@ fn choose_congestion_control(namespace: &str) -> Result<()> {
     let choose = || {
         netns::inside(&netns::path(namespace), || {
             let sysctl = Path::new(IPV4_SYSCTLS);
-            let available = std::fs::read_to_string(sysctl.join("tcp_available_congestion_control"))?;
+            let available =
+                std::fs::read_to_string(sysctl.join("tcp_available_congestion_control"))?;
             match names(&available).any(|name| name == CONGESTION_CONTROL) {
                 true => std::fs::write(sysctl.join("tcp_congestion_control"), CONGESTION_CONTROL),
                 false => Ok(()),

@@ -149,6 +149,12 @@ pub enum Kind {
     },
     /// Owner's daemon to dispatcher: what held you up has changed.
     Done,
+    /// Owner's daemon to dispatcher: it has answered *requests* of them, and all that came
+    /// before *start*.
+    Answered {
+        /// Where the last answer ends.
+        end: ServerSeq,
+    },
     /// Owner to dispatcher: the server has closed.
     Vacated {
         /// Where its last answer ended.
@@ -420,6 +426,7 @@ impl Kind {
             Self::SplitProbe { .. } => (26, 0, 0),
             Self::SplitRelease { .. } => (27, 0, 0),
             Self::Support => (28, 0, 0),
+            Self::Answered { end } => (29, 0, end.raw()),
         }
     }
 
@@ -522,6 +529,9 @@ impl Kind {
                 reach: ClientSeq::new(value) + u16_at(raw, 14).into(),
             },
             28 => Self::Support,
+            29 => Self::Answered {
+                end: ServerSeq::new(value),
+            },
             other => return Err(MetaError::Kind(other)),
         })
     }

@@ -34,10 +34,44 @@ impl Records {
                 idle_end: end.raw(),
                 idle_epoch: epoch,
                 idle_requests: flow.requests,
+                idle_from: received.raw(),
+                idle_heard: 1,
                 ..*flow
             })
         };
         self.exchange(key, idle).map(drop)
+    }
+
+    /// The owner has answered `requests`, modulo 2^16, of those that it was given, and all that came
+    /// before `received`; its answers end there. If one more has been given to it, it is known
+    /// where the answer to that begins. That the client has all of them is not known yet:
+    /// no other dispatcher is told.
+    pub fn has_answered(
+        &self,
+        key: &FlowKey,
+        epoch: u32,
+        received: ClientSeq,
+        requests: u16,
+        end: ServerSeq,
+    ) -> io::Result<()> {
+        let answered = |flow: &Flow| {
+            let record = Record::read(flow)?;
+            let ahead = (record.requests as u16).wrapping_sub(requests);
+            let is_meant = record.epoch == epoch
+                && record.splice.is_none()
+                && (ahead == 0 && record.next == received || ahead == 1 && record.requests > 1)
+                // Of these the owner has said more.
+                && record.idle_end != Some(end);
+            is_meant.then(|| Flow {
+                idle_end: end.raw(),
+                idle_epoch: epoch,
+                idle_requests: flow.requests - u32::from(ahead),
+                idle_from: received.raw(),
+                idle_heard: 0,
+                ..*flow
+            })
+        };
+        self.exchange(key, answered).map(drop)
     }
 
     /// The owner has no socket of this connection any more, and owed nothing: no backend has

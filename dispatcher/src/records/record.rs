@@ -54,6 +54,8 @@ pub struct Record {
     pub splice: Option<Splice>,
     /// Its owner has answered all that it has been given, and the client had all up to here.
     pub idle_end: Option<ServerSeq>,
+    /// It has answered all but the latest request, and its answers until then end here.
+    pub latest_from: Option<ServerSeq>,
     /// So had the owner before, when the flow began to move on.
     pub was_idle: bool,
     /// An answer that may outlive its owner.
@@ -162,6 +164,9 @@ impl Record {
             maker: flow.maker.into(),
             splice: flow.splice.terms(),
             idle_end: idle(epoch_of(&flow.meta), flow.requests)
+                .then_some(ServerSeq::new(flow.idle_end)),
+            latest_from: (flow.requests.checked_sub(1))
+                .is_some_and(|before| idle(epoch_of(&flow.meta), before))
                 .then_some(ServerSeq::new(flow.idle_end)),
             was_idle: flow.before[0] != 0
                 && idle(epoch_of(&flow.before), flow.requests_before)

@@ -406,7 +406,8 @@ fn is_same_request(told: &Flow, old: &Flow) -> bool {
 
 /// Whether its owner has said so, of the record as it is (docs/protocol/handoff.md §9).
 fn owes_nothing(flow: &Flow) -> bool {
-    Record::read(flow).is_some_and(|record| record.idle_end == Some(record.heard))
+    let says_so = |record: Record| record.idle_end == Some(record.heard);
+    flow.idle_heard != 0 && Record::read(flow).is_some_and(says_so)
 }
 
 /// All of a record that is not counted or aged by each dispatcher for itself.
@@ -471,6 +472,8 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         idle_end,
         idle_epoch,
         idle_requests,
+        idle_from: record.next.raw(),
+        idle_heard: record.owes_nothing.into(),
         cookie: record.cookie.raw(),
         version: record.version.max(1),
         maker: record.maker.octets(),

@@ -80,6 +80,8 @@ impl Records {
                 flow.idle_end = end.raw();
                 flow.idle_epoch = epoch;
                 flow.idle_requests = flow.requests;
+                flow.idle_from = boundary.raw();
+                flow.idle_heard = 1;
             }
         })
         .map(drop)

@@ -241,7 +241,7 @@ impl State {
 }
 
 /// The owner's clock, which goes on from what the client echoes; 0 without timestamps.
-fn clock_of(arrived: &Arrived<'_>) -> u32 {
+pub(super) fn clock_of(arrived: &Arrived<'_>) -> u32 {
     let clocks = arrived.header.options.timestamps;
     clocks.map_or(0, |clocks| clocks.echo)
 }

@@ -32,6 +32,23 @@ impl State {
         }
     }
 
+    /// An owner says where an answer has ended.
+    pub(super) fn on_answered(&mut self, meta: &Meta, inner: &[u8], end: ServerSeq) {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
+            return self.count("malformed");
+        };
+        let told = (self.shared.records).has_answered(
+            &arrived.key,
+            meta.epoch,
+            meta.start,
+            meta.requests,
+            end,
+        );
+        if told.is_err() {
+            self.count("record-failures");
+        }
+    }
+
     pub(super) fn is_silent(&self, slot: u32) -> bool {
         self.shared.health.state(slot) == health::State::Silent
     }

@@ -27,6 +27,7 @@ impl State {
                 | Kind::Held(_)
                 | Kind::Released { .. }
                 | Kind::Done
+                | Kind::Answered { .. }
                 | Kind::Vacated { .. }
                 | Kind::Support
         );

@@ -12,18 +12,19 @@ use std::time::Duration;
 use trapeze_core::config::Retry;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Expected, Inspection};
-use trapeze_core::intake::Arrived;
-use trapeze_core::seq::ServerSeq;
+use trapeze_core::intake::{Answer, Arrived, Body};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
 use trapeze_datapath::abi::FlowState;
 
 use super::State;
-use super::returned::is_idempotent;
+use super::first::clock_of;
+use super::returned::{is_idempotent, runs_again};
 use crate::cluster::Choice;
 use crate::look::Extent;
-use crate::records::Record;
+use crate::records::{Record, Records};
 use crate::unanswered::Given;
 
 /// A client is asked so often, at this and doubling intervals.
@@ -32,6 +33,8 @@ const FIRST_ASK: Duration = Duration::from_millis(50);
 /// So far the next owner's clock is ahead of the dead one's, in milliseconds: should that not be dead,
 /// its client drops for as long whatever it says (RFC 7323 §5.3).
 const FENCE_MS: u32 = 600_000;
+/// A clock that is further ahead looks as if it were behind (RFC 7323 §5.2).
+const LONGEST_AGE: Duration = Duration::from_secs(20 * 86_400);
 
 /// Requests whose clients are asked.
 #[derive(Debug, Default)]
@@ -43,6 +46,8 @@ pub(super) struct Retries {
 struct Retrying {
     slot: u32,
     given: Given,
+    /// What its client hears, if nobody else is to run it.
+    instead: Option<Answer>,
     fence: u32,
     tries: u32,
     due: Duration,
@@ -83,6 +88,7 @@ impl State {
         };
         let given = Given {
             epoch: record.epoch,
+            requests: record.requests,
             start: record.isns.client + 1,
             end: record.isns.server + 1,
             clock,
@@ -93,6 +99,40 @@ impl State {
         match self.unanswered.keep(record.slot, *key, given) {
             true => self.count("kept-requests"),
             false => self.count("not-kept-requests"),
+        }
+    }
+
+    /// The client of an owner that is silent sends its latest request once more, whole; where
+    /// the answer to that begins the owner had told. It may have had the request: what has been heard
+    /// of it is known after the client has been asked.
+    pub(super) fn retry_latest(&mut self, now: Duration, record: &Record, arrived: &Arrived<'_>) {
+        let key = arrived.key;
+        let request = arrived.payload;
+        let clock = clock_of(arrived);
+        let Some(end) = record.latest_from.filter(|_| clock != 0) else {
+            return;
+        };
+        let retry = match head::inspect(request, self.cluster.config.limits.head_bytes) {
+            Inspection::Http(head) => {
+                let rescue = (self.cluster).rescue(key.vip, record.pool, &head);
+                runs_again(head.method, rescue.retry)
+            }
+            _ => false,
+        };
+        let instead = (!retry).then_some(Answer::GatewayTimeout);
+        let given = Given {
+            epoch: record.epoch,
+            requests: record.requests,
+            start: ClientSeq::new(arrived.header.seq),
+            end,
+            clock,
+            // No later did the owner say so.
+            at: now.saturating_sub(Records::age(record.epoch).min(LONGEST_AGE)),
+            retries: 0,
+            request: request.to_vec(),
+        };
+        if is_unanswered(record, record.slot, &given) {
+            self.begin_retrying(now, (record.slot, key), given, instead);
         }
     }
 
@@ -121,7 +161,7 @@ impl State {
         let (due, lost) = (self.unanswered).look(now, asking, is_dead, unanswered);
         self.count_many("not-retried", lost);
         for (slot, key, given) in due {
-            self.begin_retrying(now, slot, key, given);
+            self.begin_retrying(now, (slot, key), given, None);
         }
         let due = (self.retries.all.iter())
             .filter(|(_, retrying)| retrying.due <= now)
@@ -131,7 +171,13 @@ impl State {
         }
     }
 
-    fn begin_retrying(&mut self, now: Duration, slot: u32, key: FlowKey, given: Given) {
+    fn begin_retrying(
+        &mut self,
+        now: Duration,
+        (slot, key): (u32, FlowKey),
+        given: Given,
+        instead: Option<Answer>,
+    ) {
         // What has been asked behind it may be in its server's hands, too.
         if self.intake.holds(&key) || self.waiting.get(&key).is_some() {
             return self.count("not-retried");
@@ -148,6 +194,7 @@ impl State {
             // 0 is no clock.
             fence: fence.max(1),
             given,
+            instead,
             tries: 0,
             due: now,
         };
@@ -250,9 +297,10 @@ impl State {
     /// Nobody has said a word of the answer, and who had the request cannot any more.
     fn retry(&mut self, now: Duration, record: &Record, arrived: &Arrived<'_>) {
         let key = arrived.key;
-        let Some(Retrying { given, fence, .. }) = self.retries.all.remove(&key) else {
+        let Some(retrying) = self.retries.all.remove(&key) else {
             return;
         };
+        let Retrying { given, fence, .. } = retrying;
         let _ = (self.shared.records).taking(&key, given.epoch, false);
         let next_epoch = given.epoch.wrapping_add(1);
         self.forsake(&key, record, (next_epoch, given.start), given.end);
@@ -266,7 +314,6 @@ impl State {
         let Ok(agreed) = Meta::decode(&record.option) else {
             return;
         };
-        self.count("retried");
         let header = &arrived.header;
         // The next owner's clock goes on from there.
         let timestamps = header.options.timestamps.map(|clocks| Timestamps {
@@ -298,7 +345,15 @@ impl State {
             epoch: given.epoch,
             ..agreed
         };
-        self.on_request(now, &request, &packet.to_packet());
+        let packet = packet.to_packet();
+        if let Some(answer) = retrying.instead {
+            if let Ok(arrived) = Arrived::parse(&request, &packet) {
+                self.answer_ourselves(now, &arrived, answer, Body::Full);
+            }
+            return;
+        }
+        self.count("retried");
+        self.on_request(now, &request, &packet);
         if let Ok(Some(record)) = self.shared.records.get(&key) {
             (self.unanswered).retried(record.slot, &key, given.retries + 1);
         }
@@ -319,9 +374,9 @@ impl State {
     }
 }
 
-/// Is that request the only one of its owner, and has its client heard nothing of an answer?
+/// Is that request the latest of its owner, and has its client heard nothing of an answer?
 fn is_unanswered(record: &Record, slot: u32, given: &Given) -> bool {
-    (record.slot, record.epoch, record.requests) == (slot, given.epoch, 1)
+    (record.slot, record.epoch, record.requests) == (slot, given.epoch, given.requests)
         && record.next == given.next()
         && record.heard == given.end
         && record.state == FlowState::Established

@@ -183,6 +183,10 @@ impl State {
             return self.pass_on(now, &record, arrived, inner);
         }
         self.count("unheard");
+        if ClientSeq::new(arrived.header.seq) != arrived.isns.client + 1 {
+            self.retry_latest(now, &record, &arrived);
+            return self.act();
+        }
         let bytes = self.head_of(&arrived);
         let may_run_again = match head::inspect(bytes, self.cluster.config.limits.head_bytes) {
             Inspection::Http(head) => {
@@ -314,7 +318,7 @@ impl State {
 }
 
 /// Whether a request whose server nobody has heard may be given to another one.
-fn runs_again(method: &str, retry: Retry) -> bool {
+pub(super) fn runs_again(method: &str, retry: Retry) -> bool {
     match retry {
         Retry::Never => false,
         Retry::Always => true,

@@ -136,6 +136,9 @@ fn every_kind_is_read_as_written() {
         Kind::Vacated {
             end: ServerSeq::new(9),
         },
+        Kind::Answered {
+            end: ServerSeq::new(u32::MAX),
+        },
     ];
     for kind in kinds {
         assert_eq!(Meta::decode(&meta(kind).encode(0)), Ok(meta(kind)));
@@ -261,7 +264,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 29, MetaError::Kind(29)),
+        (1, 30, MetaError::Kind(30)),
         (3, 5, MetaError::Reason(5)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),
@@ -407,6 +410,12 @@ fn the_numbers_are_those_of_abi_h() {
         ),
         (Kind::Forsake, "META_RELEASE"),
         (Kind::Support, "META_SUPPORT"),
+        (
+            Kind::Answered {
+                end: ServerSeq::new(0),
+            },
+            "META_ANSWERED",
+        ),
         (
             Kind::Released {
                 end: ServerSeq::new(0),
