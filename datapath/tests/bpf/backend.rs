@@ -84,6 +84,14 @@ impl Agent {
         agent
     }
 
+    /// What its daemon is to tell dispatchers: DONE (14) or ANSWERED (29), as META_* have it.
+    pub fn to_tell(&self, kind: u8) -> Vec<Done> {
+        let told = self.dones.wait(Duration::from_millis(50)).unwrap();
+        told.into_iter()
+            .filter(|done| done.meta[1] == kind)
+            .collect()
+    }
+
     /// Lets the packet of a frame arrive, and expects this to be counted.
     pub fn receive(&self, what: &str, frame: &[u8], counted: &[&'static str]) {
         let mut packets = Outbox::default();

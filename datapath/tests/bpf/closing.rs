@@ -4,7 +4,6 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener};
-use std::time::Duration;
 
 use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
@@ -672,9 +671,47 @@ fn a_vacant_flow_can_go() {
     }
 }
 
+/// Its dispatcher knows, should it die.
+#[test]
+fn where_an_answer_ends_is_told_when_it_does() {
+    let mut owner = owner();
+    owner.answer(&ANSWER[..20]);
+    assert_eq!(owner.agent.to_tell(29), [], "it has not");
+    owner.answer(&ANSWER[20..]);
+    let [told] = owner.agent.to_tell(29)[..] else {
+        panic!("it is told once");
+    };
+    assert_eq!(told.dispatcher, DISPATCHER.octets());
+    assert_eq!(told.key, flow_key(CLIENT, VIP));
+    let end = ServerSeq::new(end_of(ANSWER));
+    let expected = Meta {
+        kind: Kind::Answered { end },
+        requests: 1,
+        start: ClientSeq::new(SECOND),
+        ..outliving()
+    };
+    assert_eq!(Meta::decode(&told.meta), Ok(expected));
+    // Two in one packet end once.
+    acknowledge(&owner, end_of(ANSWER));
+    owner.answer(&[ANSWER, ANSWER].concat());
+    let [told] = owner.agent.to_tell(29)[..] else {
+        panic!("and so are they");
+    };
+    let told = Meta::decode(&told.meta).unwrap();
+    let end = end + 2 * ANSWER.len() as u32;
+    assert_eq!((told.kind, told.requests), (Kind::Answered { end }, 3));
+}
+
+#[test]
+fn one_behind_which_the_server_closes_is_not() {
+    let mut owner = owner();
+    owner.answer(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\na");
+    assert_eq!(owner.agent.to_tell(29), []);
+}
+
 #[test]
 fn what_held_a_flow_up_is_told_of_once() {
-    let told = |owner: &Owner| owner.agent.dones.wait(Duration::from_millis(50)).unwrap();
+    let told = |owner: &Owner| owner.agent.to_tell(14);
     let mut owner = owner();
     let ask = sealed(&release(), &segment(ACK, SECOND, FIRST, b"").packet());
     owner.answer(&ANSWER[..20]);

@@ -286,14 +286,7 @@ fn what_is_said_of_a_seat_names_the_flow() {
         geneve::open(&told[ETHERNET + 28..], DISPATCHER.into(), &keys()).expect("its tag is good");
     assert_eq!((told.meta.kind, told.inner), (answer, &ask.packet()[..]));
 
-    let held_up = |seated: &Seated| {
-        seated
-            .older
-            .agent
-            .dones
-            .wait(Duration::from_millis(50))
-            .unwrap()
-    };
+    let held_up = |seated: &Seated| seated.older.agent.to_tell(14);
     assert_eq!(held_up(&seated), []);
     seated.answer(ANSWER);
     let dones = held_up(&seated);
