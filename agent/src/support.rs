@@ -17,9 +17,7 @@ use trapeze_core::head::{self, Inspection};
 use trapeze_core::route::Asked;
 use trapeze_core::seq::ServerSeq;
 use trapeze_core::takeover::parts::cut;
-use trapeze_core::takeover::{
-    AnswerHead, Message, Rest, SoftState, UPDATE_INTERVAL, VAST, VAST_IS_SLOW, VAST_STEP,
-};
+use trapeze_core::takeover::{AnswerHead, Message, Rest, SoftState, VAST, VAST_IS_SLOW, VAST_STEP};
 use trapeze_core::wire::meta::{Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp;
@@ -143,6 +141,12 @@ impl Support {
             let length = answer.len as u64 + answer.length;
             self.announce(flow, state, length, clock_offset);
         }
+    }
+
+    /// How often an answer in progress is told of.
+    fn update_interval(&self) -> Duration {
+        let rules = self.rules.lock().expect("nobody panics with it");
+        rules.limits.update_interval
     }
 
     /// How long an answer of so many bytes to that request is in progress before it is protected; none:
@@ -284,7 +288,7 @@ impl Support {
             state: state.clone(),
             length,
             clock_offset,
-            due: now + UPDATE_INTERVAL,
+            due: now + self.update_interval(),
             look_at: now,
             waits: None,
         };
@@ -307,6 +311,7 @@ impl Support {
     /// Says again what is due, and forgets what is over.
     fn say_again(&self) {
         let now = Instant::now();
+        let update_interval = self.update_interval();
         let mut said = Vec::new();
         self.answers().retain(|flow, announced| {
             if announced.look_at > now {
@@ -319,7 +324,7 @@ impl Support {
             let is_in_progress = announced.goes_on(&setup);
             if is_in_progress && announced.is_news(now) && !announced.waits_longer(now) {
                 let is_first = announced.waits.take().is_some();
-                announced.due = now + UPDATE_INTERVAL;
+                announced.due = now + update_interval;
                 announced.said_at = announced.state.offset;
                 announced.state.clock = clock_now(announced.clock_offset);
                 said.push((*flow, is_first, announced.state.clone()));
@@ -549,7 +554,7 @@ mod tests {
     fn the_longest_answers_are_said_again_when_they_have_come_far() {
         let mut now = Instant::now();
         let mut announced = announced(64 << 30, 0, 7);
-        announced.due = now + UPDATE_INTERVAL;
+        announced.due = now + Duration::from_secs(3);
         announced.rest(now, VAST_IS_SLOW);
         let (mut at, mut said) = (0u64, Vec::new());
         for _ in 0..40 {
@@ -566,7 +571,7 @@ mod tests {
         }
         assert_eq!(said, (1..=40).map(|n| n * (400 << 20)).collect::<Vec<_>>());
         // A slow one is left alone, and a short one until it is due.
-        announced.due = now + UPDATE_INTERVAL;
+        announced.due = now + Duration::from_secs(3);
         announced.rest(now, 1000);
         assert_eq!(announced.look_at, now + VAST_INTERVAL);
         announced.length = VAST - 1;

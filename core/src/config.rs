@@ -558,6 +558,12 @@ pub struct Limits {
     /// Heartbeats between dispatchers and backends (10 ms..=5 s; default 200 ms); three
     /// missed mean dead.
     pub heartbeat: Duration,
+    /// How often the agent of an owner says that a protected answer is in progress [MIGRATE01 §4.1]
+    /// (100 ms..=60 s; default 3 s).
+    pub update_interval: Duration,
+    /// What has not been said again for so long is forgotten [MIGRATE01 §4.1] (twice
+    /// `update_interval`..=1 h; default 10 s, or four times `update_interval` if that is more).
+    pub cache_timeout: Duration,
 }
 
 impl Default for Limits {
@@ -572,6 +578,8 @@ impl Default for Limits {
             fin_timeout: Duration::from_secs(60),
             drain_timeout: Duration::from_secs(30),
             heartbeat: Duration::from_millis(200),
+            update_interval: Duration::from_secs(3),
+            cache_timeout: Duration::from_secs(10),
         }
     }
 }

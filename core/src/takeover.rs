@@ -21,18 +21,12 @@ pub mod stream;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
 pub use head::AnswerHead;
 pub use parts::Assembly;
 pub use rest::{End, NotSame, Rest};
 pub use state::{Message, SoftState, Take};
 pub use stream::Resume;
 
-/// How often the agent of an owner says that an answer is in progress [MIGRATE01 §4.1].
-pub const UPDATE_INTERVAL: Duration = Duration::from_secs(3);
-/// What has not been said again for so long is forgotten [MIGRATE01 §4.1].
-pub const CACHE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Of an answer as long as that, numbers alone do not say where a byte lies (RFC 9293 §3.4).
 pub const VAST: u64 = 1 << 31;
 /// Of one of those it is said again after so many bytes, too.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_core::takeover::{CACHE_TIMEOUT, SoftState, UPDATE_INTERVAL, VAST, VAST_IS_SLOW};
+use trapeze_core::takeover::{SoftState, VAST, VAST_IS_SLOW};
 
 /// Bytes that one worker keeps; what is more is not protected.
 const BYTES_MAX: usize = 64 << 20;
@@ -203,10 +203,12 @@ impl Support {
         (self.bytes > 0).then_some(self.look_at)
     }
 
-    /// Those whose owner's server `is_dead`; they are forgotten here.
+    /// Those whose owner's server `is_dead`, and of which something was said within the `cache_timeout`; they are
+    /// forgotten here.
     pub fn orphans(
         &mut self,
         now: Duration,
+        cache_timeout: Duration,
         is_dead: impl Fn(u32, &FlowKey) -> bool,
     ) -> Vec<(u32, FlowKey, Kept)> {
         if self.bytes == 0 || now < self.look_at {
@@ -224,7 +226,7 @@ impl Support {
             .map(|(_, _, kept)| kept.size())
             .sum::<usize>();
         // An owner that died this long ago has not been renewing what it has.
-        orphans.retain(|(_, _, kept)| now.saturating_sub(kept.said) < CACHE_TIMEOUT);
+        orphans.retain(|(_, _, kept)| now.saturating_sub(kept.said) < cache_timeout);
         orphans
     }
 
@@ -253,15 +255,20 @@ impl Support {
         });
     }
 
-    /// Forgets those that nobody has renewed in time, or that are gone; now and then.
-    pub fn review(&mut self, now: Duration, standing: impl Fn(&FlowKey, &Kept) -> Standing) {
+    /// Forgets those that nobody has renewed within the `cache_timeout`, or that are gone; now and then.
+    pub fn review(
+        &mut self,
+        now: Duration,
+        cache_timeout: Duration,
+        standing: impl Fn(&FlowKey, &Kept) -> Standing,
+    ) {
         if self.bytes == 0 || now < self.review_at {
             return;
         }
         self.review_at = now + REVIEW_INTERVAL;
         for answers in self.by_slot.values_mut() {
             answers.retain(|key, kept| {
-                let is_fresh = now.saturating_sub(kept.said) < CACHE_TIMEOUT;
+                let is_fresh = now.saturating_sub(kept.said) < cache_timeout;
                 let standing = match kept.is_over {
                     true => Standing::Over,
                     false => standing(key, kept),
@@ -317,10 +324,10 @@ impl Kept {
 
     /// Numbers may have come round since it was known where it is.
     pub fn is_lost(&self, now: Duration) -> bool {
-        /// A death is seen by then, and the owner would have said it again.
-        const LATE: Duration = Duration::from_secs(2);
+        /// A death is seen by then, and a fast one would have come far enough to be said again.
+        const LATE: Duration = Duration::from_secs(5);
         let since = now.saturating_sub(self.marked);
-        self.is_vast() && self.was_fast && since > UPDATE_INTERVAL + LATE
+        self.is_vast() && self.was_fast && since > LATE
     }
 
     /// Another one is to go on with it behind so many bytes. How often one has from there.
@@ -362,6 +369,8 @@ mod tests {
 
     use super::*;
 
+    const CACHE: Duration = Duration::from_secs(10);
+
     fn kept(said_s: u64, bytes: usize) -> Kept {
         Kept {
             state: SoftState {
@@ -398,13 +407,13 @@ mod tests {
             assert!(support.keep(u32::from(port % 2), key(port), kept(100, 10)));
         }
         let now = Duration::from_secs(101);
-        let mut dead = support.orphans(now, |slot, _| slot == 1);
+        let mut dead = support.orphans(now, CACHE, |slot, _| slot == 1);
         dead.sort_by_key(|(_, key, _)| *key);
         let found: Vec<_> = dead.iter().map(|(slot, key, _)| (*slot, *key)).collect();
         assert_eq!(found, [(1, key(1)), (1, key(3))]);
         assert!(
             support
-                .orphans(now + LOOK_INTERVAL, |slot, _| slot == 1)
+                .orphans(now + LOOK_INTERVAL, CACHE, |slot, _| slot == 1)
                 .is_empty()
         );
         assert_eq!(support.count(|_| true), 2);
@@ -417,7 +426,7 @@ mod tests {
         let second = Duration::from_secs(1);
         support.keep(1, key(1), kept(100, 10));
         let look = |support: &mut Support, at_s: u32| {
-            let mut found = support.orphans(second * at_s, |_, _| true);
+            let mut found = support.orphans(second * at_s, CACHE, |_, _| true);
             assert!(found.len() <= 1);
             found.pop().map(|(_, _, kept)| kept)
         };
@@ -446,11 +455,11 @@ mod tests {
         let mut support = Support::default();
         support.keep(1, key(1), kept(100, 10));
         support.keep(1, key(2), kept(109, 10));
-        let now = Duration::from_secs(100) + CACHE_TIMEOUT;
-        let found = support.orphans(now, |_, _| true);
+        let now = Duration::from_secs(100) + CACHE;
+        let found = support.orphans(now, CACHE, |_, _| true);
         assert_eq!(found.len(), 1, "a dead one's, too");
         support.keep(1, key(1), kept(100, 10));
-        support.review(now, |_, _| Standing::InProgress);
+        support.review(now, CACHE, |_, _| Standing::InProgress);
         assert_eq!((support.count(|_| true), support.bytes), (0, 0));
     }
 
@@ -472,7 +481,7 @@ mod tests {
             support.keep(1, key(port), kept(100, 10));
         }
         let now = Duration::from_secs(101);
-        support.review(now, |key, _| match key.client.port() {
+        support.review(now, CACHE, |key, _| match key.client.port() {
             1 => Standing::InProgress,
             2 => Standing::Over,
             _ => Standing::Gone,

@@ -8,6 +8,7 @@ use toml::de::DeValue;
 
 use super::section::{Section, WordOrTable};
 use super::value;
+use crate::health::answer::LONGEST;
 
 /// How a server is checked, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -171,12 +172,20 @@ fn read(section: &mut Section<'_>, inherited: Check) -> Check {
 }
 
 fn read_http(section: &mut Section<'_>, inherited: HttpProbe) -> HttpProbe {
-    let method = section.optional("method", value::token);
+    let method = section.optional("method", |v| match value::token(v)? {
+        method if method == "CONNECT" => {
+            Err("CONNECT asks for no path: write `method = \"GET\"`, or \"HEAD\"".to_owned())
+        }
+        method => Ok(method),
+    });
     let path = section.optional("path", target);
     let host = section.optional("host", value::header_value);
     let status = section.optional("status", statuses);
     let body = section.optional("body", |v| match value::text(v)? {
         "" => Err("expected a text that the answer holds, found nothing".to_owned()),
+        text if text.len() >= LONGEST => Err(format!(
+            "{LONGEST} bytes of an answer are looked at, its head included: write a shorter text"
+        )),
         text => Ok(text.to_owned()),
     });
     if let Some(body) = &body

@@ -175,6 +175,10 @@ fn mistakes_say_what_to_do() {
             "found nothing",
         ),
         (
+            "[pool.check]\ntype = \"http\"\nmethod = \"CONNECT\"",
+            "CONNECT asks for no path",
+        ),
+        (
             "[pool.check]\ntype = \"http\"\nmethod = \"HEAD\"\nbody = \"a\"",
             "HEAD has no body",
         ),

@@ -487,6 +487,7 @@ fn read_limits(mut section: Section<'_>) -> Limits {
         )
     };
     let (ms, s) = (Duration::from_millis, Duration::from_secs);
+    let update_interval = duration("update_interval", ms(100)..=s(60), default.update_interval);
     let limits = Limits {
         head_bytes: head_bytes as usize,
         head_timeout: duration("head_timeout", ms(100)..=s(3600), default.head_timeout),
@@ -497,6 +498,12 @@ fn read_limits(mut section: Section<'_>) -> Limits {
         fin_timeout: duration("fin_timeout", s(1)..=s(3600), default.fin_timeout),
         drain_timeout: duration("drain_timeout", s(0)..=s(86_400), default.drain_timeout),
         heartbeat: duration("heartbeat", ms(10)..=s(5), default.heartbeat),
+        update_interval,
+        cache_timeout: duration(
+            "cache_timeout",
+            update_interval * 2..=s(3600),
+            default.cache_timeout.max(update_interval * 4),
+        ),
     };
     section.finish();
     limits

@@ -131,6 +131,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("head_bytes = 32768", "head_bytes = -1", "`head_bytes`: expected a number from 1024 to 65536, found -1"),
     ("head_bytes = 32768", "head_bytes = 32768\nreading_bytes = 32767", "`reading_bytes`: expected a number from 32768"),
     ("head_bytes = 32768", "heartbeat = \"9ms\"", "`heartbeat`: expected a duration from \"10ms\" to \"5s\""),
+    ("head_bytes = 32768", "update_interval = \"6s\"\ncache_timeout = \"11s\"", "`cache_timeout`: expected a duration from \"12s\" to \"1h\""),
     ("[limits]", "[limit]", "the file has no key `limit`; did you mean `limits`?"),
     // Names.
     ("name = \"b1\"\n", "name = \"b2\"\n", "there is a node `b2` already"),
@@ -467,6 +468,22 @@ fn hosts_are_kept_in_lower_case_without_the_root_dot() {
         config.services[0].rules[1].host.as_deref(),
         Some("*.static.example")
     );
+}
+
+#[test]
+fn what_is_said_again_later_is_kept_for_longer() {
+    let timeout = |text: &str| {
+        let text = EXAMPLE.replace("head_timeout = \"10s\"", text);
+        let limits = parse(&text).unwrap().limits;
+        (
+            limits.update_interval.as_secs(),
+            limits.cache_timeout.as_secs(),
+        )
+    };
+    assert_eq!(timeout(""), (3, 10));
+    assert_eq!(timeout("update_interval = \"1s\""), (1, 10));
+    assert_eq!(timeout("update_interval = \"20s\""), (20, 80));
+    assert_eq!(timeout("cache_timeout = \"6s\""), (3, 6));
 }
 
 #[test]

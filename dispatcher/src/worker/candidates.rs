@@ -5,7 +5,6 @@ use std::time::Duration;
 use trapeze_core::config::Transfer;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::policy::BackendId;
-use trapeze_core::takeover::CACHE_TIMEOUT;
 use trapeze_core::wire::meta::Refusal;
 
 use super::State;
@@ -79,7 +78,7 @@ impl State {
         let (pool, health) = (self.cluster.place_of(record.pool), &self.shared.health);
         let has_asked_none = taking.tried.len() == 1 && taking.plan.is_none();
         has_asked_none
-            && now.saturating_sub(taking.kept.said) < CACHE_TIMEOUT
+            && now.saturating_sub(taking.kept.said) < self.cluster.config.limits.cache_timeout
             && pool.is_some_and(|pool| {
                 (self.cluster).awaits_another(health, pool, key.vip.port(), &taking.tried)
             })

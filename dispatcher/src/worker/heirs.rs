@@ -15,7 +15,7 @@ use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{self, Arrived};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::parts::cut;
-use trapeze_core::takeover::{CACHE_TIMEOUT, Message, SoftState, Take, WEDGE_PORT};
+use trapeze_core::takeover::{Message, SoftState, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
@@ -236,7 +236,8 @@ impl State {
             self.tell_anew(now, slot, &key);
         }
         let shared = self.shared.clone();
-        (self.heritage.begun).retain(|_, begun| now.saturating_sub(begun.said) < CACHE_TIMEOUT);
+        let timeout = self.cluster.config.limits.cache_timeout;
+        (self.heritage.begun).retain(|_, begun| now.saturating_sub(begun.said) < timeout);
         let inherited = self.heritage.begun.extract_if(|key, begun| {
             // Its record may come after it.
             let record = shared.records.get(key).ok().flatten();

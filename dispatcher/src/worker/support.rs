@@ -261,13 +261,14 @@ impl State {
         }
         let (health, peers) = (&self.shared.health, &self.shared.peers);
         let is_orphan = |slot, key: &_| health.is_host_silent(slot) && peers.keeps(key);
-        let orphans = support.orphans(now, is_orphan);
+        let cache_timeout = self.cluster.config.limits.cache_timeout;
+        let orphans = support.orphans(now, cache_timeout, is_orphan);
         self.support = support;
         for (slot, key, kept) in orphans {
             self.begin_taking(now, slot, key, kept);
         }
         let records = &self.shared.records;
-        self.support.review(now, |key, kept| {
+        self.support.review(now, cache_timeout, |key, kept| {
             let Ok(Some(record)) = records.get(key) else {
                 return Standing::Gone;
             };
