@@ -450,6 +450,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	if (begins && (setup->answers.phase == ANSWER_BODY || is_until_close(&setup->answers)) &&
 	    setup->answers.finished == finished)
 		tell_begun(skb, h, key, setup, payload_at);
+	else if (begins)
+		count_unseen(&setup->answers);
 	if (setup->waiting)
 		tell_if_answered(key, setup);
 	if (setup->answers.finished != finished && is_between_answers(&setup->answers) &&

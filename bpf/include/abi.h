@@ -205,6 +205,7 @@ enum expected {
 #define MARK_TAKING 128 /* its owner has died in an answer: what the client says is the daemon's to hear */
 #define MARK_PROTECTED 256 /* an answer may outlive its owner: the daemon keeps what is asked ahead of its end */
 #define MARK_ENDS 512 /* with PROTECTED: what is asked from `answer_end` on is not ahead of it */
+#define MARK_LOST 1024 /* with TAKING: nobody will ever answer, and its client is to be reset where it is */
 
 /* How a flow's segments change between client and server, besides their numbers. */
 #define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */
@@ -829,6 +830,7 @@ enum drop_reason {
 	X(RETRIED, "retried", "idempotent requests that a server closed on without a word, given to it or another again") \
 	X(VACATED, "vacated", "connections that their server closed, and their client keeps") \
 	X(BEGUN, "begun", "answers begun that may outlive this backend") \
+	X(BEGUN_UNSEEN, "begun-unseen", "answers that may not, for their heads came in several packets") \
 	X(ADOPTED, "taken-over", "answers of other backends gone on with here") \
 	X(NOT_SAME, "not-same", "answers of other backends of which the rest was not provably the same here: reset") \
 	X(FORSAKEN, "forsaken", "answers begun here that another backend goes on with") \

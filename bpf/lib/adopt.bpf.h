@@ -109,6 +109,19 @@ __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const 
 	return 0;
 }
 
+/* The packet that an answer begins in ends in its head: nobody can say how it began. */
+static __always_inline void count_unseen(const struct answers *answers)
+{
+	__u32 zero = 0;
+	struct protection *protection;
+
+	if (answers->phase >= ANSWER_BODY || is_between_answers(answers))
+		return;
+	protection = bpf_map_lookup_elem(&protecting, &zero);
+	if (protection && protection->from)
+		count_event(EVENT_BEGUN_UNSEEN);
+}
+
 /* Does the server close in the midst of an answer that may outlive it? */
 static __always_inline bool closes_in_midst(const struct setup *setup, const struct leaving *h)
 {

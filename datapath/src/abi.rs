@@ -588,6 +588,8 @@ pub const MARK_TAKING: u32 = 128;
 pub const MARK_PROTECTED: u32 = 256;
 /// What is asked from its end on is not ahead of that.
 pub const MARK_ENDS: u32 = 512;
+/// Nobody will ever answer: the client is to be reset.
+pub const MARK_LOST: u32 = 1024;
 /// `enum answer_phase`: in a body of known length.
 pub const ANSWER_BODY: u8 = 5;
 /// Until close, of which something remains: counted as a body is.

@@ -21,7 +21,7 @@ pub use take_back::TakenBack;
 pub use vacancy::Vacated;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -99,6 +99,11 @@ impl Records {
             highest_epoch: AtomicU64::new(0),
             doubted: Mutex::default(),
         }
+    }
+
+    /// The slot of the backend that has this address.
+    pub fn slot(&self, address: Ipv4Addr) -> Option<u32> {
+        self.slots.slot(address)
     }
 
     /// Backends have these slots.

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_TAKING};
+use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_LOST, MARK_MOVING, MARK_TAKING};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Cursor;
 
@@ -34,6 +34,10 @@ const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 /// Whose backend has been silent for so long gets no answer any more. What is saved, is retried or moves
 /// has another one by then.
 const LOST_AFTER: Duration = Duration::from_secs(15);
+/// Nor what has to come after such a one's.
+const LOST_FOR_SURE: Duration = Duration::from_secs(30);
+/// Clients that nobody answers are asked for so long what they have heard.
+const ASKED_FOR: Duration = Duration::from_secs(6);
 
 pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow::Result<()> {
     let mut this_round = clock::monotonic();
@@ -84,14 +88,21 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                         // What others are to be told, and what they do themselves.
                         shared.records.tell_what_has_been_seen(key, flow)?;
                         let is_kept_here = flow.version == 0 || shared.peers.keeps(&(*key).into());
-                        let is_lost = is_kept_here
-                            && shared.health.silence(flow.backend) > LOST_AFTER
-                            && awaits_its_backend(flow);
-                        lost += usize::from(is_lost);
-                        if is_lost || lifetimes.are_over(flow, now) {
+                        if is_kept_here && is_lost(shared, flow) {
+                            lost += 1;
+                            farewell.say(&shared.maps, key, flow)?;
+                            farewell.ask(key, flow);
+                            let epoch = Record::read(flow).map_or(0, |record| record.epoch);
+                            shared.records.lose(&(*key).into(), epoch)?;
+                            continue;
+                        }
+                        if is_kept_here && is_to_be_reset(flow, now) {
+                            farewell.ask(key, flow);
+                        }
+                        if lifetimes.are_over(flow, now) {
                             let open = [FlowState::Established, FlowState::Vacant];
                             let is_open = open.map(|state| state as u32).contains(&flow.state);
-                            if is_lost || is_open && is_kept_here {
+                            if is_open && is_kept_here {
                                 farewell.say(&shared.maps, key, flow)?;
                             }
                             if let Some(told) = shared.records.expire(key, flow)? {
@@ -125,14 +136,31 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     Ok(())
 }
 
-/// Is it its backend's turn, as far as is known, and nobody at work to give that to another one?
-fn awaits_its_backend(flow: &Flow) -> bool {
-    Record::read(flow).is_some_and(|record| {
-        matches!(record.state, FlowState::Established | FlowState::ClientFin)
-            && record.splice.is_none()
-            && record.marks & (MARK_HELD | MARK_MOVING | MARK_TAKING) == 0
-            && record.idle_end != Some(record.heard)
-    })
+/// Is it the turn of a backend that has died, as far as is known, and nobody at work to give that to
+/// another one?
+fn is_lost(shared: &Shared, flow: &Flow) -> bool {
+    let Some(record) = Record::read(flow) else {
+        return false;
+    };
+    let waits = matches!(record.state, FlowState::Established | FlowState::ClientFin)
+        && record.splice.is_none()
+        && record.marks & (MARK_HELD | MARK_MOVING | MARK_TAKING) == 0
+        && record.idle_end != Some(record.heard);
+    // An older owner's answer has to end before its own one's begins (docs/protocol/handoff.md 6).
+    let waits_for_older = || {
+        let older = record
+            .predecessor()
+            .and_then(|older| shared.records.slot(older));
+        let has_heard_it_out = (record.isns.server + 1).at_or_before(record.heard);
+        older.is_some_and(|older| !has_heard_it_out && shared.health.silence(older) > LOST_FOR_SURE)
+    };
+    waits && (shared.health.silence(record.slot) > LOST_AFTER || waits_for_older())
+}
+
+/// Is its client still to be asked what it has heard, to be reset there?
+fn is_to_be_reset(flow: &Flow, now: Duration) -> bool {
+    flow.marks & MARK_LOST != 0
+        && now.saturating_sub(Duration::from_nanos(flow.last_seen_ns)) < ASKED_FOR
 }
 
 struct Lifetimes {

@@ -366,6 +366,7 @@ impl State {
                 Action::ToBackend { key, segment } => self.send_to_backend(&key, segment, None),
                 Action::Probe { key, segment } => match self.shared.records.acknowledged(&key) {
                     Ok(Some(received)) => self.on_acknowledged(&key, received),
+                    _ if self.is_placed_again(clock::monotonic(), &key) => {}
                     _ => self.send_to_backend(&key, segment, Some(Kind::Probe)),
                 },
                 Action::Acknowledge { key, seq } => self.acknowledge(&key, seq),

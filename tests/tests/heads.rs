@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trapeze_core::wire::tcp::Flags;
 use trapeze_lab::{LinkSettings, Process, ServerKind};
@@ -12,6 +12,8 @@ use trapeze_tests::{Cluster, Connection, Dice, Response, VIP, same, until};
 const HEAD: &str = "GET /1k?of=pieces HTTP/1.1\r\nHost: site.example\r\nUser-Agent: pieces/1\r\n\
                     Accept: */*\r\nX-Padding: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\r\n\r\n";
 const AT_ONCE: Duration = Duration::ZERO;
+/// Silence is noticed in less than a second, and held bytes are sent again by doubling intervals.
+const SOON: Duration = Duration::from_secs(5);
 
 /// A request whose head has so many bytes.
 fn request_of(bytes: usize) -> String {
@@ -329,6 +331,37 @@ fn heads_up_to_the_configured_size_are_served_and_larger_ones_get_431() {
         let mut client = Connection::open();
         client.send_pieces(&head, 1, AT_ONCE);
         assert_eq!(client.response().status, 200);
+    });
+}
+
+/// Its packets go to one that has just died. The client has been told that they have come, and says
+/// none of it again.
+#[test]
+fn heads_in_pieces_outlive_a_backend_of_which_nobody_knows_yet_that_it_is_dead() {
+    let cluster = Cluster::up("pieces-dead");
+    let document = cluster.document("1k");
+    cluster.kill("b1", None).unwrap();
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for number in 0..12 {
+                let document = &document;
+                scope.spawn(move || {
+                    let mut client = Connection::open();
+                    client.stream().set_nodelay(true).unwrap();
+                    // In two and more, and in more than a packet.
+                    let head = request_of(300 + 900 * (number % 3));
+                    let pause = Duration::from_millis(5);
+                    let asked = Instant::now();
+                    let response = client.send_pieces(head, 150, pause).response();
+                    same(&response.body, document);
+                    assert_ne!(response.backend(), "b1");
+                    assert!(asked.elapsed() < SOON, "{:?}", asked.elapsed());
+                });
+            }
+        });
+    });
+    until("it is counted", || {
+        (cluster.daemon().counters.get("unheard").copied() >= Some(1)).then_some(())
     });
 }
 

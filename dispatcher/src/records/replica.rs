@@ -48,7 +48,8 @@ impl Slots {
         *self.0.write().expect("no thread panics with it") = (slots, addresses);
     }
 
-    fn slot(&self, address: Ipv4Addr) -> Option<u32> {
+    /// The slot of the backend that has this address.
+    pub fn slot(&self, address: Ipv4Addr) -> Option<u32> {
         let known = self.0.read().expect("no thread panics with it");
         known.0.get(&address).copied()
     }

@@ -5,7 +5,9 @@ use std::io;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_datapath::abi::{Flow, FlowState, MARK_ENDS, MARK_HELD, MARK_PROTECTED, MARK_TAKING};
+use trapeze_datapath::abi::{
+    Flow, FlowState, MARK_ENDS, MARK_HELD, MARK_LOST, MARK_PROTECTED, MARK_TAKING,
+};
 use trapeze_datapath::clock;
 
 use super::{Assigned, Assignment, Protected, Record, Records};
@@ -38,7 +40,7 @@ impl Records {
             is_meant = Record::read(flow).is_some_and(|record| record.epoch == epoch);
             match (is_meant, taking) {
                 (true, true) => flow.marks |= MARK_TAKING,
-                (true, false) => flow.marks &= !MARK_TAKING,
+                (true, false) => flow.marks &= !(MARK_TAKING | MARK_LOST),
                 _ => {}
             }
         })?;
@@ -89,6 +91,16 @@ impl Records {
 
     /// Nobody can go on with it. The record as it was, of a client that is to be reset.
     pub fn abandon(&self, key: &FlowKey, epoch: u32) -> io::Result<Option<Flow>> {
+        self.reset_with(key, epoch, 0)
+    }
+
+    /// Its backend has been silent for so long that nobody will ever answer. What its client says from now on is the
+    /// daemon's to hear: it may be somewhere else than it is known to be.
+    pub fn lose(&self, key: &FlowKey, epoch: u32) -> io::Result<()> {
+        (self.reset_with(key, epoch, MARK_TAKING | MARK_LOST)).map(drop)
+    }
+
+    fn reset_with(&self, key: &FlowKey, epoch: u32, marks: u32) -> io::Result<Option<Flow>> {
         let mut lost = None;
         self.exchange(key, |flow| {
             lost = None;
@@ -99,7 +111,7 @@ impl Records {
             lost = Some(*flow);
             Some(Flow {
                 state: FlowState::Reset as u32,
-                marks: flow.marks & !MARK_TAKING,
+                marks: flow.marks & !MARK_TAKING | marks,
                 last_seen_ns: clock::monotonic().as_nanos() as u64,
                 ..*flow
             })

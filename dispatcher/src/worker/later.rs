@@ -36,7 +36,10 @@ impl State {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
-        if self.hears_of_taking(now, &arrived) || self.hears_of_retry(now, &arrived) {
+        if self.hears_of_taking(now, &arrived)
+            || self.hears_of_retry(now, &arrived)
+            || self.hears_of_loss(&arrived)
+        {
             return self.act();
         }
         self.read_on(now, &arrived.key);

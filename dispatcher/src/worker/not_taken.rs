@@ -4,12 +4,18 @@
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::seq::ServerSeq;
+use trapeze_core::intake::Arrived;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::tcp::Flags;
+use trapeze_datapath::abi::MARK_LOST;
 
 use super::State;
 use super::planned::LATER;
 use super::support::Stage;
 use crate::records::Record;
+
+/// A client's window reaches no further (bpf/lib/boundary.bpf.h).
+const PLAUSIBLE_SEQ: u32 = 1 << 26;
 
 impl State {
     /// It is over.
@@ -80,6 +86,29 @@ impl State {
         eprintln!("{key:?}: its answer is not gone on with after {was_silent:?}: {why}");
         self.count("not-taken-over");
         self.abandon(key, epoch);
+    }
+
+    /// A client whose backend will never answer says something, and so where it is: a reset is believed there
+    /// alone (RFC 5961 §3.2). False: it has a backend.
+    pub(super) fn hears_of_loss(&mut self, arrived: &Arrived<'_>) -> bool {
+        let record = self.shared.records.get(&arrived.key).ok().flatten();
+        let Some(record) = record.filter(|record| record.marks & MARK_LOST != 0) else {
+            return false;
+        };
+        let header = &arrived.header;
+        let (seq, ack) = (ClientSeq::new(header.seq), ServerSeq::new(header.ack));
+        let end = seq + arrived.payload.len() as u32 + u32::from(header.flags.has(Flags::FIN));
+        // Else it is a word of another connection of that port, as far as can be known.
+        let is_near = record.next.distance_to(end).unsigned_abs() < PLAUSIBLE_SEQ
+            && record.heard.at_or_before(ack);
+        match is_near {
+            true if header.flags.has(Flags::RST) => {
+                let _ = (self.shared.records).taking(&arrived.key, record.epoch, false);
+            }
+            true => self.reset_client_at(&arrived.key, ack, end),
+            false => {}
+        }
+        true
     }
 
     pub(super) fn abandon(&mut self, key: &FlowKey, epoch: u32) {

@@ -11,6 +11,7 @@ use trapeze_core::intake::{Answer, Arrived, Body, Looked};
 use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Kind, Meta, Refusal};
+use trapeze_core::wire::segment::Segment;
 use trapeze_datapath::abi::Flow;
 
 use super::State;
@@ -187,6 +188,45 @@ impl State {
             self.retry_latest(now, &record, &arrived);
             return self.act();
         }
+        self.place_again(now, &record, arrived, inner);
+    }
+
+    /// The backend to which a request's held bytes go is silent, and has not said that it has them: their client has been told
+    /// that they have come, and will not send them again. True: another one is to have them.
+    pub(super) fn is_placed_again(&mut self, now: Duration, key: &FlowKey) -> bool {
+        let record = self.shared.records.get(key).ok().flatten();
+        let Some(record) = record.filter(|record| {
+            record.has_backend()
+                && record.splice.is_none()
+                && self.is_silent(record.slot)
+                && record.heard.at_or_before(record.isns.server + 1)
+                && (self.intake.head_from(key, record.isns.client + 1)).is_some()
+        }) else {
+            return false;
+        };
+        let (Some(header), Ok(agreed)) = (self.intake.opening(key), Meta::decode(&record.option))
+        else {
+            return false;
+        };
+        let request = Meta {
+            kind: Kind::Request {
+                server_isn: record.isns.server,
+            },
+            start: record.isns.client + 1,
+            ..agreed
+        };
+        let packet = Segment::of_client(key, header).to_packet();
+        let Ok(mut arrived) = Arrived::parse(&request, &packet) else {
+            return false;
+        };
+        arrived.cookie = record.cookie;
+        self.count("unheard");
+        self.place_again(now, &record, arrived, &[]);
+        true
+    }
+
+    /// A request that its backend, which is silent, has not acknowledged goes to another one, if it may run twice.
+    fn place_again(&mut self, now: Duration, record: &Record, arrived: Arrived<'_>, inner: &[u8]) {
         let bytes = self.head_of(&arrived);
         let may_run_again = match head::inspect(bytes, self.cluster.config.limits.head_bytes) {
             Inspection::Http(head) => {
@@ -281,8 +321,14 @@ impl State {
 
     /// The client of a record that has ended hears so.
     pub(super) fn reset_client(&mut self, key: &FlowKey, flow: &Flow) {
+        let (heard, end) = (flow.last_ack, flow.last_seq);
+        self.reset_client_at(key, ServerSeq::new(heard), ClientSeq::new(end));
+    }
+
+    /// The client, which has had all up to `heard` and sent all up to `end`, is reset.
+    pub(super) fn reset_client_at(&mut self, key: &FlowKey, heard: ServerSeq, end: ClientSeq) {
         if let IpAddr::V4(client) = key.client.ip() {
-            let reset = farewell::reset_of_client(key, flow);
+            let reset = farewell::reset_of_client(key, heard, end);
             self.to_clients
                 .push(SocketAddrV4::new(client, 0), |out| reset.write(out));
         }

@@ -7,14 +7,13 @@ use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{self, Meta};
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
+use trapeze_core::wire::tcp::{Flags, Header, Timestamps};
 
 use super::State;
+use crate::farewell;
 
 impl State {
-    /// A segment that the client has had all of is answered by an acknowledgement (RFC 9293
-    /// §3.10.7.4): what it has had by now, and its clock. With the octet of a keep-alive (RFC 1122
-    /// §4.2.3.6): without, Linux answers one in half a second at most (tcp_invalid_ratelimit).
+    /// What it has had by now, and its clock.
     pub(super) fn ask_client(&mut self, key: &FlowKey, clock: u32) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
@@ -27,22 +26,7 @@ impl State {
             value: clock,
             echo: 0,
         });
-        let question = Segment {
-            source: key.vip,
-            destination: key.client,
-            header: Header {
-                seq: (record.heard + u32::MAX).raw(),
-                ack: record.next.raw(),
-                window: u16::MAX,
-                flags: Flags::ACK,
-                options: Options {
-                    timestamps,
-                    ..Options::default()
-                },
-                ..Header::default()
-            },
-            payload: vec![0],
-        };
+        let question = farewell::question(key, record.heard, record.next, timestamps);
         self.to_clients
             .push(SocketAddrV4::new(client, 0), |out| question.write(out));
     }

@@ -1,0 +1,106 @@
+//! Connections that nobody will ever answer: their clients are told, wherever they are
+//! (docs/protocol/encapsulation.md 6.5b).
+
+use std::io::{ErrorKind, Read};
+use std::time::{Duration, Instant};
+
+use trapeze_lab::LinkSettings;
+use trapeze_tests::{Cluster, Connection, same, until};
+
+/// After 15 s nobody waits for a backend any more, after 30 s for what comes behind it; its clients are asked
+/// for 6 s what they have heard.
+const BY_THEN: Duration = Duration::from_secs(25);
+const FOR_SURE: Duration = Duration::from_secs(40);
+
+/// Reads until the connection ends; the bytes, and how.
+fn read_out(client: &mut Connection, patience: Duration) -> (Vec<u8>, ErrorKind) {
+    let stopped = Instant::now() + patience;
+    let mut all = client.unread().to_vec();
+    let mut stream = client.stream();
+    let mut buffer = vec![0; 1 << 16];
+    loop {
+        let left = stopped.saturating_duration_since(Instant::now());
+        let left = left.max(Duration::from_millis(1));
+        stream.set_read_timeout(Some(left)).unwrap();
+        match stream.read(&mut buffer) {
+            Ok(0) => return (all, ErrorKind::UnexpectedEof),
+            Ok(length) => all.extend(&buffer[..length]),
+            Err(error) => return (all, error.kind()),
+        }
+    }
+}
+
+fn body(answer: &[u8]) -> &[u8] {
+    let end = answer.windows(4).position(|four| four == b"\r\n\r\n");
+    &answer[end.expect("a head") + 4..]
+}
+
+/// One reset at where it is known to be would be dropped: each dispatcher sees every other
+/// of its acknowledgements, and some are lost.
+#[test]
+fn a_client_hears_of_it_whichever_dispatcher_knows_where_it_is() {
+    let cluster = Cluster::with("lost", |options| {
+        options.sprays = Some(1);
+        options.dispatchers = Some(2);
+        options.spray_mode = Some("batch".into());
+    });
+    let text = cluster
+        .config()
+        .replace("\"batch\"\n", "\"batch\"\nbatch = 1\n");
+    cluster.reconfigure(&text).unwrap();
+    let ten = cluster.document("10m");
+    let link = LinkSettings {
+        loss: 0.01,
+        rate: Some(40_000_000),
+        ..LinkSettings::default()
+    };
+    cluster.link("c1", &link).unwrap();
+    let mut clients: Vec<Connection> = cluster.on("c1", || {
+        let ask = |_| {
+            let mut client = Connection::open();
+            client.send("GET /10m HTTP/1.1\r\nHost: a\r\n\r\n");
+            client
+        };
+        (0..24).map(ask).collect()
+    });
+    until("they have begun", || {
+        (cluster.backend("b1").active >= 6).then_some(())
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    for backend in ["b1", "b2", "b3"] {
+        cluster.kill(backend, None).unwrap();
+    }
+    std::thread::scope(|scope| {
+        for client in &mut clients {
+            let ten = &ten;
+            scope.spawn(move || {
+                let (answer, how) = read_out(client, BY_THEN);
+                assert_eq!(how, ErrorKind::ConnectionReset);
+                let body = body(&answer);
+                same(body, &ten[..body.len()]);
+            });
+        }
+    });
+}
+
+/// The second request's backend is well, and may not begin before the first one's has ended.
+#[test]
+fn so_does_one_that_has_asked_ahead() {
+    let text = "[[pool]]\nname = \"one\"\nbackends = [\"b1\"]\n\
+                [[pool]]\nname = \"other\"\nbackends = [\"b2\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"other\"\n\
+                [[service.rule]]\npath_prefix = \"/10m\"\npool = \"one\"\n";
+    let cluster = Cluster::configured("lost-ahead", 2, text, |_| {});
+    let ten = cluster.document("10m");
+    let mut client = cluster.on("c1", Connection::open);
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.send(get("/10m") + &get("/1k"));
+    until("b2 has the second", || {
+        (cluster.backend("b2").active == 1).then_some(())
+    });
+    cluster.kill("b1", None).unwrap();
+    let (answer, how) = read_out(&mut client, FOR_SURE);
+    assert_eq!(how, ErrorKind::ConnectionReset);
+    let body = body(&answer);
+    same(body, &ten[..body.len()]);
+}
