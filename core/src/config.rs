@@ -562,7 +562,7 @@ pub struct Limits {
     /// (100 ms..=60 s; default 3 s).
     pub update_interval: Duration,
     /// What has not been said again for so long is forgotten [MIGRATE01 §4.1] (twice
-    /// `update_interval`..=1 h; default 10 s, or four times `update_interval` if that is more).
+    /// `update_interval`..=1 h; default 10 s, or three times `update_interval` if that is more).
     pub cache_timeout: Duration,
 }
 

@@ -502,7 +502,7 @@ fn read_limits(mut section: Section<'_>) -> Limits {
         cache_timeout: duration(
             "cache_timeout",
             update_interval * 2..=s(3600),
-            default.cache_timeout.max(update_interval * 4),
+            default.cache_timeout.max(update_interval * 3),
         ),
     };
     section.finish();

@@ -482,7 +482,7 @@ fn what_is_said_again_later_is_kept_for_longer() {
     };
     assert_eq!(timeout(""), (3, 10));
     assert_eq!(timeout("update_interval = \"1s\""), (1, 10));
-    assert_eq!(timeout("update_interval = \"20s\""), (20, 80));
+    assert_eq!(timeout("update_interval = \"20s\""), (20, 60));
     assert_eq!(timeout("cache_timeout = \"6s\""), (3, 6));
 }
 
