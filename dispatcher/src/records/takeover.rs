@@ -47,15 +47,16 @@ impl Records {
         Ok(is_meant)
     }
 
-    /// Another backend goes on with the answer, in the next epoch: what it is told takes the
+    /// Another backend goes on with the answer, in this epoch: what it is told takes the
     /// place of the last bytes before the boundary: that of the record, which is `next`, or an earlier one,
     /// where its owner has been given more. None: the flow has changed.
     pub fn take_over(
         &self,
         to: &Assignment<'_>,
+        later: u32,
         (epoch, next): (u32, ClientSeq),
     ) -> io::Result<Option<Assigned>> {
-        self.give_to(to, epoch.wrapping_add(1), |flow, old| {
+        self.give_to(to, later, |flow, old| {
             flow.last_seq = old.last_seq;
             let is_meant = |record: Record| record.epoch == epoch && record.has_backend();
             Record::read(old).is_some_and(is_meant) && old.next == next.raw()

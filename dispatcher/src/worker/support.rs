@@ -500,7 +500,10 @@ impl State {
             }
             return;
         };
-        let (clock, epoch) = (taking.kept.clock(now), record.epoch.wrapping_add(1));
+        let clock = taking.kept.clock(now);
+        // Who has it now gives up all up to that epoch, and may be the next one itself.
+        let given_up = record.epoch.wrapping_add(1);
+        let epoch = given_up.wrapping_add((choice.slot == record.slot).into());
         let (next, has_rest) = (taking.boundary, !taking.kept.ahead.bytes.is_empty());
         let has_closed = record.state == FlowState::ClientFin;
         let take_is_last = state.is_last();
@@ -551,14 +554,15 @@ impl State {
             predecessor: None,
             splice: None,
         };
-        let taken = (self.shared.records).take_over(&assignment, (record.epoch, record.next));
+        let taken =
+            (self.shared.records).take_over(&assignment, epoch, (record.epoch, record.next));
         let Ok(Some(assigned)) = taken else {
             self.cluster.not_taken(&choice);
             self.takings.all.remove(&key);
             return self.count("record-failures");
         };
         self.tell(assigned.finished);
-        self.forsake(&key, record, (epoch, start), heard);
+        self.forsake(&key, record, (given_up, start), heard);
         // It is the next owner's to tell of, now.
         self.support.forget(record.slot, &key);
         let option = assigned.record.option;
