@@ -113,9 +113,12 @@ fn a_host_that_was_off_is_connected_as_before() {
     let all = ["c1", "d1", "b1"];
     cluster.kill("b1", None).unwrap();
     cluster.kill("c1", None).unwrap();
+    // Not before it has been missed: else "up" may be a word of before.
+    until("b1 is missed", || {
+        (cluster.backend("b1").state == "silent").then_some(())
+    });
     cluster.start("c1", None).unwrap();
     cluster.start("b1", None).unwrap();
-    // Its dispatcher asks after it once a second.
     until("b1 is heard of again", || {
         (cluster.backend("b1").state == "up").then_some(())
     });
