@@ -2,10 +2,12 @@
 //! that a full table of a million is gone through in ten seconds. Rounds begin no oftener than
 //! costs a hundredth of a processor: even an empty table has a million buckets to look into.
 
+use std::collections::HashMap;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use trapeze_core::flow::FlowKey;
 use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_LOST, MARK_MOVING, MARK_TAKING};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Cursor;
@@ -44,6 +46,8 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     let mut last_round = this_round;
     let mut cursor = Cursor::default();
     let (mut seen, mut entries) = (0, 0);
+    // Whose clients are to be reset where they are, since when.
+    let mut asked = HashMap::new();
     let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
     let mut batch = BATCH;
     let (mut round_began, mut spent) = (Instant::now(), Duration::ZERO);
@@ -63,6 +67,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
             }
             (round_began, spent) = (Instant::now(), Duration::ZERO);
             last_round = std::mem::replace(&mut this_round, clock::monotonic());
+            asked.retain(|_, since| this_round.saturating_sub(*since) < ASKED_FOR);
         }
         let limits = &cluster.config.limits;
         let pressed = entries > limits.flows as usize / 4 * 3;
@@ -93,10 +98,12 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                             farewell.say(&shared.maps, key, flow)?;
                             farewell.ask(key, flow);
                             let epoch = Record::read(flow).map_or(0, |record| record.epoch);
-                            shared.records.lose(&(*key).into(), epoch)?;
+                            let key = FlowKey::from(*key);
+                            shared.records.lose(&key, epoch)?;
+                            asked.insert(key, now);
                             continue;
                         }
-                        if is_kept_here && is_to_be_reset(flow, now) {
+                        if flow.marks & MARK_LOST != 0 && asked.contains_key(&(*key).into()) {
                             farewell.ask(key, flow);
                         }
                         if lifetimes.are_over(flow, now) {
@@ -142,6 +149,7 @@ fn is_lost(shared: &Shared, flow: &Flow) -> bool {
     let Some(record) = Record::read(flow) else {
         return false;
     };
+    // Who has said FIN may be gone, or wait for the rest of its answer.
     let waits = matches!(record.state, FlowState::Established | FlowState::ClientFin)
         && record.splice.is_none()
         && record.marks & (MARK_HELD | MARK_MOVING | MARK_TAKING) == 0
@@ -155,12 +163,6 @@ fn is_lost(shared: &Shared, flow: &Flow) -> bool {
         older.is_some_and(|older| !has_heard_it_out && shared.health.silence(older) > LOST_FOR_SURE)
     };
     waits && (shared.health.silence(record.slot) > LOST_AFTER || waits_for_older())
-}
-
-/// Is its client still to be asked what it has heard, to be reset there?
-fn is_to_be_reset(flow: &Flow, now: Duration) -> bool {
-    flow.marks & MARK_LOST != 0
-        && now.saturating_sub(Duration::from_nanos(flow.last_seen_ns)) < ASKED_FOR
 }
 
 struct Lifetimes {

@@ -5,6 +5,7 @@
 //! ```text
 //!  first     a connection's first request      later     those of a flow that has an owner
 //!  returned  requests that come back           way       packets to backends
+//!  behind    their later packets
 //!  relay     words for another dispatcher      takeover  heads that one was reading
 //!  splice    connections to servers without an agent
 //!  idle      owners that are gone, and owe nothing
@@ -14,6 +15,7 @@
 //! ```
 
 mod ahead;
+mod behind;
 mod candidates;
 mod first;
 mod gone;
@@ -59,6 +61,7 @@ use crate::pauses::Pauses;
 use crate::support::Support;
 use crate::unanswered::Unanswered;
 use crate::{Shared, v4};
+use behind::Behind;
 use heirs::Heritage;
 use retry::Retries;
 use splice::Connections;
@@ -99,6 +102,8 @@ pub(crate) struct State {
     connections: Connections,
     /// Requests that no backend has had a seat for.
     pauses: Pauses,
+    /// Later packets of requests that come back.
+    behind: Behind,
     /// Answers that are to outlive their backends, and those that do just now.
     support: Support,
     takings: Takings,
@@ -139,6 +144,7 @@ impl Worker {
                 connections: Connections::default(),
                 to_servers: Outbox::default(),
                 pauses: Pauses::default(),
+                behind: Behind::default(),
                 support: Support::default(),
                 takings: Takings::default(),
                 heritage: Heritage::default(),
@@ -167,6 +173,7 @@ impl Worker {
                 self.state.intake.poll_timeout(),
                 self.state.waiting.next_due(),
                 self.state.connections.next_due(),
+                self.state.behind.next_due(),
                 self.state.support.next_due(),
                 self.state.takings.next_due(),
                 self.state.heritage.next_due(),
@@ -197,6 +204,7 @@ impl Worker {
             }
             self.state.on_waiting_due(now);
             self.state.on_connections_due(now);
+            self.state.on_behind_due(now);
             self.state.on_heritage_due(now);
             self.state.on_support_due(now);
             self.state.on_retries_due(now);

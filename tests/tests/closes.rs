@@ -225,6 +225,36 @@ fn an_idempotent_request_without_an_answer_is_answered_by_another() {
     }
 }
 
+/// The word of its first packet comes behind those of the later ones, which are the other one's, too: its client has
+/// been told that they have come.
+#[test]
+fn a_request_of_many_packets_without_an_answer_is_answered_by_another() {
+    let body = Content::new(10, 20_000).bytes();
+    let head = "PUT /upload/read HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n";
+    let cluster = Cluster::configured("read", 2, TWO, |_| {});
+    let listener = listen_at_b1(&cluster);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = accept_and_answer_one(&listener);
+            let mut got = vec![0; head.len() + body.len()];
+            stream.read_exact(&mut got).unwrap();
+            drop(listener);
+            stream.shutdown(Shutdown::Write).unwrap();
+            let _ = stream.read(&mut [0; 100]);
+        });
+        cluster.on("c1", || {
+            let mut client = one_that_was_answered();
+            Connection::open().ask("/1k");
+            client.send(head);
+            std::thread::sleep(Duration::from_millis(10));
+            let response = client.send(&body).response();
+            assert_eq!(response.status, 201, "{}", response.head);
+        });
+    });
+    let stored = std::fs::read(cluster.uploads("b2").join("read")).unwrap();
+    same(&stored, &body);
+}
+
 /// It may have run: what may not run twice does not, nor where the pool says that nothing may.
 #[test]
 fn what_has_perhaps_run_runs_again_only_where_it_may() {

@@ -56,6 +56,8 @@ fn a_client_hears_of_it_whichever_dispatcher_knows_where_it_is() {
     };
     cluster.link("c1", &link).unwrap();
     let mut clients: Vec<Connection> = cluster.on("c1", || {
+        // Those that have ended are nobody's to ask for long.
+        (0..12).for_each(|_| drop(Connection::open().ask("/1k")));
         let ask = |_| {
             let mut client = Connection::open();
             client.send("GET /10m HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -80,6 +82,20 @@ fn a_client_hears_of_it_whichever_dispatcher_knows_where_it_is() {
                 same(body, &ten[..body.len()]);
             });
         }
+    });
+    let resets = || {
+        let table = cluster.run("c1", &["cat", "/proc/net/snmp"]);
+        let rows: Vec<Vec<&str>> = (table.lines())
+            .filter(|line| line.starts_with("Tcp:"))
+            .map(|line| line.split_whitespace().collect())
+            .collect();
+        let at = rows[0].iter().position(|name| *name == "OutRsts").unwrap();
+        rows[1][at].parse::<u64>().unwrap()
+    };
+    until("nobody is asked any more", || {
+        let before = resets();
+        std::thread::sleep(Duration::from_secs(1));
+        (resets() == before).then_some(())
     });
 }
 

@@ -99,14 +99,12 @@ impl State {
         let (seq, ack) = (ClientSeq::new(header.seq), ServerSeq::new(header.ack));
         let end = seq + arrived.payload.len() as u32 + u32::from(header.flags.has(Flags::FIN));
         // Else it is a word of another connection of that port, as far as can be known.
-        let is_near = record.next.distance_to(end).unsigned_abs() < PLAUSIBLE_SEQ
-            && record.heard.at_or_before(ack);
-        match is_near {
-            true if header.flags.has(Flags::RST) => {
-                let _ = (self.shared.records).taking(&arrived.key, record.epoch, false);
-            }
-            true => self.reset_client_at(&arrived.key, ack, end),
-            false => {}
+        let is_near = record.next.distance_to(end).unsigned_abs() < PLAUSIBLE_SEQ;
+        // Which acknowledges nothing where its connection is gone.
+        if is_near && header.flags.has(Flags::RST) {
+            let _ = (self.shared.records).taking(&arrived.key, record.epoch, false);
+        } else if is_near && record.heard.at_or_before(ack) {
+            self.reset_client_at(&arrived.key, ack, end);
         }
         true
     }

@@ -28,14 +28,29 @@ impl State {
     /// A backend could not set the connection up: another one may, and if there
     /// is none, the client is told.
     pub(super) fn on_refused(&mut self, now: Duration, meta: &Meta, inner: &[u8], why: Refusal) {
-        let Ok(mut arrived) = Arrived::parse(meta, inner) else {
+        let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        let key = arrived.key;
+        self.give_back(now, meta, arrived, inner, why);
+        if why != Refusal::Behind {
+            self.send_all_behind(now, &key);
+        }
+    }
+
+    fn give_back(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        mut arrived: Arrived<'_>,
+        inner: &[u8],
+        why: Refusal,
+    ) {
         let Ok(Some(record)) = self.shared.records.get(&arrived.key) else {
             return;
         };
         if why == Refusal::Behind {
-            return self.on_behind(now, meta, &record, inner);
+            return self.on_behind(now, &arrived.key, meta, &record, inner);
         }
         if record.isns.client != arrived.isns.client
             || !record.has_backend()
@@ -87,21 +102,6 @@ impl State {
             }
         }
         self.act();
-    }
-
-    /// A later packet of a request that has been given back just before: it is as if the
-    /// client sent it now, which it does not, for it has been told that it has arrived.
-    fn on_behind(&mut self, now: Duration, meta: &Meta, record: &Record, inner: &[u8]) {
-        self.count("refusals-behind");
-        let request = Meta {
-            kind: Kind::Request {
-                server_isn: record.isns.server,
-            },
-            epoch: record.epoch,
-            start: record.isns.client + 1,
-            ..*meta
-        };
-        self.on_request(now, &request, inner);
     }
 
     /// A backend has no seat for the flow, whose older answers have to reach the client
