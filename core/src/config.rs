@@ -27,6 +27,7 @@ use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use crate::head::{HttpHead, is_idempotent};
 use crate::policy::{BackendId, Class, Request, Subject, binding, hash_name};
 use crate::route::{Asked, route};
 
@@ -459,6 +460,11 @@ impl Retry {
     /// Are requests kept until they are answered?
     pub fn keeps(self) -> bool {
         matches!(self, Self::Idempotent | Self::Always)
+    }
+
+    /// Is that one?
+    pub fn keeps_one(self, head: &HttpHead<'_>) -> bool {
+        self.keeps() && (self == Self::Always || is_idempotent(head.method))
     }
 }
 

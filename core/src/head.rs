@@ -18,8 +18,8 @@ mod split_tests;
 
 pub use framing::{Expected, Followed, follow, follow_head};
 pub use hello::ClientHello;
-pub use http::HttpHead;
 pub(crate) use http::is_token_byte;
+pub use http::{HttpHead, is_idempotent};
 pub use likeness::{HEAD_MAX as LIKENESS_HEAD_MAX, likeness};
 pub use tls::HANDSHAKE as TLS_HANDSHAKE;
 

@@ -2,12 +2,16 @@
 //! client's stream it ends.
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::head::{self, Expected, Followed, Inspection, Progress};
+use trapeze_core::head::{self, Expected, Followed, HttpHead, Inspection, Progress};
 use trapeze_core::intake::Looked;
 
 use crate::Shared;
 use crate::cluster::{Cluster, Decision};
 use crate::standing::Seen;
+
+/// A request that is kept for another backend is no longer, head and body: a client sends so much before its
+/// server says a word (the intake's first window).
+const LONGEST_KEPT: usize = 60 << 10;
 
 /// How far a request, or a piece of its body, goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -99,6 +103,15 @@ impl Look<'_> {
             Looked::Bad(answer) => return Looked::Bad(answer),
             Looked::Done(decision) | Looked::Cut(decision, _) => decision,
         };
+        if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision)
+            && choice.retry.keeps_one(head)
+            && is_awaited(&inspection, head, bytes)
+        {
+            // Its policy is asked again, with its whole head.
+            self.cluster.not_taken(choice);
+            *progress = Progress::default();
+            return Looked::More;
+        }
         // A data path could not tell other dispatchers what it decides.
         let is_alone = !self.shared.peers.are_there();
         if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision)
@@ -130,4 +143,17 @@ impl Look<'_> {
             None => Looked::Done(found),
         }
     }
+}
+
+/// Is a request that is to be kept waited for until it is whole? A client that waits for an answer to its
+/// head does not send more (RFC 9110 §10.1.1).
+fn is_awaited(inspection: &Inspection<'_>, head: &HttpHead<'_>, bytes: &[u8]) -> bool {
+    let end = match head::follow_head(inspection, bytes) {
+        Followed::To {
+            at,
+            expected: Expected::Head,
+        } => at,
+        _ => return false,
+    };
+    bytes.len() < end && end <= LONGEST_KEPT && head.header("expect").next().is_none()
 }

@@ -186,6 +186,42 @@ fn what_may_not_run_twice_is_retried_only_if_the_pool_says_so() {
     }
 }
 
+/// Its body comes in other packets than its head, some of them later.
+#[test]
+fn a_request_in_pieces_is_given_whole() {
+    let site = up("retry-pieces", "always");
+    let body = "piece".repeat(4000);
+    let head = format!(
+        "PUT /upload/pieces HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut client = site.cluster.on("c1", Connection::open);
+    for at_once in [true, false] {
+        signal_all(&site, "-STOP");
+        let mut rest = &body[..];
+        if !at_once {
+            client.send(&head).send(&body[..1000]);
+            rest = &body[1000..];
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        let rest = if at_once {
+            head.clone() + rest
+        } else {
+            rest.to_owned()
+        };
+        let [owner, other] = send_in_vain(&site, &mut client, &rest, 1);
+        site.cluster.signal_server(other, "-CONT");
+        site.cluster.kill(owner, None).unwrap();
+        let answer = client.response();
+        assert!([201, 204].contains(&answer.status), "{}", answer.head);
+        assert_eq!(answer.backend(), other);
+        let stored = std::fs::read(site.cluster.uploads(other).join("pieces")).unwrap();
+        same(&stored, body.as_bytes());
+        start(&site, owner);
+    }
+    assert_eq!(site.count("not-retried"), 0);
+}
+
 /// No other answer can follow its first bytes.
 #[test]
 fn an_answer_that_has_begun_is_not_begun_again() {

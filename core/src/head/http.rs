@@ -71,6 +71,11 @@ impl<'a> HttpHead<'a> {
     }
 }
 
+/// May a request of that method run twice (RFC 9110 §9.2.2)?
+pub fn is_idempotent(method: &str) -> bool {
+    ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&method)
+}
+
 /// Whether a byte may stand in a token: a method, a field's name (RFC 9110 §5.6.2).
 pub(crate) const fn is_token_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::head::{self, Inspection};
+use trapeze_core::head::{self, Inspection, is_idempotent};
 use trapeze_core::intake::{Arrived, Isns, Kept, Outcome};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::checksum::TcpChecksum;
@@ -13,7 +13,6 @@ use trapeze_core::wire::tcp::Header;
 
 use super::State;
 use super::later::later;
-use super::returned::is_idempotent;
 use crate::look::Extent;
 use crate::records::Record;
 use crate::support::Ahead;

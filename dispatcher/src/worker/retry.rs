@@ -21,7 +21,7 @@ use trapeze_datapath::abi::FlowState;
 
 use super::State;
 use super::first::clock_of;
-use super::returned::{is_idempotent, runs_again};
+use super::returned::runs_again;
 use crate::cluster::Choice;
 use crate::look::Extent;
 use crate::records::{Record, Records};
@@ -385,8 +385,8 @@ fn is_unanswered(record: &Record, slot: u32, given: &Given) -> bool {
         && !record.is_releasing()
 }
 
-/// RFC 9110 §9.2.2: an owner that has died may have run it.
+/// An owner that has died may have run it.
 fn may_run(retry: Retry, request: &[u8]) -> bool {
     let inspected = head::inspect(request, request.len() + 1);
-    matches!(inspected, Inspection::Http(head) if retry == Retry::Always || is_idempotent(head.method))
+    matches!(inspected, Inspection::Http(head) if retry.keeps_one(&head))
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trapeze_core::config::{PoolNumber, Retry};
 use trapeze_core::flow::FlowKey;
-use trapeze_core::head::{self, Inspection};
+use trapeze_core::head::{self, Inspection, is_idempotent};
 use trapeze_core::intake::{Answer, Arrived, Body, Looked};
 use trapeze_core::policy::Request;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
@@ -370,9 +370,4 @@ pub(super) fn runs_again(method: &str, retry: Retry) -> bool {
         Retry::Always => true,
         Retry::Unheard | Retry::Idempotent => is_idempotent(method),
     }
-}
-
-/// RFC 9110 §9.2.2.
-pub(super) fn is_idempotent(method: &str) -> bool {
-    ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&method)
 }
