@@ -65,9 +65,25 @@ pub struct Busy {
 impl Busy {
     /// Of several.
     pub fn of(shares: &[f64]) -> Self {
+        let most = shares.iter().copied().fold(0.0, f64::max);
+        let mean = shares.iter().sum::<f64>() / shares.len().max(1) as f64;
         Busy {
-            mean: shares.iter().sum::<f64>() / shares.len().max(1) as f64,
-            most: shares.iter().copied().fold(0.0, f64::max),
+            // Of three that are equal the sum is rounded, and a third of it may be more than each.
+            mean: mean.min(most),
+            most,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_less_busy_than_all_of_them() {
+        for share in (1..1000).map(|n| f64::from(n) / 997.0) {
+            let busy = Busy::of(&[share; 3]);
+            assert!(busy.mean <= busy.most, "{busy:?}");
         }
     }
 }
