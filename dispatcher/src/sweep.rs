@@ -93,11 +93,15 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                         // What others are to be told, and what they do themselves.
                         shared.records.tell_what_has_been_seen(key, flow)?;
                         let is_kept_here = flow.version == 0 || shared.peers.keeps(&(*key).into());
-                        if is_kept_here && is_lost(shared, flow) {
+                        let record = if is_kept_here {
+                            lost_record(shared, flow)
+                        } else {
+                            None
+                        };
+                        if let Some(Record { epoch, .. }) = record {
                             lost += 1;
                             farewell.say(&shared.maps, key, flow)?;
                             farewell.ask(key, flow);
-                            let epoch = Record::read(flow).map_or(0, |record| record.epoch);
                             let key = FlowKey::from(*key);
                             shared.records.lose(&key, epoch)?;
                             asked.insert(key, now);
@@ -144,11 +148,14 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
 }
 
 /// Is it the turn of a backend that has died, as far as is known, and nobody at work to give that to
-/// another one?
-fn is_lost(shared: &Shared, flow: &Flow) -> bool {
-    let Some(record) = Record::read(flow) else {
-        return false;
-    };
+/// another one? Its record, then.
+fn lost_record(shared: &Shared, flow: &Flow) -> Option<Record> {
+    let is_silent = shared.health.silence(flow.backend) > LOST_AFTER;
+    // Most flows' backends are well, and have no older owner before them.
+    if !is_silent && flow.meta[20..24] == [0; 4] {
+        return None;
+    }
+    let record = Record::read(flow)?;
     // Who has said FIN may be gone, or wait for the rest of its answer.
     let waits = matches!(record.state, FlowState::Established | FlowState::ClientFin)
         && record.splice.is_none()
@@ -156,13 +163,11 @@ fn is_lost(shared: &Shared, flow: &Flow) -> bool {
         && record.idle_end != Some(record.heard);
     // An older owner's answer has to end before its own one's begins (docs/protocol/handoff.md 6).
     let waits_for_older = || {
-        let older = record
-            .predecessor()
-            .and_then(|older| shared.records.slot(older));
+        let older = (record.predecessor()).and_then(|older| shared.records.slot(older));
         let has_heard_it_out = (record.isns.server + 1).at_or_before(record.heard);
         older.is_some_and(|older| !has_heard_it_out && shared.health.silence(older) > LOST_FOR_SURE)
     };
-    waits && (shared.health.silence(record.slot) > LOST_AFTER || waits_for_older())
+    (waits && (is_silent || waits_for_older())).then_some(record)
 }
 
 struct Lifetimes {

@@ -67,31 +67,16 @@ impl State {
             | Outcome::Decide(Found::Request(Decision::To(choice), extent))
                 if self.connects(now, &arrived, &choice, Before::of(meta), extent) => {}
             Outcome::Complete(Found::Request(Decision::To(choice), extent)) => {
-                let before = Before::of(meta);
-                if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
-                    let given = (arrived.payload, &extent);
-                    self.keep_given(
-                        now,
-                        (&arrived.key, &record),
-                        &choice,
-                        given,
-                        clock_of(&arrived),
-                    );
+                let given = (arrived.payload, extent);
+                if let Some(record) = self.give(now, &arrived, &choice, Before::of(meta), given) {
                     self.forward(&record, &arrived, inner);
                 }
             }
             Outcome::Decide(Found::Request(Decision::To(choice), extent)) => {
-                let before = Before::of(meta);
                 let held = self.held_for_retry(&arrived.key, &choice);
-                if let Some(record) = self.assign(now, &arrived, &choice, before, extent) {
-                    let given = (&held[..], &extent);
-                    self.keep_given(
-                        now,
-                        (&arrived.key, &record),
-                        &choice,
-                        given,
-                        clock_of(&arrived),
-                    );
+                let given = (&held[..], extent);
+                let assigned = self.give(now, &arrived, &choice, Before::of(meta), given);
+                if assigned.is_some() {
                     let payload_max = self.payload_max(&arrived.handshake);
                     self.intake.assigned(now, &arrived.key, payload_max);
                     self.go_on(now, &arrived.key);
@@ -117,6 +102,21 @@ impl State {
             Outcome::Held | Outcome::Answering | Outcome::Ignored(_) => {}
         }
         self.act();
+    }
+
+    /// As [`Self::assign`]; `bytes` of the request are kept, if its choice wants that.
+    fn give(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        choice: &Choice,
+        before: Before,
+        (bytes, extent): (&[u8], Extent),
+    ) -> Option<Record> {
+        let record = self.assign(now, arrived, choice, before, extent)?;
+        let (flow, clock) = ((&arrived.key, &record), clock_of(arrived));
+        self.keep_given(now, flow, choice, (bytes, &extent), clock);
+        Some(record)
     }
 
     /// Gives a packet to the intake; `later` if its flow has an owner.
