@@ -5,7 +5,7 @@
 //! What is drained is kept in a file of the run directory: a daemon that starts anew
 //! goes on with it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Mutex;
@@ -29,6 +29,8 @@ const SHARE: u32 = 10;
 /// A client that has closed its side, and has not been heard of for so long, waits for
 /// nothing any more.
 const CLOSED: Duration = Duration::from_secs(2);
+/// An owner's word that an answer is in progress holds for so long: it is asked again at every look.
+const SAID_FOR: Duration = Duration::from_secs(1);
 /// A backend whose last connection has gone has no socket parked after this.
 const EMPTY_AFTER: Duration = PARKED_FOR.saturating_add(Duration::from_millis(500));
 
@@ -81,8 +83,8 @@ pub struct Drains {
     migrating: Mutex<Vec<u32>>,
     /// By slot: moved, and not.
     moves: Mutex<HashMap<u32, (u64, u64)>>,
-    /// By slot: owners' words, since it was looked at last, that an answer is in progress.
-    answering: Mutex<HashMap<u32, u64>>,
+    /// When an owner said last that an answer is in progress there.
+    answering: Mutex<HashMap<FlowKey, Duration>>,
     /// By worker: connections that are to be taken from their owners.
     idle: Vec<Mutex<Vec<FlowKey>>>,
 }
@@ -145,10 +147,17 @@ impl Drains {
         }
     }
 
-    /// A connection of that slot cannot be taken yet: its client has a part of an answer.
-    pub fn is_answering(&self, slot: u32) {
+    /// A connection cannot be taken yet: its client has a part of an answer.
+    pub fn is_answering(&self, now: Duration, key: FlowKey) {
         let mut answering = self.answering.lock().expect("no thread panics with it");
-        *answering.entry(slot).or_default() += 1;
+        answering.insert(key, now);
+    }
+
+    /// Those of which that was said lately.
+    fn answering(&self, now: Duration) -> HashSet<FlowKey> {
+        let mut answering = self.answering.lock().expect("no thread panics with it");
+        answering.retain(|_, said| now.saturating_sub(*said) < SAID_FOR);
+        answering.keys().copied().collect()
     }
 
     /// What was seen of that slot is of another drain.
@@ -165,12 +174,6 @@ impl Drains {
         let mut left = self.left.lock().expect("no thread panics with it");
         let mut had_some = self.had_some.lock().expect("no thread panics with it");
         had_some.retain(|slot, _| all.contains_key(slot));
-        let mut answering = self.answering.lock().expect("no thread panics with it");
-        for (slot, answering) in answering.drain() {
-            if let Some(left) = all.get_mut(&slot) {
-                left.busy = (left.busy + answering).min(left.connections - left.tunnels);
-            }
-        }
         for (&slot, left) in &all {
             let last = had_some.entry(slot).or_insert(now);
             if left.connections > 0 {
@@ -298,10 +301,11 @@ pub fn run(shared: &Shared) -> anyhow::Result<()> {
         let started = Instant::now();
         let mut left: HashMap<u32, Left> = slots.iter().map(|&s| (s, Left::default())).collect();
         let now = clock::monotonic();
+        let answering = shared.drains.answering(now);
         shared.maps.flows.for_each(|key, flow| {
             if let Some(left) = left.get_mut(&flow.backend)
-                && count(left, &flow, now)
                 && let key = FlowKey::from(key)
+                && count(left, &flow, now, answering.contains(&key))
                 && shared.peers.keeps(&key)
             {
                 let worker = usize::from(key.client.port()) % shared.drains.idle.len();
@@ -326,8 +330,9 @@ fn slots_to_empty(shared: &Shared) -> BTreeSet<u32> {
     drained.map(|(_, &slot)| slot).chain(removed).collect()
 }
 
-/// Counts a flow; true if it may be taken from its owner, should it be idle.
-fn count(left: &mut Left, flow: &Flow, now: Duration) -> bool {
+/// Counts a flow, of which its owner has said lately, or not, that it is answering; true if it may
+/// be taken from its owner, should it be idle.
+fn count(left: &mut Left, flow: &Flow, now: Duration, is_answering: bool) -> bool {
     let seen = now.saturating_sub(Duration::from_nanos(flow.last_seen_ns));
     let open = match FlowState::from_raw(flow.state) {
         Some(FlowState::Established) => true,
@@ -342,7 +347,7 @@ fn count(left: &mut Left, flow: &Flow, now: Duration) -> bool {
         left.tunnels += 1;
         return false;
     }
-    left.busy += u64::from(flow.marks & MARK_HELD != 0 || !flow.is_answered());
+    left.busy += u64::from(is_answering || flow.marks & MARK_HELD != 0 || !flow.is_answered());
     flow.marks & (MARK_HELD | MARK_MOVING) == 0
         && flow.expect == Expected::Head.number()
         && flow.is_answered()

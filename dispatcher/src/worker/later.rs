@@ -447,8 +447,8 @@ impl State {
                 Held::Answering | Held::Unacknowledged { .. } => false,
             };
             if never || is_nobodys {
-                if !never && let Ok(Some(record)) = self.shared.records.get(&key) {
-                    self.shared.drains.is_answering(record.slot);
+                if !never {
+                    self.shared.drains.is_answering(now, key);
                 }
                 self.give_up(now, &key);
             } else {
