@@ -162,7 +162,10 @@ static __noinline int look_probed(struct __sk_buff *skb, const struct segment *s
 	own = find_own_socket(skb, segment, known);
 	if (own.state) {
 		probed->clock = own_clock(known, own.clock_offset);
-		probed->how = owes_nothing(known, &own, bpf_ntohs(meta.requests)) ? PROBE_IDLE : PROBE_STANDS;
+		if (owes_nothing(known, &own, bpf_ntohs(meta.requests)))
+			probed->how = PROBE_IDLE;
+		else
+			probed->how = has_not_begun(known, &own) ? PROBE_NOT_BEGUN : PROBE_STANDS;
 		probed->reached = own.rcv_nxt;
 		probed->next = own.snd_nxt;
 		return TO_ANSWER;

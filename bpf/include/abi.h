@@ -117,6 +117,7 @@ enum held {
 #define PROBE_GONE 0
 #define PROBE_STANDS 1
 #define PROBE_IDLE 2 /* and has said all that it owes to so many requests, and the client has all */
+#define PROBE_NOT_BEGUN 3 /* and has said nothing to its first request but interim answers (1xx) */
 
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1

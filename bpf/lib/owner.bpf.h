@@ -58,6 +58,13 @@ static __always_inline bool owes_nothing(const struct setup *known, const struct
 	       own->snd_una == known->answers.next;
 }
 
+/* Has it said nothing but interim answers, up to snd_nxt? */
+static __always_inline bool has_not_begun(const struct setup *known, const struct own_socket *own)
+{
+	return known->meta.tcp_options & CARE_FOLLOW && own->state == TCP_STATE_ESTABLISHED && !known->answers.finished &&
+	       is_between_answers(&known->answers) && own->snd_nxt == known->answers.next;
+}
+
 /* Not now, and perhaps a DONE later. */
 static __noinline int hold(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 			   enum held reason)

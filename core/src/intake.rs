@@ -37,6 +37,7 @@ mod table;
 mod tests;
 
 pub use answer::{Answer, Body};
+pub use assembly::{Assembly, Inserted};
 pub use counters::Counters;
 pub use events::{Action, Arrived, End, Ignored, Isns, Kept, Looked, Outcome, Released};
 
@@ -156,7 +157,7 @@ impl Intake {
         }
         let mut connection = Connection::new(arrived, self.bounds.first_window.into());
         let mut reading = Reading::new(now + self.bounds.head_timeout);
-        let capacity = self.bounds.capacity();
+        let capacity = self.bounds.capacity().max(length);
         reading.take_in(&mut connection, arrived, capacity).ok()?;
         reading.acked = reading.assembly.contiguous().len();
         (reading.acked > 0).then_some((connection, reading))
@@ -212,7 +213,7 @@ impl Intake {
             Phase::Reading(reading) => self.depart(now, connection, serial, reading, mss),
             Phase::Retained(mut retained) => {
                 retained.reassign(mss, now);
-                self.send_retained(&connection, &retained);
+                self.send_retained(&connection, &retained, retained.segments(&connection));
                 self.table.put(Flow {
                     connection,
                     serial,
@@ -303,7 +304,7 @@ impl Intake {
             }
         }
         if let Phase::Retained(retained) = &mut flow.phase
-            && retained.confirm(flow.connection.start(), received)
+            && retained.confirm(now, flow.connection.start(), received)
         {
             self.counters.confirmed += 1;
             if flow.connection.half_piped {
@@ -320,6 +321,12 @@ impl Intake {
                 phase: Phase::Reading(reading),
             });
             return true;
+        }
+        if let Phase::Retained(retained) = &mut flow.phase {
+            let more = retained.more(&flow.connection);
+            if !more.is_empty() {
+                self.send_retained(&flow.connection, retained, more);
+            }
         }
         self.table.put(flow);
         false
@@ -414,6 +421,14 @@ impl Intake {
                 ..
             }) if connection.start() == start => start + reading.acked as u32,
             _ => start,
+        }
+    }
+
+    /// Does a part of it wait beyond a gap?
+    pub fn has_gap(&self, key: &FlowKey) -> bool {
+        match self.table.get(key).map(|flow| &flow.phase) {
+            Some(Phase::Reading(reading)) => reading.assembly.has_gap(),
+            _ => false,
         }
     }
 

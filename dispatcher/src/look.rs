@@ -2,16 +2,13 @@
 //! client's stream it ends.
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::head::{self, Expected, Followed, HttpHead, Inspection, Progress};
+use trapeze_core::head::{self, Expected, Followed, Inspection, Progress};
 use trapeze_core::intake::Looked;
 
 use crate::Shared;
 use crate::cluster::{Cluster, Decision};
 use crate::standing::Seen;
-
-/// A request that is kept for another backend is no longer, head and body: a client sends so much before its
-/// server says a word (the intake's first window).
-const LONGEST_KEPT: usize = 60 << 10;
+use crate::unanswered::REQUEST_MAX;
 
 /// How far a request, or a piece of its body, goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,6 +20,9 @@ pub struct Extent {
     pub is_head: bool,
     /// It is its connection's last: where its server closes, it closes the client's.
     pub is_last: bool,
+    /// It is to be kept for another backend, and more of it is to come: all that its client says goes by way of the daemon
+    /// (docs/protocol/retry.md 2.1).
+    pub is_copied: bool,
 }
 
 impl Extent {
@@ -103,15 +103,6 @@ impl Look<'_> {
             Looked::Bad(answer) => return Looked::Bad(answer),
             Looked::Done(decision) | Looked::Cut(decision, _) => decision,
         };
-        if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision)
-            && choice.retry.keeps_one(head)
-            && is_awaited(&inspection, head, bytes)
-        {
-            // Its policy is asked again, with its whole head.
-            self.cluster.not_taken(choice);
-            *progress = Progress::default();
-            return Looked::More;
-        }
         // A data path could not tell other dispatchers what it decides.
         let is_alone = !self.shared.peers.are_there();
         if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision)
@@ -130,12 +121,19 @@ impl Look<'_> {
             Followed::To { at, expected } => Some((at, expected)),
             Followed::More | Followed::Lost => None,
         };
+        let is_copied = match (&inspection, &decision) {
+            (Inspection::Http(head), Decision::To(choice)) => {
+                choice.retry.keeps_one(head) && can_be_copied(next, bytes.len())
+            }
+            _ => false,
+        };
         let found = Found::Request(
             decision,
             Extent {
                 next,
                 is_head,
                 is_last,
+                is_copied,
             },
         );
         match next {
@@ -145,15 +143,11 @@ impl Look<'_> {
     }
 }
 
-/// Is a request that is to be kept waited for until it is whole? A client that waits for an answer to its
-/// head does not send more (RFC 9110 §10.1.1).
-fn is_awaited(inspection: &Inspection<'_>, head: &HttpHead<'_>, bytes: &[u8]) -> bool {
-    let end = match head::follow_head(inspection, bytes) {
-        Followed::To {
-            at,
-            expected: Expected::Head,
-        } => at,
-        _ => return false,
-    };
-    bytes.len() < end && end <= LONGEST_KEPT && head.header("expect").next().is_none()
+/// Of a request that is not whole in so many bytes: can the rest be kept as it comes?
+fn can_be_copied(next: Option<(usize, Expected)>, here: usize) -> bool {
+    match next {
+        Some((at, Expected::Head)) => here < at && at <= REQUEST_MAX,
+        Some(_) => true,
+        None => false,
+    }
 }

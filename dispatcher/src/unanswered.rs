@@ -8,16 +8,21 @@ use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
+use trapeze_core::intake::{Assembly, Inserted};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 
 /// Bytes that one worker keeps; what is more is not retried.
 const BYTES_MAX: usize = 64 << 20;
+/// Bytes of one request, head and body.
+pub const REQUEST_MAX: usize = 16 << 20;
 /// Of an entry, besides its bytes.
 const ENTRY: usize = 192;
 /// How often the owners are looked at,
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// and all that is kept.
 const FORGET_INTERVAL: Duration = Duration::from_millis(250);
+/// An owner is asked no oftener where an answer begins.
+const ASK_INTERVAL: Duration = Duration::from_millis(5);
 /// Retries under way at once: a fifth of the requests under way, but so many at least.
 const SHARE: usize = 5;
 const LEAST: usize = 3;
@@ -43,8 +48,29 @@ pub struct Given {
     pub at: Duration,
     /// How many backends had it before.
     pub retries: u8,
-    pub request: Vec<u8>,
+    /// What has come of it.
+    pub request: Assembly,
+    /// More is to come.
+    pub is_copied: bool,
+    /// Its client waits for an interim answer before it sends that (RFC 9110 §10.1.1): then the answer begins
+    /// behind that one.
+    pub expects: bool,
+    /// When its owner was asked last where that is.
+    pub asked_at: Duration,
 }
+
+/// What has become of bytes that are to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copied {
+    Kept,
+    /// There was no room: nothing is kept of that request any more.
+    TooMuch,
+    /// Nothing was kept of it.
+    Unknown,
+}
+
+/// Its owner's slot, and its flow.
+pub type Orphan = (u32, FlowKey, Given);
 
 /// All of a worker, by their owners.
 #[derive(Debug, Default)]
@@ -73,6 +99,85 @@ impl Unanswered {
         true
     }
 
+    /// More of it has come, and goes to its owner.
+    pub fn copy(
+        &mut self,
+        slot: u32,
+        key: &FlowKey,
+        epoch: u32,
+        (seq, bytes): (ClientSeq, &[u8]),
+    ) -> Copied {
+        if let Some(given) = self.copied(slot, key, epoch) {
+            let before = given.request.bytes();
+            let is_in = given.take_in(seq, bytes);
+            self.bytes += given.request.bytes() - before;
+            if is_in && self.bytes <= BYTES_MAX {
+                return Copied::Kept;
+            }
+            self.forget(slot, key);
+            return Copied::TooMuch;
+        }
+        // Its owner is only taken for dead, perhaps, and has that.
+        let mut orphans = self.orphans.iter_mut().enumerate();
+        let orphan = orphans.find(|(_, (_, _, its, given))| its == key && given.epoch == epoch);
+        match orphan {
+            Some((at, (.., given))) if given.is_copied => match given.take_in(seq, bytes) {
+                true => Copied::Kept,
+                false => {
+                    self.orphans.remove(at);
+                    Copied::TooMuch
+                }
+            },
+            _ => Copied::Unknown,
+        }
+    }
+
+    /// Is its owner to be asked whether what the client has heard, up to `heard`, was only an interim answer?
+    pub fn is_to_be_asked(
+        &mut self,
+        now: Duration,
+        (slot, key): (u32, &FlowKey),
+        epoch: u32,
+        heard: ServerSeq,
+    ) -> bool {
+        let given = self.copied(slot, key, epoch);
+        given.is_some_and(|given| {
+            let is_to_be_asked =
+                given.expects && given.end.before(heard) && now >= given.asked_at + ASK_INTERVAL;
+            if is_to_be_asked {
+                given.asked_at = now;
+            }
+            is_to_be_asked
+        })
+    }
+
+    /// So it was: its answer begins there.
+    pub fn begins_at(&mut self, slot: u32, key: &FlowKey, epoch: u32, end: ServerSeq) {
+        let requests = self.by_slot.get_mut(&slot);
+        if let Some(given) = requests.and_then(|requests| requests.get_mut(key))
+            && (given.expects, given.epoch) == (true, epoch)
+        {
+            given.end = given.end.later_of(end);
+        }
+    }
+
+    /// It ends there. True: all of it is kept from now on.
+    pub fn ends(&mut self, slot: u32, key: &FlowKey, epoch: u32, next: ClientSeq) -> bool {
+        let Some(given) = self.copied(slot, key, epoch) else {
+            return false;
+        };
+        let before = given.request.bytes();
+        let is_whole = given.ends(next);
+        let after = given.request.bytes();
+        self.bytes -= before - after;
+        is_whole
+    }
+
+    fn copied(&mut self, slot: u32, key: &FlowKey, epoch: u32) -> Option<&mut Given> {
+        let given = self.by_slot.get_mut(&slot)?.get_mut(key)?;
+        (given.is_copied && given.epoch == epoch).then_some(given)
+    }
+
     /// It has been given to so many backends before.
     pub fn retried(&mut self, slot: u32, key: &FlowKey, retries: u8) {
         if let Some(mut given) = self.forget(slot, key) {
@@ -99,16 +204,16 @@ impl Unanswered {
     }
 
     /// Those that may be retried now, whose owner's server `is_dead`, while `asking` others are about to be;
-    /// and how many wait no more. What is not `unanswered` any more is forgotten.
+    /// and those that wait no more. What is not `unanswered` any more is forgotten.
     pub fn look(
         &mut self,
         now: Duration,
         asking: usize,
         is_dead: impl Fn(u32, &FlowKey) -> bool,
         unanswered: impl Fn(u32, &FlowKey, &Given) -> bool,
-    ) -> (Vec<(u32, FlowKey, Given)>, usize) {
+    ) -> (Vec<Orphan>, Vec<Orphan>) {
         if now < self.look_at || self.next_due().is_none() {
-            return (Vec::new(), 0);
+            return (Vec::new(), Vec::new());
         }
         self.look_at = now + LOOK_INTERVAL;
         let forgets = now >= self.forget_at;
@@ -133,7 +238,7 @@ impl Unanswered {
         let room = (all / SHARE)
             .max(LEAST)
             .saturating_sub(asking + self.retried);
-        let mut lost = 0;
+        let mut lost = Vec::new();
         let mut due = Vec::new();
         while let Some((since, ..)) = self.orphans.front() {
             let waits_no_more = now.saturating_sub(*since) > PATIENCE;
@@ -144,7 +249,7 @@ impl Unanswered {
                 break;
             };
             match waits_no_more || given.retries + 1 >= ATTEMPTS {
-                true => lost += 1,
+                true => lost.push((slot, key, given)),
                 false => due.push((slot, key, given)),
             }
         }
@@ -154,12 +259,35 @@ impl Unanswered {
 
 impl Given {
     fn size(&self) -> usize {
-        ENTRY + self.request.len()
+        ENTRY + self.request.bytes()
     }
 
-    /// Behind its last byte.
+    /// Behind its last byte, or what has come of it without a gap.
     pub fn next(&self) -> ClientSeq {
-        self.start + self.request.len() as u32
+        self.start + self.request.contiguous().len() as u32
+    }
+
+    /// Bytes at `seq`. False: it has become too long, or too scattered.
+    fn take_in(&mut self, seq: ClientSeq, bytes: &[u8]) -> bool {
+        let at = self.start.distance_to(seq);
+        // What lies before is the request's before.
+        let early = at.min(0).unsigned_abs() as usize;
+        let bytes = bytes.get(early..).unwrap_or(&[]);
+        let at = at.max(0).unsigned_abs() as usize;
+        bytes.is_empty()
+            || at + bytes.len() <= REQUEST_MAX
+                && self.request.insert(at, bytes) != Inserted::Scattered
+    }
+
+    /// Nothing of it lies behind that. False: not all of it has come.
+    pub fn ends(&mut self, next: ClientSeq) -> bool {
+        let is_whole = next.at_or_before(self.next());
+        if is_whole {
+            let length = self.start.distance_to(next);
+            self.request.split_off(length.unsigned_abs() as usize);
+            self.is_copied = false;
+        }
+        is_whole
     }
 }
 
@@ -176,7 +304,10 @@ mod tests {
             clock: 7,
             at: Duration::ZERO,
             retries,
-            request: b"GET".to_vec(),
+            request: Assembly::of(b"GET"),
+            is_copied: false,
+            expects: false,
+            asked_at: Duration::ZERO,
         }
     }
 
@@ -201,7 +332,7 @@ mod tests {
         }
         let dead = |slot: u32, _: &FlowKey| slot == 1;
         let (due, lost) = unanswered.look(NOW, 0, dead, all);
-        assert_eq!((due.len(), lost), (20, 0));
+        assert_eq!((due.len(), lost.len()), (20, 0));
         // They are asked for, and then another one's.
         let soon = NOW + LOOK_INTERVAL;
         assert_eq!(unanswered.look(soon, 20, dead, all).0, []);
@@ -226,7 +357,7 @@ mod tests {
         assert_eq!(due.len(), 3);
         let late = NOW + PATIENCE + LOOK_INTERVAL;
         let (due, lost) = unanswered.look(late, 3, |_, _| true, all);
-        assert_eq!((due.len(), lost, unanswered.len()), (0, 2, 0));
+        assert_eq!((due.len(), lost.len(), unanswered.len()), (0, 2, 0));
         assert_eq!(unanswered.next_due(), None);
     }
 
@@ -245,11 +376,61 @@ mod tests {
     }
 
     #[test]
+    fn a_request_is_kept_as_it_comes_and_to_its_end() {
+        let mut unanswered = Unanswered::default();
+        let begun = Given {
+            is_copied: true,
+            ..given(0)
+        };
+        let start = begun.start;
+        unanswered.keep(1, key(1), begun.clone());
+        let mut copy = |at: u32, bytes: &[u8]| unanswered.copy(1, &key(1), 1, (start + at, bytes));
+        // Out of order, twice, and with what belongs to the request before and to the next one.
+        assert_eq!(copy(8, b"!next"), Copied::Kept);
+        assert_eq!(copy(u32::MAX, b".GET bo"), Copied::Kept);
+        assert!(!unanswered.ends(1, &key(1), 1, start + 9));
+        assert_eq!(
+            unanswered.copy(1, &key(1), 2, (start + 6, b"??")),
+            Copied::Unknown
+        );
+        assert_eq!(
+            unanswered.copy(1, &key(1), 1, (start + 6, b"dy")),
+            Copied::Kept
+        );
+        assert!(unanswered.ends(1, &key(1), 1, start + 9));
+        assert_eq!(
+            unanswered.copy(1, &key(1), 1, (start + 9, b"next")),
+            Copied::Unknown
+        );
+        let (due, _) = unanswered.look(NOW, 0, |_, _| true, all);
+        assert_eq!(due[0].2.request.contiguous(), b"GET body!");
+        assert_eq!(unanswered.bytes, 0);
+        // It waits for its turn, and its owner is not dead.
+        let mut unanswered = Unanswered::default();
+        for port in 0..5 {
+            unanswered.keep(1, key(port), begun.clone());
+        }
+        let (due, _) = unanswered.look(NOW, 0, |_, _| true, all);
+        let waiting = (0..5)
+            .map(key)
+            .find(|key| due.iter().all(|(_, its, _)| its != key));
+        let waiting = waiting.expect("one waits");
+        assert_eq!(
+            unanswered.copy(1, &waiting, 1, (start + 3, b"!")),
+            Copied::Kept
+        );
+        let far = (start + REQUEST_MAX as u32, &b"?"[..]);
+        assert_eq!(unanswered.copy(1, &waiting, 1, far), Copied::TooMuch);
+        assert_eq!(unanswered.copy(1, &waiting, 1, far), Copied::Unknown);
+    }
+
+    #[test]
     fn a_request_has_no_more_than_four_backends() {
         let mut unanswered = Unanswered::default();
         unanswered.keep(1, key(1), given(2));
         unanswered.keep(2, key(2), given(3));
         let (due, lost) = unanswered.look(NOW, 0, |_, _| true, all);
-        assert_eq!((due, lost), (vec![(1, key(1), given(2))], 1));
+        assert_eq!(due, [(1, key(1), given(2))]);
+        assert_eq!(lost, [(2, key(2), given(3))]);
     }
 }

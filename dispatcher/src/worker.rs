@@ -280,6 +280,9 @@ impl State {
                         self.go_on(now, &arrived.key);
                         self.act();
                     }
+                    if let Some(sender) = sender.filter(|sender| sender.has_not_begun) {
+                        self.on_not_begun(&arrived.key, packet.meta.epoch, sender.next);
+                    }
                     let asked = (packet.meta.epoch, ClientSeq::new(arrived.header.seq));
                     if received == asked.1 {
                         self.on_lost(&arrived.key, asked.0, received);

@@ -4,9 +4,10 @@
 use std::io::{ErrorKind, Read};
 use std::time::Duration;
 
-use trapeze_lab::LinkSettings;
+use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::saved::{MIB, Site};
-use trapeze_tests::{Connection, Response, same, until};
+use trapeze_tests::scattered::scattered_over;
+use trapeze_tests::{Connection, Content, Response, same, until};
 
 const GET: &str = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &str = "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody";
@@ -220,6 +221,114 @@ fn a_request_in_pieces_is_given_whole() {
         start(&site, owner);
     }
     assert_eq!(site.count("not-retried"), 0);
+}
+
+/// Its backend has acknowledged a part of it, and the client has more to send when that dies.
+#[test]
+fn an_upload_in_flight_goes_to_another_backend() {
+    let site = up("retry-upload", "always");
+    let body = Content::new(11, 6 * MIB as u64).bytes();
+    let chunks: Vec<u8> = [&body[..MIB], &body[MIB..4 * MIB]]
+        .into_iter()
+        .chain(body[4 * MIB..].chunks(1000))
+        .flat_map(|chunk| [format!("{:x}\r\n", chunk.len()).as_bytes(), chunk, b"\r\n"].concat())
+        .chain(*b"0\r\n\r\n")
+        .collect();
+    let length = format!("Content-Length: {}", body.len());
+    let framed = [
+        (length.clone(), &body),
+        ("Transfer-Encoding: chunked".to_owned(), &chunks),
+        (format!("{length}\r\nExpect: 100-continue"), &body),
+    ];
+    let loses = LinkSettings {
+        loss: 0.02,
+        ..LinkSettings::default()
+    };
+    let mut client = site.cluster.on("c1", Connection::open);
+    for loss in [false, true] {
+        for (framing, bytes) in &framed {
+            client.send(format!(
+                "PUT /upload/whole HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n"
+            ));
+            if framing.contains("Expect") {
+                assert_eq!(client.try_response(false).unwrap().status, 100);
+            }
+            client.send(&bytes[..5 * MIB]);
+            let active = |backend: &str| site.cluster.backend(backend).active;
+            let [owner, other] = until("one of them has it", || {
+                match (active("b1"), active("b2")) {
+                    (1, 0) => Some(["b1", "b2"]),
+                    (0, 1) => Some(["b2", "b1"]),
+                    _ => None,
+                }
+            });
+            if loss {
+                site.cluster.link(other, &loses).unwrap();
+            }
+            site.cluster.kill(owner, None).unwrap();
+            client.send(&bytes[5 * MIB..]);
+            let mut answer = client.try_response(false).unwrap();
+            // The next owner says it, too (RFC 9110 §15.2).
+            if answer.status == 100 {
+                answer = client.try_response(false).unwrap();
+            }
+            assert!([201, 204].contains(&answer.status), "{}", answer.head);
+            assert_eq!(answer.backend(), other);
+            let stored = std::fs::read(site.cluster.uploads(other).join("whole")).unwrap();
+            same(&stored, &body);
+            site.cluster.link(other, &LinkSettings::default()).unwrap();
+            start(&site, owner);
+            await_kept(&site, 0);
+        }
+    }
+    assert_eq!((site.count("retried"), site.count("not-retried")), (6, 0));
+    assert_eq!(client.ask("/1k").status, 200);
+}
+
+/// Each packet by way of another dispatcher than the one before: who keeps the flow keeps all of it.
+#[test]
+fn uploads_by_way_of_several_dispatchers_go_to_another_backend() {
+    let dispatchers = ["d1", "d2"];
+    let cluster = scattered_over(&dispatchers, "retry-several", |_| {});
+    let config = (cluster.config()).replace("[[pool]]\n", "[[pool]]\nretry = \"always\"\n");
+    for backend in ["b1", "b2"] {
+        cluster.reload(backend, Process::Agent, &config);
+    }
+    for dispatcher in dispatchers {
+        cluster.reload(dispatcher, Process::Dispatch, &config);
+    }
+    let body = Content::new(12, 4 * MIB as u64).bytes();
+    let mut clients: Vec<Connection> =
+        cluster.on("c1", || (0..6).map(|_| Connection::open()).collect());
+    for (number, client) in clients.iter_mut().enumerate() {
+        let head = format!(
+            "PUT /upload/{number} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        client.send(head).send(&body[..3 * MIB]);
+    }
+    let active = || ["b1", "b2"].map(|backend| cluster.backend(backend).active);
+    until("both have some", || {
+        active().iter().all(|&count| count > 0).then_some(())
+    });
+    cluster.kill("b1", None).unwrap();
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(&body[3 * MIB..]);
+        let answer = client.response();
+        assert!([201, 204].contains(&answer.status), "{}", answer.head);
+        assert_eq!(answer.backend(), "b2");
+        let stored = std::fs::read(cluster.uploads("b2").join(number.to_string())).unwrap();
+        same(&stored, &body);
+    }
+    let count = |what: &str| -> u64 {
+        let all = dispatchers
+            .iter()
+            .filter_map(|name| cluster.dispatch_status(name));
+        all.map(|status| status.counters.get(what).copied().unwrap_or(0))
+            .sum()
+    };
+    until("they are counted", || (count("retried") > 0).then_some(()));
+    assert_eq!(count("not-retried"), 0);
 }
 
 /// No other answer can follow its first bytes.

@@ -9,8 +9,8 @@ use std::ops::Range;
 const MAX_PIECES: usize = 32;
 
 /// A stream from its first byte on, and pieces of it beyond gaps.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Assembly {
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Assembly {
     contiguous: Vec<u8>,
     /// Neither empty, touching, nor overlapping; all beyond `contiguous`.
     ahead: BTreeMap<usize, Vec<u8>>,
@@ -19,7 +19,7 @@ pub(super) struct Assembly {
 
 /// What an insertion did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inserted {
+pub enum Inserted {
     /// The stream's beginning grew.
     Grew,
     /// It waits beyond a gap.
@@ -31,23 +31,31 @@ pub(super) enum Inserted {
 }
 
 impl Assembly {
+    /// Of a stream that begins so.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self {
+            contiguous: bytes.to_vec(),
+            ..Self::default()
+        }
+    }
+
     /// The stream up to its first gap.
-    pub(super) fn contiguous(&self) -> &[u8] {
+    pub fn contiguous(&self) -> &[u8] {
         &self.contiguous
     }
 
     /// Bytes held.
-    pub(super) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         self.contiguous.len() + self.ahead_bytes
     }
 
     /// Does something wait beyond a gap?
-    pub(super) fn has_gap(&self) -> bool {
+    pub fn has_gap(&self) -> bool {
         !self.ahead.is_empty()
     }
 
     /// Where the last byte held ends.
-    pub(super) fn end(&self) -> usize {
+    pub fn end(&self) -> usize {
         match self.ahead.last_key_value() {
             Some((start, piece)) => start + piece.len(),
             None => self.contiguous.len(),
@@ -55,19 +63,19 @@ impl Assembly {
     }
 
     /// What waits beyond gaps, and where.
-    pub(super) fn ahead(&self) -> impl Iterator<Item = (usize, &[u8])> {
+    pub fn ahead(&self) -> impl Iterator<Item = (usize, &[u8])> {
         self.ahead.iter().map(|(&at, piece)| (at, &piece[..]))
     }
 
     /// The piece beyond a gap that has the byte at `place`.
-    pub(super) fn piece_around(&self, place: usize) -> Option<Range<usize>> {
+    pub fn piece_around(&self, place: usize) -> Option<Range<usize>> {
         let (&start, piece) = self.ahead.range(..=place).next_back()?;
         let end = start + piece.len();
         (place < end).then_some(start..end)
     }
 
     /// Takes off what lies from `at` on, as a stream of its own that starts there.
-    pub(super) fn split_off(&mut self, at: usize) -> Self {
+    pub fn split_off(&mut self, at: usize) -> Self {
         let mut rest = Self::default();
         if at < self.contiguous.len() {
             rest.contiguous = self.contiguous.split_off(at);
@@ -86,7 +94,7 @@ impl Assembly {
     }
 
     /// Adds `bytes` at `start`, where none is there yet.
-    pub(super) fn insert(&mut self, start: usize, bytes: &[u8]) -> Inserted {
+    pub fn insert(&mut self, start: usize, bytes: &[u8]) -> Inserted {
         let known = self.contiguous.len().saturating_sub(start).min(bytes.len());
         let (start, bytes) = (start + known, &bytes[known..]);
         if bytes.is_empty() {

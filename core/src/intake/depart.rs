@@ -73,7 +73,7 @@ impl Intake {
             Some(Due::Resend) => {
                 self.counters.resent += 1;
                 connection.clock_goes_on(retained.waited);
-                self.send_retained(&connection, &retained);
+                self.send_retained(&connection, &retained, retained.segments(&connection));
             }
             None => {}
         }
@@ -84,9 +84,14 @@ impl Intake {
         });
     }
 
-    /// Sends a retained flow's unconfirmed bytes, and asks how far they got.
-    pub(super) fn send_retained(&mut self, connection: &Connection, retained: &Retained) {
-        self.send_to_backend(connection, retained.segments(connection));
+    /// Sends bytes of a retained flow, and asks how far they got.
+    pub(super) fn send_retained(
+        &mut self,
+        connection: &Connection,
+        retained: &Retained,
+        segments: Vec<Segment>,
+    ) {
+        self.send_to_backend(connection, segments);
         let (key, segment) = (connection.key, retained.probe(connection));
         self.actions.push_back(Action::Probe { key, segment });
     }
@@ -223,7 +228,7 @@ impl Intake {
         let ahead = retained::segments_ahead(&connection, &reading, mss);
         let mut retained = Retained::new(&reading, mss, connection.half_piped, now);
         retained.rest = rest.map(Box::new);
-        self.send_retained(&connection, &retained);
+        self.send_retained(&connection, &retained, retained.segments(&connection));
         self.send_to_backend(&connection, ahead);
         self.table.put(Flow {
             connection,

@@ -11,6 +11,11 @@ use std::time::Duration;
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 const GIVE_UP: Duration = Duration::from_secs(10);
+/// Of what the client does not repeat a server is sent so many bytes ahead of what it has: it has so much
+/// room at its beginning.
+const WINDOW: usize = 48 << 10;
+/// It is a part of the way that loses there, and many windows are to follow.
+const FIRST_RETRY_OF_LONG: Duration = Duration::from_millis(10);
 
 /// The bytes of a flow that has been assigned.
 #[derive(Clone, Debug)]
@@ -25,6 +30,8 @@ pub(super) struct Retained {
     wanted: usize,
     /// Bytes at the beginning that the backend has.
     confirmed: usize,
+    /// Bytes at the beginning that it has been sent.
+    sent: usize,
     /// Whether a FIN follows the bytes.
     pub(super) fin: bool,
     /// Segment size towards the backend.
@@ -49,43 +56,77 @@ impl Retained {
     /// not do.
     pub(super) fn new(reading: &Reading, mss: usize, all: bool, now: Duration) -> Self {
         let bytes = reading.assembly.contiguous();
-        Self {
+        let mut retained = Self {
             bytes: bytes.to_vec(),
             rest: None,
             acked: reading.acked,
             wanted: if all { bytes.len() } else { reading.acked },
             confirmed: 0,
+            sent: 0,
             fin: reading.closed(),
             mss,
             waited: Duration::ZERO,
             retry_at: now + FIRST_RETRY,
             retry_after: FIRST_RETRY,
             gives_up: now + GIVE_UP,
-        }
+        };
+        retained.start_over();
+        retained
     }
 
     /// Starts over with another backend; the time to give up stays.
     pub(super) fn reassign(&mut self, mss: usize, now: Duration) {
         self.mss = mss;
-        self.confirmed = 0;
+        self.start_over();
         self.retry_after = FIRST_RETRY;
         self.retry_at = now + FIRST_RETRY;
     }
 
     /// Has to wait so long; who says so is there, and may say so again.
     pub(super) fn put_off(&mut self, now: Duration, pause: Duration) {
-        self.confirmed = 0;
+        self.start_over();
         self.retry_after = pause;
         self.retry_at = now + pause;
         self.gives_up = now + GIVE_UP;
     }
 
+    fn start_over(&mut self) {
+        self.confirmed = 0;
+        self.sent = self.edge();
+    }
+
+    /// So far it is sent.
+    fn edge(&self) -> usize {
+        match self.is_long() {
+            true => self.bytes.len().min(self.confirmed + WINDOW),
+            false => self.bytes.len(),
+        }
+    }
+
+    /// Is it sent piece by piece?
+    fn is_long(&self) -> bool {
+        self.wanted == self.bytes.len() && self.wanted > WINDOW
+    }
+
     /// The backend has everything before `received`. True when that is all that it was
     /// kept for.
-    pub(super) fn confirm(&mut self, start: ClientSeq, received: ClientSeq) -> bool {
+    pub(super) fn confirm(&mut self, now: Duration, start: ClientSeq, received: ClientSeq) -> bool {
         let so_far = usize::try_from(start.distance_to(received)).unwrap_or(0);
-        self.confirmed = self.confirmed.max(so_far.min(self.bytes.len()));
+        let confirmed = so_far.min(self.bytes.len());
+        if confirmed > self.confirmed && self.is_long() {
+            self.retry_after = FIRST_RETRY_OF_LONG;
+            self.retry_at = now + FIRST_RETRY_OF_LONG;
+            self.gives_up = now + GIVE_UP;
+        }
+        self.confirmed = self.confirmed.max(confirmed);
         self.confirmed >= self.wanted
+    }
+
+    /// What there is room for since the backend has said that it has more.
+    pub(super) fn more(&mut self, connection: &Connection) -> Vec<Segment> {
+        let from = self.sent;
+        self.sent = self.edge();
+        self.cut(connection, from)
     }
 
     pub(super) fn on_timeout(&mut self, now: Duration) -> Option<Due> {
@@ -105,10 +146,15 @@ impl Retained {
         self.retry_at.min(self.gives_up)
     }
 
-    /// The bytes not yet confirmed, as segments.
+    /// The bytes that were sent and are not yet confirmed, as segments.
     pub(super) fn segments(&self, connection: &Connection) -> Vec<Segment> {
-        let bytes = &self.bytes[self.confirmed..];
-        segments(connection, self.confirmed, bytes, self.fin, self.mss)
+        self.cut(connection, self.confirmed)
+    }
+
+    fn cut(&self, connection: &Connection, from: usize) -> Vec<Segment> {
+        let fin = self.fin && self.sent == self.bytes.len();
+        let bytes = &self.bytes[from..self.sent];
+        segments(connection, from, bytes, fin, self.mss)
     }
 
     /// Bytes held of what follows.

@@ -70,6 +70,8 @@ pub struct Sender {
     /// It has answered as many requests as the question said, no other has come, and the
     /// client has all up to `next`.
     pub is_idle: bool,
+    /// Up to `next` it has said nothing to its first request but interim answers (1xx).
+    pub has_not_begun: bool,
 }
 
 /// The kinds of encapsulated packets.
@@ -389,7 +391,11 @@ impl Kind {
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
             Self::ProbeAnswer { received, sender } => {
-                let how = sender.map_or(0, |sender| 1 + u8::from(sender.is_idle));
+                let how = match sender {
+                    None => 0,
+                    Some(Sender { is_idle: true, .. }) => 2,
+                    Some(sender) => 1 + 2 * u8::from(sender.has_not_begun),
+                };
                 (4, how, received.raw())
             }
             Self::Refused(Refusal::NoListener) => (5, 1, 0),
@@ -445,10 +451,11 @@ impl Kind {
                 received: ClientSeq::new(value),
                 sender: match raw[3] {
                     0 => None,
-                    how @ (1 | 2) => Some(Sender {
+                    how @ 1..=3 => Some(Sender {
                         next: ServerSeq::new(u32_at(raw, 16)),
                         clock: u32_at(raw, 12),
                         is_idle: how == 2,
+                        has_not_begun: how == 3,
                     }),
                     other => return Err(MetaError::Reason(other)),
                 },

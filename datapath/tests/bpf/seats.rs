@@ -274,6 +274,7 @@ fn what_is_said_of_a_seat_names_the_flow() {
         next: ServerSeq::new(THERE),
         clock: 0,
         is_idle: false,
+        has_not_begun: true,
     };
     let received = ClientSeq::new(next);
     let answer = Kind::ProbeAnswer {

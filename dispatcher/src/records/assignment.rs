@@ -8,7 +8,9 @@ use trapeze_core::head::Expected;
 use trapeze_core::intake::Isns;
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
-use trapeze_datapath::abi::{self, Flow, FlowState, MARK_HELD, MARK_PIPELINES, MARK_TUNNEL, Pod};
+use trapeze_datapath::abi::{
+    self, Flow, FlowState, MARK_HELD, MARK_PIPELINES, MARK_TAKING, MARK_TUNNEL, Pod,
+};
 use trapeze_datapath::clock;
 
 use crate::cluster::Choice;
@@ -69,6 +71,9 @@ impl Assignment<'_> {
         };
         if self.has_rest {
             marks |= MARK_HELD;
+        }
+        if self.extent.is_copied && marks & MARK_TUNNEL == 0 {
+            marks |= MARK_TAKING;
         }
         Flow {
             meta: meta.seal(self.keys, &binding),

@@ -105,7 +105,7 @@ impl State {
     }
 
     /// As [`Self::assign`]; `bytes` of the request are kept, if its choice wants that.
-    fn give(
+    pub(super) fn give(
         &mut self,
         now: Duration,
         arrived: &Arrived<'_>,

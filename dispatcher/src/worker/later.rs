@@ -62,6 +62,7 @@ impl State {
         mut arrived: Arrived<'_>,
         inner: &[u8],
     ) {
+        self.copy_request(now, record, &arrived);
         let seq = ClientSeq::new(arrived.header.seq);
         let end = seq + arrived.payload.len() as u32;
         // Where nothing was left of what came before it, the data path has been let go on.

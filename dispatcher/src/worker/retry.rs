@@ -12,20 +12,21 @@ use std::time::Duration;
 use trapeze_core::config::Retry;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Expected, Inspection};
-use trapeze_core::intake::{Answer, Arrived, Body};
+use trapeze_core::intake::{Answer, Arrived, Assembly, Body, Isns, Outcome};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::meta::{Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
-use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::abi::{FlowState, MARK_LOST, MARK_TAKING};
 
 use super::State;
-use super::first::clock_of;
+use super::first::{Before, clock_of};
 use super::returned::runs_again;
-use crate::cluster::Choice;
-use crate::look::Extent;
+use crate::cluster::{Choice, Decision};
+use crate::look::{Extent, Found};
 use crate::records::{Record, Records};
-use crate::unanswered::Given;
+use crate::unanswered::{Copied, Given};
 
 /// A client is asked so often, at this and doubling intervals.
 const TRIES: u32 = 7;
@@ -77,13 +78,24 @@ impl State {
             && record.requests == 1
             && record.splice.is_none()
             && !record.is_tunnel()
-            && extent.is_whole()
             && clock != 0;
-        if !retry.keeps() || !is_plain {
+        if !retry.keeps() {
             return;
         }
-        let request = extent.next.and_then(|(at, _)| bytes.get(..at));
-        let Some(request) = request.filter(|bytes| may_run(retry, bytes)) else {
+        let whole = match extent.next {
+            Some((at, Expected::Head)) => bytes.get(..at),
+            _ => None,
+        };
+        // What waits beyond a gap its client may not say again.
+        let can_be_copied = extent.is_copied && !self.intake.has_gap(key);
+        let request = whole.or(can_be_copied.then_some(bytes));
+        let is_copied = whole.is_none();
+        let expects = request.and_then(|bytes| may_run(retry, bytes));
+        let request = request.filter(|_| is_plain && expects.is_some());
+        if extent.is_copied && (request.is_none() || !is_copied) {
+            self.copies_no_more(key, record.epoch);
+        }
+        let Some(request) = request else {
             return;
         };
         let given = Given {
@@ -94,11 +106,71 @@ impl State {
             clock,
             at: now,
             retries: 0,
-            request: request.to_vec(),
+            request: Assembly::of(request),
+            is_copied,
+            expects: expects.is_some_and(|expects| expects),
+            asked_at: Duration::ZERO,
         };
         match self.unanswered.keep(record.slot, *key, given) {
             true => self.count("kept-requests"),
-            false => self.count("not-kept-requests"),
+            false => {
+                self.count("not-kept-requests");
+                self.copies_no_more(key, record.epoch);
+            }
+        }
+    }
+
+    /// An owner has said no more than interim answers, up to there.
+    pub(super) fn on_not_begun(&mut self, key: &FlowKey, epoch: u32, end: ServerSeq) {
+        if let Ok(Some(record)) = self.shared.records.get(key) {
+            self.unanswered.begins_at(record.slot, key, epoch, end);
+        }
+    }
+
+    /// What its client says goes from now on where its record says.
+    fn copies_no_more(&mut self, key: &FlowKey, epoch: u32) {
+        if self.shared.records.taking(key, epoch, false).is_err() {
+            self.count("record-failures");
+        }
+    }
+
+    /// Keeps what goes to the owner of a request that is to be kept, and has not come whole.
+    pub(super) fn copy_request(&mut self, now: Duration, record: &Record, arrived: &Arrived<'_>) {
+        if record.marks & MARK_TAKING == 0 {
+            return;
+        }
+        let (slot, key, epoch) = (record.slot, &arrived.key, record.epoch);
+        if (self.unanswered).is_to_be_asked(now, (slot, key), epoch, record.heard) {
+            let header = Header {
+                seq: record.next.raw(),
+                ack: record.heard.raw(),
+                flags: Flags::ACK,
+                ..Header::default()
+            };
+            self.send_to_backend(key, Segment::of_client(key, header), Some(Kind::Probe));
+        }
+        let seq = ClientSeq::new(arrived.header.seq);
+        let is_over = match (self.unanswered).copy(slot, key, epoch, (seq, arrived.payload)) {
+            Copied::Kept => {
+                record.expected == Expected::Head
+                    && self.unanswered.ends(slot, key, epoch, record.next)
+            }
+            Copied::TooMuch => {
+                self.count("not-kept-requests");
+                true
+            }
+            // It has been answered, or the daemon before has kept it.
+            Copied::Unknown => {
+                let peers = &self.shared.peers;
+                let is_heard = record.marks & MARK_LOST != 0
+                    || self.retries.all.contains_key(key)
+                    || self.takings.all.contains_key(key)
+                    || record.maker != peers.own && peers.has_living(record.maker);
+                !is_heard
+            }
+        };
+        if is_over {
+            self.copies_no_more(key, epoch);
         }
     }
 
@@ -129,7 +201,10 @@ impl State {
             // No later did the owner say so.
             at: now.saturating_sub(Records::age(record.epoch).min(LONGEST_AGE)),
             retries: 0,
-            request: request.to_vec(),
+            request: Assembly::of(request),
+            is_copied: false,
+            expects: false,
+            asked_at: Duration::ZERO,
         };
         if is_unanswered(record, record.slot, &given) {
             self.begin_retrying(now, (record.slot, key), given, instead);
@@ -159,7 +234,10 @@ impl State {
         };
         let asking = self.retries.all.len();
         let (due, lost) = (self.unanswered).look(now, asking, is_dead, unanswered);
-        self.count_many("not-retried", lost);
+        self.count_many("not-retried", lost.len());
+        for (_, key, given) in lost {
+            self.copies_no_more(&key, given.epoch);
+        }
         for (slot, key, given) in due {
             self.begin_retrying(now, (slot, key), given, None);
         }
@@ -175,9 +253,24 @@ impl State {
         &mut self,
         now: Duration,
         (slot, key): (u32, FlowKey),
-        given: Given,
+        mut given: Given,
         instead: Option<Answer>,
     ) {
+        let Ok(Some(record)) = self.shared.records.get(&key) else {
+            return;
+        };
+        if given.is_copied {
+            // What it has heard may be an interim answer, or not.
+            if record.heard != given.end {
+                self.copies_no_more(&key, given.epoch);
+                return self.count("not-retried");
+            }
+            // What is held of its body is kept, too.
+            self.intake.forget(&key);
+            if record.expected == Expected::Head {
+                given.ends(record.next);
+            }
+        }
         // What has been asked behind it may be in its server's hands, too.
         if self.intake.holds(&key) || self.waiting.get(&key).is_some() {
             return self.count("not-retried");
@@ -211,25 +304,25 @@ impl State {
         let record = self.shared.records.get(key).ok().flatten();
         // It has gone another way, or its client has.
         let record = record.filter(|record| is_unanswered(record, slot, &retrying.given));
-        let Some(record) = record else {
+        if record.is_none() {
             self.retries.all.remove(key);
             return;
-        };
+        }
         if tries > TRIES {
             return self.stop_retrying(key);
         }
-        self.ask_what_it_has(key, &record);
+        self.ask_what_it_has(key);
     }
 
     /// Two segments, whose clock is far ahead of the owner's. The first one says nothing and stands where the
     /// answer begins: a client that has had nothing of that takes it, and its clock with it. The second one
     /// is a keep-alive (RFC 1122 §4.2.3.6), and has to be answered.
-    fn ask_what_it_has(&mut self, key: &FlowKey, record: &Record) {
+    fn ask_what_it_has(&mut self, key: &FlowKey) {
         let (Some(retrying), IpAddr::V4(client)) = (self.retries.all.get(key), key.client.ip())
         else {
             return;
         };
-        let end = retrying.given.end;
+        let (end, next) = (retrying.given.end, retrying.given.next());
         let timestamps = Timestamps {
             value: retrying.fence,
             echo: 0,
@@ -239,7 +332,7 @@ impl State {
             destination: key.client,
             header: Header {
                 seq,
-                ack: record.next.raw(),
+                ack: next.raw(),
                 // The next owner says what it has room for.
                 window: 512,
                 flags: Flags::ACK,
@@ -276,8 +369,10 @@ impl State {
             return false;
         }
         let heard_us = (header.options.timestamps).is_some_and(|t| t.echo == retrying.fence);
+        let (said, next) = (ClientSeq::new(header.seq), retrying.given.next());
+        let is_there = said == next || retrying.given.is_copied && next.before(said);
         // Its word of before, or what is asked ahead: that comes again.
-        if !heard_us || header.seq != record.next.raw() || !arrived.payload.is_empty() {
+        if !heard_us || !is_there || !arrived.payload.is_empty() {
             return true;
         }
         // It has had a byte of the answer: no other answer can follow that.
@@ -320,40 +415,34 @@ impl State {
             echo: fence,
             ..clocks
         });
-        let packet = Segment {
-            payload: given.request,
-            ..Segment::of_client(
-                &key,
-                Header {
-                    seq: given.start.raw(),
-                    ack: given.end.raw(),
-                    window: header.window,
-                    flags: Flags::ACK | Flags::PSH,
-                    options: Options {
-                        timestamps,
-                        ..Options::default()
-                    },
-                    ..Header::default()
-                },
-            )
-        };
-        let request = Meta {
-            kind: Kind::Request {
-                server_isn: given.end + u32::MAX,
+        let arrived = Arrived {
+            key,
+            isns: Isns {
+                client: given.start + u32::MAX,
+                server: given.end + u32::MAX,
             },
-            start: given.start,
-            epoch: given.epoch,
-            ..agreed
+            cookie: record.cookie,
+            later: false,
+            handshake: agreed.handshake,
+            header: Header {
+                seq: given.start.raw(),
+                ack: given.end.raw(),
+                window: header.window,
+                flags: Flags::ACK | Flags::PSH,
+                options: Options {
+                    timestamps,
+                    ..Options::default()
+                },
+                ..Header::default()
+            },
+            payload: given.request.contiguous(),
+            checksum: TcpChecksum::Complete,
         };
-        let packet = packet.to_packet();
         if let Some(answer) = retrying.instead {
-            if let Ok(arrived) = Arrived::parse(&request, &packet) {
-                self.answer_ourselves(now, &arrived, answer, Body::Full);
-            }
-            return;
+            return self.answer_ourselves(now, &arrived, answer, Body::Full);
         }
         self.count("retried");
-        self.on_request(now, &request, &packet);
+        self.place_kept(now, &arrived, Before::Older(given.epoch));
         if let Ok(Some(record)) = self.shared.records.get(&key) {
             (self.unanswered).retried(record.slot, &key, given.retries + 1);
         }
@@ -368,6 +457,34 @@ impl State {
         }
     }
 
+    /// A request that its client has been told to have come whole, or so far, is placed as a first one.
+    fn place_kept(&mut self, now: Duration, arrived: &Arrived<'_>, before: Before) {
+        let key = &arrived.key;
+        if !self.intake.restore(now, arrived) {
+            self.count("not-retried");
+            return self.answer_ourselves(now, arrived, Answer::ServiceUnavailable, Body::Full);
+        }
+        // The record says that it is read here before it says who has it.
+        self.act();
+        match self.look_again(now, key, None) {
+            Some(Outcome::Decide(Found::Request(Decision::To(choice), extent)))
+                if self.connects(now, arrived, &choice, before, extent) => {}
+            Some(Outcome::Decide(Found::Request(Decision::To(choice), extent))) => {
+                let given = (arrived.payload, extent);
+                if (self.give(now, arrived, &choice, before, given)).is_some() {
+                    let payload_max = self.payload_max(&arrived.handshake);
+                    self.intake.assigned(now, key, payload_max);
+                    self.go_on(now, key);
+                }
+            }
+            Some(Outcome::Decide(Found::Request(Decision::Refuse(answer, body), _))) => {
+                self.intake.answer(now, arrived, answer, body);
+            }
+            _ => {}
+        }
+        self.act();
+    }
+
     /// Is its client asked what it has had?
     pub(super) fn is_retrying(&self, key: &FlowKey) -> bool {
         self.retries.all.contains_key(key)
@@ -377,16 +494,20 @@ impl State {
 /// Is that request the latest of its owner, and has its client heard nothing of an answer?
 fn is_unanswered(record: &Record, slot: u32, given: &Given) -> bool {
     (record.slot, record.epoch, record.requests) == (slot, given.epoch, given.requests)
-        && record.next == given.next()
-        && record.heard == given.end
+        && (given.is_copied || (record.next, record.expected) == (given.next(), Expected::Head))
+        && (record.heard == given.end || given.is_copied && given.expects)
         && record.state == FlowState::Established
-        && record.expected == Expected::Head
         && !record.is_tunnel()
         && !record.is_releasing()
 }
 
-/// An owner that has died may have run it.
-fn may_run(retry: Retry, request: &[u8]) -> bool {
-    let inspected = head::inspect(request, request.len() + 1);
-    matches!(inspected, Inspection::Http(head) if retry.keeps_one(&head))
+/// An owner that has died may have run it. Some: another one may run it, too, and whether its client waits for
+/// an interim answer.
+fn may_run(retry: Retry, request: &[u8]) -> Option<bool> {
+    match head::inspect(request, request.len() + 1) {
+        Inspection::Http(head) if retry.keeps_one(&head) => {
+            Some(head.header("expect").next().is_some())
+        }
+        _ => None,
+    }
 }

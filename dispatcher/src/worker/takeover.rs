@@ -80,6 +80,8 @@ impl State {
             return;
         }
         self.count("read-on");
+        // The record says that it is read here before it says who has it.
+        self.act();
         // Who closes meanwhile, as a wedge does at its end, does not make the flow vacant.
         if kept.later {
             let end = start + kept.bytes.len() as u32;

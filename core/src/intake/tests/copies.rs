@@ -69,6 +69,41 @@ fn a_head_whose_intake_dies_is_read_on_by_another() {
     assert_eq!(second.intake.held_flows(), 0);
 }
 
+/// Its client repeats nothing of it, and its server has room for so much at a time.
+#[test]
+fn what_is_long_goes_to_its_backend_as_that_takes_it() {
+    const PIECE: usize = 48 << 10;
+    let mut bench = Bench::new(bounds());
+    let bytes = [HEAD, &[b'x'; 2 * PIECE]].concat();
+    let arrived = bench.arrived(0, Flags::ACK, &bytes);
+    let now = bench.now;
+    assert!(bench.intake.restore(now, &arrived));
+    let found = bench.intake.resume(now, &bench.key(), |_, _| {
+        Looked::Cut(bytes.len(), bytes.len())
+    });
+    assert_eq!(found, Some(Outcome::Decide(bytes.len())));
+    assert_eq!(bench.actions(), ["reading"]);
+    assert!(bench.assigned(PIECE as u16 / 2));
+    let end = bytes.len();
+    let probe = format!("probe {end}");
+    let first = ["backend ACK 0+24576", "backend PSH|ACK 24576+24576"];
+    assert_eq!(bench.actions(), [first[0], first[1], &*probe]);
+    // A part of it, and what there is room for then.
+    bench.confirmed(24_576);
+    assert_eq!(bench.actions(), ["backend PSH|ACK 49152+24576", &probe]);
+    bench.confirmed(24_576);
+    assert!(bench.actions().is_empty());
+    // Some is lost.
+    bench.wait(ms(50));
+    let again = ["backend ACK 24576+24576", "backend PSH|ACK 49152+24576"];
+    assert_eq!(bench.actions(), [again[0], again[1], &*probe]);
+    bench.confirmed(3 * 24_576);
+    let rest = ["backend ACK 73728+24576", "backend PSH|ACK 98304+27"];
+    assert_eq!(bench.actions(), [rest[0], rest[1], &*probe]);
+    bench.confirmed(end as u32);
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
 #[test]
 fn what_does_not_fit_is_not_restored() {
     let mut bench = Bench::new(Bounds {

@@ -45,6 +45,7 @@ fn a_client_hears_what_the_owner_lacks() {
         next: bench.isns.server + 100,
         clock: 0,
         is_idle: false,
+        has_not_begun: false,
     });
     let lacks = start + (0u32.wrapping_sub(1000));
     let mut answer = |received| {

@@ -204,7 +204,7 @@ fn owners_tell_how_far_the_client_has_come_in_place_of_the_handshake() {
 
 #[test]
 fn a_probe_answer_tells_where_the_socket_stands() {
-    for is_idle in [false, true] {
+    for (how, is_idle, has_not_begun) in [(1, false, false), (2, true, false), (3, false, true)] {
         let said = Meta {
             kind: Kind::ProbeAnswer {
                 received: ClientSeq::new(7),
@@ -212,6 +212,7 @@ fn a_probe_answer_tells_where_the_socket_stands() {
                     next: ServerSeq::new(u32::MAX - 1),
                     clock: 0x8000_0001,
                     is_idle,
+                    has_not_begun,
                 }),
             },
             handshake: Handshake::default(),
@@ -221,7 +222,7 @@ fn a_probe_answer_tells_where_the_socket_stands() {
             ..meta(Kind::Probe)
         };
         let raw = said.encode(0);
-        assert_eq!(raw[3], if is_idle { 2 } else { 1 });
+        assert_eq!(raw[3], how);
         assert_eq!(raw[12..20], [0x80, 0, 0, 1, 0xff, 0xff, 0xff, 0xfe]);
         assert_eq!(Meta::decode(&raw), Ok(said));
     }
