@@ -203,7 +203,7 @@ enum expected {
 #define MARK_SHORT 16 /* its owner has it by the short way: the one before may still refuse */
 #define MARK_SHORT_BEFORE 32 /* so had the one before */
 #define MARK_RELEASING 64 /* its owner has been asked to give it up, and may have */
-#define MARK_TAKING 128 /* its owner has died in an answer: what the client says is the daemon's to hear */
+#define MARK_TAKING 128 /* its owner has died, or its request is kept as it comes: what the client says is the daemon's to hear */
 #define MARK_PROTECTED 256 /* an answer may outlive its owner: the daemon keeps what is asked ahead of its end */
 #define MARK_ENDS 512 /* with PROTECTED: what is asked from `answer_end` on is not ahead of it */
 #define MARK_LOST 1024 /* with TAKING: nobody will ever answer, and its client is to be reset where it is */
