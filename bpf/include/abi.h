@@ -113,6 +113,9 @@ enum held {
 	HELD_STRANGER = 4, /* no such connection here */
 };
 
+/* `reason` of a FORWARD: the dispatcher keeps the flow's first request, and gives it to another one if this one's server closes */
+#define FORWARD_KEPT 1
+
 /* `reason` of a PROBE_ANSWER: does the socket stand? */
 #define PROBE_GONE 0
 #define PROBE_STANDS 1

@@ -129,6 +129,16 @@ static __always_inline bool closes_in_midst(const struct setup *setup, const str
 	       setup->answers.phase == ANSWER_BODY;
 }
 
+/* Does the server close on a request that its dispatcher keeps, having said nothing but interim answers? */
+static __always_inline bool closes_on_kept(const struct setup *setup, const struct leaving *h, __u32 payload)
+{
+	const struct answers *answers = &setup->answers;
+
+	return setup->meta.reason == FORWARD_KEPT && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
+	       setup->state == SETUP_CONFIRMED && !answers->finished && is_between_answers(answers) &&
+	       !(answers->flags & ANSWER_GONE) && bpf_ntohl(h->tcp.seq) == answers->next;
+}
+
 /*
  * The client need not hear of it yet: its dispatcher does, as of a server that has closed and owes
  * an answer (handoff.md 7.2). The socket repeats its FIN, and so the word of it.

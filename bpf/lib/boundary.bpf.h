@@ -84,6 +84,7 @@ static __noinline bool move_flow(struct flow *flow, const struct segment *segmen
 	meta = &bench->flow.meta;
 	*meta = flow->meta;
 	meta->key_id = self->signing_key;
+	meta->reason = 0;
 	meta->epoch = bpf_htonl(bpf_ntohl(flow->meta.epoch) + 1);
 	meta->start = bpf_htonl(segment->seq);
 	meta->tcp_options = (flow->meta.tcp_options & TCP_OPTIONS_AGREED) | bench->care;

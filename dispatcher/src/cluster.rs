@@ -314,6 +314,7 @@ impl Cluster {
             head: false,
             outlive: follow && pool.survive_close,
             park: follow && pool.park,
+            kept: false,
         }
     }
 

@@ -20,7 +20,9 @@ pub struct Extent {
     pub is_head: bool,
     /// It is its connection's last: where its server closes, it closes the client's.
     pub is_last: bool,
-    /// It is to be kept for another backend, and more of it is to come: all that its client says goes by way of the daemon
+    /// It is to be kept for another backend.
+    pub is_kept: bool,
+    /// It is to be kept, and more of it is to come: all that its client says goes by way of the daemon
     /// (docs/protocol/retry.md 2.1).
     pub is_copied: bool,
 }
@@ -121,10 +123,8 @@ impl Look<'_> {
             Followed::To { at, expected } => Some((at, expected)),
             Followed::More | Followed::Lost => None,
         };
-        let is_copied = match (&inspection, &decision) {
-            (Inspection::Http(head), Decision::To(choice)) => {
-                choice.retry.keeps_one(head) && can_be_copied(next, bytes.len())
-            }
+        let is_kept = match (&inspection, &decision) {
+            (Inspection::Http(head), Decision::To(choice)) => choice.retry.keeps_one(head),
             _ => false,
         };
         let found = Found::Request(
@@ -133,7 +133,8 @@ impl Look<'_> {
                 next,
                 is_head,
                 is_last,
-                is_copied,
+                is_kept,
+                is_copied: is_kept && can_be_copied(next, bytes.len()),
             },
         );
         match next {

@@ -57,6 +57,8 @@ pub struct Given {
     pub expects: bool,
     /// When its owner was asked last where that is.
     pub asked_at: Duration,
+    /// Its owner's server has closed, and its client has not heard that.
+    pub is_closed: bool,
 }
 
 /// What has become of bytes that are to be kept.
@@ -159,6 +161,26 @@ impl Unanswered {
         {
             given.end = given.end.later_of(end);
         }
+    }
+
+    /// Its owner's server has closed on it: another one's turn comes. False: it is not kept.
+    pub fn is_orphan(&mut self, now: Duration, (slot, key): (u32, &FlowKey), epoch: u32) -> bool {
+        let is_known = |(_, _, its, given): &(Duration, u32, FlowKey, Given)| {
+            its == key && given.epoch == epoch
+        };
+        if self.orphans.iter().any(is_known) {
+            return true;
+        }
+        let given = self.forget(slot, key);
+        let Some(given) = given.filter(|given| given.epoch == epoch) else {
+            return false;
+        };
+        let given = Given {
+            is_closed: true,
+            ..given
+        };
+        self.orphans.push_back((now, slot, *key, given));
+        true
     }
 
     /// It ends there. True: all of it is kept from now on.
@@ -308,6 +330,7 @@ mod tests {
             is_copied: false,
             expects: false,
             asked_at: Duration::ZERO,
+            is_closed: false,
         }
     }
 

@@ -285,6 +285,41 @@ fn an_upload_in_flight_goes_to_another_backend() {
     assert_eq!(client.ask("/1k").status, 200);
 }
 
+/// Its client does not hear that its server has closed; nor does one whose server has answered nothing.
+#[test]
+fn an_upload_whose_server_is_killed_goes_to_another_backend() {
+    let site = up("retry-killed", "always");
+    let body = Content::new(13, 6 * MIB as u64).bytes();
+    let mut client = site.cluster.on("c1", Connection::open);
+    for round in 0..6 {
+        let head = format!(
+            "PUT /upload/killed HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        client.send(head).send(&body[..(round + 1) * MIB - 7]);
+        let active = |backend: &str| site.cluster.backend(backend).active;
+        let owner = until("one of them has it", || {
+            match (active("b1"), active("b2")) {
+                (1, 0) => Some("b1"),
+                (0, 1) => Some("b2"),
+                _ => None,
+            }
+        });
+        site.cluster.kill(owner, Some(Process::Server)).unwrap();
+        client.send(&body[(round + 1) * MIB - 7..]);
+        let answer = client.response();
+        assert!([201, 204].contains(&answer.status), "{}", answer.head);
+        assert_ne!(answer.backend(), owner);
+        let stored = std::fs::read(site.cluster.uploads(answer.backend()).join("killed")).unwrap();
+        same(&stored, &body);
+        site.cluster.start(owner, Some(Process::Server)).unwrap();
+        until("it is up", || {
+            (site.cluster.backend(owner).state == "up").then_some(())
+        });
+    }
+    assert_eq!(site.count("not-retried"), 0);
+}
+
 /// Each packet by way of another dispatcher than the one before: who keeps the flow keeps all of it.
 #[test]
 fn uploads_by_way_of_several_dispatchers_go_to_another_backend() {

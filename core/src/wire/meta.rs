@@ -58,6 +58,8 @@ pub struct Care {
     pub outlive: bool,
     /// Its socket may wait for the flow to come back, when another backend has got it.
     pub park: bool,
+    /// The request at `start` is kept: where the server closes on it, another one is given it. In FORWARD alone.
+    pub kept: bool,
 }
 
 /// How far a server's socket has come in what it sends.
@@ -297,6 +299,10 @@ impl Meta {
             Kind::SplitRelease { .. } => self.start.raw(),
             _ => value,
         };
+        let reason = match self.kind {
+            Kind::Forward if self.care.kept => FORWARD_KEPT,
+            _ => reason,
+        };
         raw[..4].copy_from_slice(&[VERSION, kind, key_id, reason]);
         raw[4..8].copy_from_slice(&self.epoch.to_be_bytes());
         raw[8..12].copy_from_slice(&self.start.raw().to_be_bytes());
@@ -374,7 +380,10 @@ impl Meta {
             server_port: if says_where { 0 } else { u16_at(raw, 16) },
             requests,
             care: if has_handshake {
-                Care::of(raw[15])
+                Care {
+                    kept: kind == Kind::Forward && raw[3] == FORWARD_KEPT,
+                    ..Care::of(raw[15])
+                }
             } else {
                 Care::default()
             },
@@ -578,6 +587,9 @@ const SACK: u8 = 2;
 const TIMESTAMPS: u8 = 4;
 const ECN: u8 = 8;
 
+/// Of a FORWARD's reason.
+const FORWARD_KEPT: u8 = 1;
+
 const FOLLOW: u8 = 16;
 const HEAD: u8 = 32;
 const OUTLIVE: u8 = 64;
@@ -599,6 +611,7 @@ impl Care {
             head: bits & HEAD != 0,
             outlive: bits & OUTLIVE != 0,
             park: bits & PARK != 0,
+            kept: false,
         }
     }
 }

@@ -36,6 +36,7 @@ const FOLLOW: Care = Care {
     head: false,
     outlive: true,
     park: false,
+    kept: false,
 };
 
 /// A flow with a protected answer that ends there.

@@ -30,6 +30,7 @@ fn outliving() -> Meta {
         head: false,
         outlive: true,
         park: false,
+        kept: false,
     };
     Meta {
         care,

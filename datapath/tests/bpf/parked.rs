@@ -39,6 +39,7 @@ const CARE: Care = Care {
     head: false,
     outlive: true,
     park: true,
+    kept: false,
 };
 
 fn with_clock(meta: Meta) -> Meta {

@@ -35,6 +35,7 @@ fn care() -> Care {
         head: false,
         outlive: true,
         park: false,
+        kept: false,
     }
 }
 

@@ -57,6 +57,7 @@ impl Assignment<'_> {
                 head: self.extent.is_head && self.care.follow,
                 outlive: self.care.outlive && !self.extent.is_last,
                 park: self.care.park && !self.extent.is_last,
+                kept: self.extent.is_kept && self.care.follow,
                 ..self.care
             },
             ..meta_of(self.isns, self.handshake)

@@ -104,6 +104,7 @@ impl Record {
             next: None,
             is_head: care.head,
             is_last: !care.outlive,
+            is_kept: false,
             is_copied: false,
         }
     }

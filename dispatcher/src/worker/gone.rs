@@ -33,6 +33,9 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
+        if self.closes_on_kept(now, meta, &key, &record) {
+            return;
+        }
         let unanswered = (record.requests as u16).wrapping_sub(meta.requests);
         // The client's own FIN counts in what the server has had.
         let has_fin = record.state == FlowState::ClientFin;

@@ -110,6 +110,7 @@ impl State {
             is_copied,
             expects: expects.is_some_and(|expects| expects),
             asked_at: Duration::ZERO,
+            is_closed: false,
         };
         match self.unanswered.keep(record.slot, *key, given) {
             true => self.count("kept-requests"),
@@ -118,6 +119,27 @@ impl State {
                 self.copies_no_more(key, record.epoch);
             }
         }
+    }
+
+    /// A server has closed on a request, and its client has not heard that. False: it was not to be kept.
+    pub(super) fn closes_on_kept(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        key: &FlowKey,
+        record: &Record,
+    ) -> bool {
+        let is_kept = Meta::decode(&record.option).is_ok_and(|option| option.care.kept);
+        if !is_kept || (record.epoch, 0) != (meta.epoch, meta.requests) || !record.has_backend() {
+            return false;
+        }
+        let is_retried = self.retries.all.contains_key(key)
+            || (self.unanswered).is_orphan(now, (record.slot, key), record.epoch);
+        if !is_retried {
+            self.count("not-retried");
+            self.abandon(key, record.epoch);
+        }
+        true
     }
 
     /// An owner has said no more than interim answers, up to there.
@@ -131,6 +153,16 @@ impl State {
     fn copies_no_more(&mut self, key: &FlowKey, epoch: u32) {
         if self.shared.records.taking(key, epoch, false).is_err() {
             self.count("record-failures");
+        }
+    }
+
+    /// It is not given to another one.
+    fn not_retried(&mut self, key: &FlowKey, given: &Given) {
+        self.count("not-retried");
+        match given.is_closed {
+            true => self.abandon(key, given.epoch),
+            false if given.is_copied => self.copies_no_more(key, given.epoch),
+            false => {}
         }
     }
 
@@ -205,6 +237,7 @@ impl State {
             is_copied: false,
             expects: false,
             asked_at: Duration::ZERO,
+            is_closed: false,
         };
         if is_unanswered(record, record.slot, &given) {
             self.begin_retrying(now, (record.slot, key), given, instead);
@@ -234,9 +267,8 @@ impl State {
         };
         let asking = self.retries.all.len();
         let (due, lost) = (self.unanswered).look(now, asking, is_dead, unanswered);
-        self.count_many("not-retried", lost.len());
         for (_, key, given) in lost {
-            self.copies_no_more(&key, given.epoch);
+            self.not_retried(&key, &given);
         }
         for (slot, key, given) in due {
             self.begin_retrying(now, (slot, key), given, None);
@@ -262,8 +294,7 @@ impl State {
         if given.is_copied {
             // What it has heard may be an interim answer, or not.
             if record.heard != given.end {
-                self.copies_no_more(&key, given.epoch);
-                return self.count("not-retried");
+                return self.not_retried(&key, &given);
             }
             // What is held of its body is kept, too.
             self.intake.forget(&key);
@@ -273,7 +304,7 @@ impl State {
         }
         // What has been asked behind it may be in its server's hands, too.
         if self.intake.holds(&key) || self.waiting.get(&key).is_some() {
-            return self.count("not-retried");
+            return self.not_retried(&key, &given);
         }
         match self.shared.records.taking(&key, given.epoch, true) {
             Ok(true) => {}

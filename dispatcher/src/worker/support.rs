@@ -545,6 +545,7 @@ impl State {
                 next: Some((command.len(), Expected::Head)),
                 is_head: false,
                 is_last: rest.end.is_last() || has_closed || take_is_last,
+                is_kept: false,
                 is_copied: false,
             },
             care: Care {
