@@ -323,8 +323,17 @@ fn an_upload_whose_server_is_killed_goes_to_another_backend() {
 /// Each packet by way of another dispatcher than the one before: who keeps the flow keeps all of it.
 #[test]
 fn uploads_by_way_of_several_dispatchers_go_to_another_backend() {
+    uploads_by_way_of_several_dispatchers("retry-several", None);
+}
+
+#[test]
+fn so_do_they_when_its_server_is_killed() {
+    uploads_by_way_of_several_dispatchers("retry-servers", Some(Process::Server));
+}
+
+fn uploads_by_way_of_several_dispatchers(test: &str, killed: Option<Process>) {
     let dispatchers = ["d1", "d2"];
-    let cluster = scattered_over(&dispatchers, "retry-several", |_| {});
+    let cluster = scattered_over(&dispatchers, test, |_| {});
     let config = (cluster.config()).replace("[[pool]]\n", "[[pool]]\nretry = \"always\"\n");
     for backend in ["b1", "b2"] {
         cluster.reload(backend, Process::Agent, &config);
@@ -346,7 +355,7 @@ fn uploads_by_way_of_several_dispatchers_go_to_another_backend() {
     until("both have some", || {
         active().iter().all(|&count| count > 0).then_some(())
     });
-    cluster.kill("b1", None).unwrap();
+    cluster.kill("b1", killed).unwrap();
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(&body[3 * MIB..]);
         let answer = client.response();
