@@ -299,10 +299,12 @@ impl Part {
                     let of = |name: &str| daemon.counters.get(name).copied().unwrap_or(0);
                     if of("kept-requests") > 0 {
                         let kept = format!(
-                            "{} kept until they are answered; {} retried, {} not, that died with their backends",
+                            "{} kept until they are answered; {} retried, {} not, that died with their backends; \
+                             {} were too much to be kept",
                             daemon.kept_requests,
                             of("retried"),
-                            of("not-retried")
+                            of("not-retried"),
+                            of("not-kept-requests")
                         );
                         table.row(["requests".into(), kept.into()]);
                     }

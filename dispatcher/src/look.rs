@@ -123,18 +123,20 @@ impl Look<'_> {
             Followed::To { at, expected } => Some((at, expected)),
             Followed::More | Followed::Lost => None,
         };
-        let is_kept = match (&inspection, &decision) {
+        let is_to_be_kept = match (&inspection, &decision) {
             (Inspection::Http(head), Decision::To(choice)) => choice.retry.keeps_one(head),
             _ => false,
         };
+        let is_copied = is_to_be_kept && can_be_copied(next, bytes.len());
+        let is_whole = matches!(next, Some((at, Expected::Head)) if at <= bytes.len());
         let found = Found::Request(
             decision,
             Extent {
                 next,
                 is_head,
                 is_last,
-                is_kept,
-                is_copied: is_kept && can_be_copied(next, bytes.len()),
+                is_kept: is_copied || is_to_be_kept && is_whole,
+                is_copied,
             },
         );
         match next {

@@ -15,7 +15,7 @@ mod takeover;
 mod untold;
 mod vacancy;
 
-pub use assignment::Assignment;
+pub use assignment::{Assignment, can_be_kept};
 pub use record::{Protected, Record};
 pub use take_back::TakenBack;
 pub use vacancy::Vacated;

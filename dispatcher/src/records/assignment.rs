@@ -57,7 +57,7 @@ impl Assignment<'_> {
                 head: self.extent.is_head && self.care.follow,
                 outlive: self.care.outlive && !self.extent.is_last,
                 park: self.care.park && !self.extent.is_last,
-                kept: self.extent.is_kept && self.care.follow,
+                kept: self.extent.is_kept && self.care.follow && can_be_kept(&self.handshake),
                 ..self.care
             },
             ..meta_of(self.isns, self.handshake)
@@ -99,6 +99,12 @@ impl Assignment<'_> {
             ..new_flow(self.isns, self.handshake)
         }
     }
+}
+
+/// Can a request be given to another backend once its owner has acknowledged it? What its client has out of order it
+/// can say by SACK alone, and late words are known by their clocks (docs/protocol/retry.md 4.2).
+pub fn can_be_kept(handshake: &Handshake) -> bool {
+    handshake.sack && handshake.timestamps
 }
 
 /// A record of a connection that is being read.

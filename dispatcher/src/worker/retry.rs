@@ -25,7 +25,7 @@ use super::first::{Before, clock_of};
 use super::returned::runs_again;
 use crate::cluster::{Choice, Decision};
 use crate::look::{Extent, Found};
-use crate::records::{Record, Records};
+use crate::records::{Record, Records, can_be_kept};
 use crate::unanswered::{Copied, Given};
 
 /// A client is asked so often, at this and doubling intervals.
@@ -72,9 +72,8 @@ impl State {
         clock: u32,
     ) {
         let retry = choice.retry;
-        // What its client has out of order it can say by SACK alone.
         let agreed = Meta::decode(&record.option).map(|meta| meta.handshake);
-        let is_plain = agreed.is_ok_and(|agreed| agreed.sack && agreed.timestamps)
+        let is_plain = agreed.is_ok_and(|agreed| can_be_kept(&agreed))
             && record.requests == 1
             && record.splice.is_none()
             && !record.is_tunnel()
@@ -90,13 +89,15 @@ impl State {
         let can_be_copied = extent.is_copied && !self.intake.has_gap(key);
         let request = whole.or(can_be_copied.then_some(bytes));
         let is_copied = whole.is_none();
-        let expects = request.and_then(|bytes| may_run(retry, bytes));
-        let request = request.filter(|_| is_plain && expects.is_some());
+        let Some(expects) = may_run(retry, bytes) else {
+            return;
+        };
+        let request = request.filter(|_| is_plain);
         if extent.is_copied && (request.is_none() || !is_copied) {
             self.copies_no_more(key, record.epoch);
         }
         let Some(request) = request else {
-            return;
+            return self.count("not-kept-requests");
         };
         let given = Given {
             epoch: record.epoch,
@@ -108,7 +109,7 @@ impl State {
             retries: 0,
             request: Assembly::of(request),
             is_copied,
-            expects: expects.is_some_and(|expects| expects),
+            expects,
             asked_at: Duration::ZERO,
             is_closed: false,
         };
