@@ -40,6 +40,7 @@ TEST=(
     chromium        # a real browser
     wget            # clients of several makes
     siege
+    wrk             # load
     perl
     nodejs
     golang-go
@@ -48,7 +49,7 @@ TEST=(
 )
 # Load generators, and a proxy to compare with.
 BENCH=(
-    wrk
+    wrk             # for tests, too
     apache2-utils   # ab
     haproxy
 )
