@@ -40,7 +40,7 @@ TEST=(
     chromium        # a real browser
     wget            # clients of several makes
     siege
-    wrk             # load
+    wrk             # a load generator
     perl
     nodejs
     golang-go
@@ -49,7 +49,7 @@ TEST=(
 )
 # Load generators, and a proxy to compare with.
 BENCH=(
-    wrk             # for tests, too
+    wrk
     apache2-utils   # ab
     haproxy
 )

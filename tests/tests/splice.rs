@@ -37,6 +37,11 @@ fn set(cluster: &Cluster, hosts: &[&str], name: &str, value: &str) {
 
 /// A bit of everything that a connection does.
 fn exercise(cluster: &Cluster, rounds: u64) {
+    exercise_up_to(10_000_000, cluster, rounds);
+}
+
+/// The same, with uploads that are no larger than that.
+fn exercise_up_to(largest: u64, cluster: &Cluster, rounds: u64) {
     let documents = ["1k", "100k", "10m"].map(|name| (name, cluster.document(name)));
     cluster.on("c1", || {
         for round in 0..rounds {
@@ -44,7 +49,7 @@ fn exercise(cluster: &Cluster, rounds: u64) {
             for (name, document) in &documents {
                 same(&client.ask(&format!("/{name}")).body, document);
             }
-            for size in [0, 1, 1388, 1389, 70_000, 10_000_000] {
+            for size in [0, 1, 1388, 1389, 70_000, largest] {
                 let body = Content::new(round + size, size).bytes();
                 let head = format!(
                     "PUT /upload/{round}-{size} HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n"
@@ -166,7 +171,9 @@ fn faults_on_both_links_change_no_byte(splice: Splice) {
     for (timestamps, sack) in [("1", "1"), ("0", "1"), ("1", "0"), ("0", "0")] {
         set(&cluster, &["c1"], "timestamps", timestamps);
         set(&cluster, &["b1"], "sack", sack);
-        exercise(&cluster, 1);
+        // Where we have agreed to SACK and the server has not, each loss costs the client a timer
+        // (docs/protocol/splice.md 7.5).
+        exercise_up_to(1_000_000, &cluster, 1);
     }
 }
 
