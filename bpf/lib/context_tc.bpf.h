@@ -60,9 +60,16 @@ static __always_inline bool context_passes_by(const context_t *ctx)
 	return ctx->mark == PASS_BY_MARK;
 }
 
+/*
+ * All behind the IPv4 header is to be written anew. The kernel does not change the tail of
+ * what came encapsulated from a virtual interface, which is marked as such still
+ * (context_grow()): there bytes come, or go, behind that header.
+ */
 static __always_inline long context_resize(context_t *ctx, __u32 length)
 {
-	return length == ctx->len ? 0 : bpf_skb_change_tail(ctx, length, 0);
+	if (length == ctx->len || !bpf_skb_change_tail(ctx, length, 0))
+		return 0;
+	return bpf_skb_adjust_room(ctx, (__s32)(length - ctx->len), BPF_ADJ_ROOM_NET, BPF_F_ADJ_ROOM_FIXED_GSO);
 }
 
 /*
