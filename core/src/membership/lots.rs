@@ -11,7 +11,8 @@
 //! With the last a dispatcher that dies leaves its own lots to all others alike, and no
 //! other lot moves; one that comes takes as many as its share, and no other lot moves. All
 //! nodes come to the same table from the same names, whatever slots they have, so it also
-//! says who takes a flow's decisions, wherever its packets arrive.
+//! says who takes a flow's decisions, wherever its packets arrive. Where dispatchers are in
+//! sub-clusters, each of these has lots of its own, dealt so to somebody of it.
 
 use std::net::IpAddr;
 
@@ -21,6 +22,7 @@ use crate::policy::{hash_name, mix};
 use crate::siphash::siphash24;
 
 use super::Workload;
+use super::subclusters::Homes;
 
 /// Lots of a table (2^16). With 256 dispatchers a share is 256 of them, give or take 16.
 pub const LOTS: usize = 1 << 16;
@@ -57,8 +59,10 @@ impl Holder {
 #[derive(Clone, Debug)]
 pub struct Lots {
     slots: Vec<u16>,
-    /// Who has lots by hash at present; empty in other modes.
-    hashed: Vec<Holder>,
+    /// Who has lots by hash at present, by sub-cluster; empty in other modes.
+    hashed: Vec<Vec<Holder>>,
+    /// Which sub-cluster's each lot is, if there are several.
+    homes: Option<Homes>,
 }
 
 impl Default for Lots {
@@ -66,6 +70,7 @@ impl Default for Lots {
         Lots {
             slots: vec![NOBODY; LOTS],
             hashed: Vec::new(),
+            homes: None,
         }
     }
 }
@@ -82,7 +87,10 @@ impl Lots {
             return;
         }
         match mode {
-            SprayMode::FlowHash => self.fill_by_hash(live),
+            SprayMode::FlowHash => {
+                self.live_in(None, 1);
+                self.fill_by_hash(0, live);
+            }
             SprayMode::Batch(_) => {
                 self.hashed.clear();
                 for (lot, slot) in self.slots.iter_mut().enumerate() {
@@ -93,6 +101,25 @@ impl Lots {
                 self.hashed.clear();
                 self.fill_by_workload(live);
             }
+        }
+    }
+
+    /// Fills it by hash, each sub-cluster's lots for who stands under its number in `live`.
+    /// Where nobody does they stay as they are.
+    pub fn fill_by_home(&mut self, homes: &Homes, live: &[Vec<Holder>]) {
+        self.live_in(Some(homes), live.len());
+        for (cluster, live) in live.iter().enumerate() {
+            if !live.is_empty() && self.hashed[cluster] != *live {
+                self.fill_by_hash(cluster, live);
+            }
+        }
+    }
+
+    /// Nothing stands that was dealt by other homes.
+    fn live_in(&mut self, homes: Option<&Homes>, clusters: usize) {
+        if self.homes.as_ref() != homes || self.hashed.len() != clusters {
+            self.homes = homes.cloned();
+            self.hashed = vec![Vec::new(); clusters];
         }
     }
 
@@ -114,20 +141,26 @@ impl Lots {
 
     /// Looks only at lots that may change hands: at 10 ms between heartbeats a whole
     /// table of 256 members would take too long.
-    fn fill_by_hash(&mut self, live: &[Holder]) {
+    fn fill_by_hash(&mut self, cluster: usize, live: &[Holder]) {
         let among =
             |holders: &[Holder], one: &Holder| holders.iter().any(|h| h.is_same_member(one));
-        let stayed: Vec<Holder> = (self.hashed.iter().copied())
+        let had = &self.hashed[cluster];
+        let stayed: Vec<Holder> = (had.iter().copied())
             .filter(|old| among(live, old))
             .collect();
         let came: Vec<Holder> = (live.iter().copied())
-            .filter(|new| !among(&self.hashed, new))
+            .filter(|new| !among(had, new))
             .collect();
         let mut hash_of = vec![None; usize::from(NOBODY) + 1];
         for holder in &stayed {
             hash_of[usize::from(holder.slot)] = Some(holder.name_hash);
         }
-        for (lot, slot) in self.slots.iter_mut().enumerate() {
+        let is_here = |lot| match &self.homes {
+            Some(homes) => homes.of(lot) == cluster,
+            None => true,
+        };
+        let lots = self.slots.iter_mut().enumerate();
+        for (lot, slot) in lots.filter(|(lot, _)| is_here(*lot)) {
             let kept = hash_of[usize::from(*slot)].map(|hash| (weight(lot, hash), *slot));
             let candidates = match kept {
                 Some(_) => &came[..],
@@ -140,7 +173,7 @@ impl Lots {
                 *slot = best;
             }
         }
-        self.hashed = live.to_vec();
+        self.hashed[cluster] = live.to_vec();
     }
 }
 
@@ -293,5 +326,75 @@ mod tests {
         let mut lots = filled(SprayMode::Batch(1), &live);
         lots.fill(SprayMode::FlowHash, &live);
         assert_eq!(lots.slots(), filled(SprayMode::FlowHash, &live).slots());
+    }
+
+    /// Three sub-clusters of four, as a dispatcher of the first one deals their lots: slots
+    /// tell which one somebody is of.
+    fn apart() -> (Homes, Vec<Vec<Holder>>) {
+        let live = [[0, 1, 2, 3], [10, 11, 12, 13], [20, 21, 22, 23]];
+        (Homes::new(3), live.map(|names| holders(&names)).to_vec())
+    }
+
+    #[test]
+    fn each_sub_clusters_lots_are_its_own_members() {
+        let (homes, live) = apart();
+        let mut lots = Lots::default();
+        lots.fill_by_home(&homes, &live);
+        let mut shares = [[0u32; 4]; 3];
+        for (lot, &slot) in lots.slots().iter().enumerate() {
+            let (cluster, member) = (usize::from(slot / 10), usize::from(slot % 10));
+            assert_eq!(homes.of(lot), cluster, "lot {lot}");
+            shares[cluster][member] += 1;
+            // Whoever knows the members of one sub-cluster deals its lots alike.
+            let holder = holder_by_hash(lot, &live[cluster]).unwrap();
+            assert_eq!(holder.slot, slot);
+        }
+        for cluster in shares {
+            let even = cluster.iter().sum::<u32>() / 4;
+            assert!(
+                cluster.iter().all(|n| n.abs_diff(even) < 400),
+                "{cluster:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_death_moves_lots_within_its_sub_cluster_alone() {
+        let (homes, mut live) = apart();
+        let mut lots = Lots::default();
+        lots.fill_by_home(&homes, &live);
+        let before = lots.clone();
+        let dead = live[1].remove(2).slot;
+        lots.fill_by_home(&homes, &live);
+        for (was, is) in before.slots().iter().zip(lots.slots()) {
+            assert!(was == is || *was == dead && is / 10 == 1, "{was} {is}");
+        }
+        // All of it: to the front end.
+        let rest = live[1].clone();
+        live[1] = live[0].clone();
+        lots.fill_by_home(&homes, &live);
+        for (lot, slot) in lots.slots().iter().enumerate() {
+            let now = [0, 0, 2][homes.of(lot)];
+            assert_eq!(slot / 10, now, "lot {lot}");
+        }
+        // It is back, with one more.
+        live[1] = [rest, holders(&[12])].concat();
+        lots.fill_by_home(&homes, &live);
+        assert_eq!(before.slots(), lots.slots());
+        // And there are none any more.
+        lots.fill(SprayMode::FlowHash, &live[0]);
+        let anew = filled(SprayMode::FlowHash, &live[0]);
+        assert_eq!(anew.slots(), lots.slots());
+    }
+
+    #[test]
+    fn another_number_of_sub_clusters_deals_anew() {
+        let (homes, live) = apart();
+        let mut lots = Lots::default();
+        lots.fill_by_home(&Homes::new(2), &live[..2]);
+        lots.fill_by_home(&homes, &live);
+        let mut anew = Lots::default();
+        anew.fill_by_home(&homes, &live);
+        assert_eq!(anew.slots(), lots.slots());
     }
 }

@@ -12,8 +12,12 @@
 //! records of it. So a front-end node keeps nothing of flows that others have, and passes
 //! their packets on one by one.
 //!
-//! Used by the simulator (`trapeze sim subclusters`); no data path does this yet.
+//! The simulator (`trapeze sim subclusters`) takes each step here. In a cluster the data path
+//! takes them (bpf/lib/keeper.bpf.h), by its table of lots: [`Homes`] says whose each lot is,
+//! and it is dealt to those of this dispatcher's own sub-cluster that keep flows, or to a few
+//! of another one's members, its [`gates`]. docs/protocol/replication.md, clause 9.
 
+use super::lots::LOTS;
 use crate::policy::{hash_name, mix};
 
 /// A node by its sub-cluster and its place there.
@@ -77,10 +81,7 @@ impl Farm {
     /// random weight [LACP03]. It depends on their number, not on their members, so that no
     /// node's death moves a flow to another sub-cluster; all should be of one size.
     pub fn cluster_of(&self, flow: u64) -> usize {
-        let weight = |cluster: &usize| mix(flow ^ mix(*cluster as u64 + 1));
-        (0..self.clusters.len())
-            .max_by_key(weight)
-            .expect("there is one")
+        cluster_of(flow, self.clusters.len())
     }
 
     /// The member that takes the flow's decisions (`hash1`).
@@ -118,6 +119,68 @@ impl Farm {
             member: (mix(chance) % members) as usize,
         })
     }
+}
+
+fn cluster_of(flow: u64, clusters: usize) -> usize {
+    let weight = |cluster: &usize| mix(flow ^ mix(*cluster as u64 + 1));
+    (0..clusters).max_by_key(weight).unwrap_or(FRONT)
+}
+
+/// Lots in a row that are of one sub-cluster: a data path without its daemon looks there for
+/// another one who keeps flows of its own.
+pub const BUNDLE: usize = 16;
+
+/// The sub-cluster that each lot's flows are of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Homes {
+    of_bundle: Vec<u8>,
+}
+
+impl Homes {
+    /// Of so many sub-clusters, at most 256: by [`Farm::cluster_of`], of the bundle that the
+    /// lot is in.
+    pub fn new(clusters: usize) -> Self {
+        let bundles = 0..(LOTS / BUNDLE) as u64;
+        let home = |bundle| cluster_of(bundle, clusters.min(256)) as u8;
+        Homes {
+            of_bundle: bundles.map(home).collect(),
+        }
+    }
+
+    /// Of that lot's flows.
+    pub fn of(&self, lot: usize) -> usize {
+        usize::from(self.of_bundle[lot % LOTS / BUNDLE])
+    }
+}
+
+/// Members of another sub-cluster that a dispatcher passes that one's packets to, if so many
+/// are alive.
+pub const GATES: usize = 3;
+
+/// In which order `own` would have another sub-cluster's members as gates: each dispatcher in
+/// one of its own, so that they are chosen alike.
+pub fn gates_in_order<Name: AsRef<str>>(own: &str, members: &[Name]) -> Vec<usize> {
+    let own = mix(hash_name(own));
+    let mut places: Vec<usize> = (0..members.len()).collect();
+    places.sort_by_key(|&place| {
+        let name = members[place].as_ref();
+        (std::cmp::Reverse(mix(own ^ hash_name(name))), name)
+    });
+    places
+}
+
+/// How many of them, in that order, are watched: until so many are not silent. Who is silent
+/// is asked on, since it may come back.
+pub fn gates_watched(is_silent: impl Iterator<Item = bool>) -> usize {
+    let (mut watched, mut there) = (0, 0);
+    for is_silent in is_silent {
+        if there == GATES {
+            break;
+        }
+        watched += 1;
+        there += usize::from(!is_silent);
+    }
+    watched
 }
 
 #[cfg(test)]
@@ -198,5 +261,50 @@ mod tests {
             None
         );
         assert_eq!(Farm::new::<&str>(&[vec![]]), None);
+    }
+
+    #[test]
+    fn lots_are_of_sub_clusters_in_even_shares() {
+        for clusters in [1, 2, 3, 10, 50] {
+            let homes = Homes::new(clusters);
+            let mut lots = vec![0usize; clusters];
+            (0..LOTS).for_each(|lot| lots[homes.of(lot)] += 1);
+            let even = LOTS as f64 / clusters as f64;
+            for (cluster, &share) in lots.iter().enumerate() {
+                // Five standard deviations of bundles, at most.
+                let most = 5.0 * (even * BUNDLE as f64).sqrt();
+                let off = (share as f64 - even).abs();
+                assert!(off <= most, "{cluster} of {clusters}: {share}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_new_sub_cluster_takes_lots_and_moves_no_other() {
+        let (before, after) = (Homes::new(4), Homes::new(5));
+        for lot in 0..LOTS {
+            assert!(after.of(lot) == before.of(lot) || after.of(lot) == 4);
+        }
+    }
+
+    #[test]
+    fn gates_are_chosen_alike_and_the_silent_are_replaced() {
+        let members: Vec<String> = (0..20).map(|n| format!("m{n}")).collect();
+        let mut chosen = vec![0u32; members.len()];
+        for dispatcher in 0..2000 {
+            let order = gates_in_order(&format!("d{dispatcher}"), &members);
+            order[..GATES].iter().for_each(|&place| chosen[place] += 1);
+        }
+        // 300 in the mean; five standard deviations.
+        assert!(
+            chosen.iter().all(|n| n.abs_diff(300) < 5 * 16),
+            "{chosen:?}"
+        );
+        let watched = |silent: &[bool]| gates_watched(silent.iter().copied());
+        assert_eq!(watched(&[false; 20]), 3);
+        assert_eq!(watched(&[false, true, false, false, false]), 4);
+        assert_eq!(watched(&[true, true, true, true]), 4);
+        assert_eq!(watched(&[false, true]), 2);
+        assert_eq!(watched(&[]), 0);
     }
 }
