@@ -28,6 +28,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::head::{HttpHead, is_idempotent};
+use crate::membership::subclusters::FRONT;
 use crate::policy::{BackendId, Class, Request, Subject, binding, hash_name};
 use crate::route::{Asked, route};
 
@@ -174,6 +175,18 @@ impl Config {
         all.filter_map(|dispatcher| Some((dispatcher, dispatcher.splice_address?)))
     }
 
+    /// The dispatchers that sprays send to. The others have packets from these.
+    pub fn front_end(&self) -> impl Iterator<Item = &Dispatcher> {
+        (self.dispatchers.iter()).filter(|dispatcher| usize::from(dispatcher.sub_cluster) == FRONT)
+    }
+
+    /// How many sub-clusters of dispatchers there are, the front end included. One that has
+    /// nobody is one all the same if a later one has somebody.
+    pub fn sub_clusters(&self) -> usize {
+        let last = self.dispatchers.iter().map(|d| d.sub_cluster).max();
+        usize::from(last.unwrap_or(0)) + 1
+    }
+
     /// All addresses whose packets dispatchers are to have, whoever is in front of them.
     pub fn front_addresses(&self) -> Vec<IpAddr> {
         let mut addresses = self.vips();
@@ -300,6 +313,8 @@ pub struct Dispatcher {
     pub workers: usize,
     /// From where it connects to backends without an agent: nobody else's address.
     pub splice_address: Option<IpAddr>,
+    /// With whom it shares records; 0 is the front end, which packets come to.
+    pub sub_cluster: u8,
 }
 
 /// Where a dispatcher's or spray's data path is attached.

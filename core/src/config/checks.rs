@@ -8,7 +8,7 @@ use toml::Spanned;
 
 use super::nearest::suggestion;
 use super::section::Source;
-use super::{Pool, Transfer};
+use super::{Dispatcher, Pool, Transfer};
 
 /// A value read from the file and where it stands; absent if missing or wrong.
 pub(super) type Found<T> = Option<Spanned<T>>;
@@ -20,6 +20,8 @@ pub(super) struct Checks<'s> {
     nodes: Vec<String>,
     /// Addresses of nodes, and which node has each.
     node_addresses: Vec<(IpAddr, String)>,
+    /// Where dispatchers say their sub-clusters.
+    sub_clusters: Vec<Spanned<u8>>,
 }
 
 impl<'s> Checks<'s> {
@@ -28,6 +30,7 @@ impl<'s> Checks<'s> {
             source,
             nodes: Vec::new(),
             node_addresses: Vec::new(),
+            sub_clusters: Vec::new(),
         }
     }
 
@@ -92,6 +95,42 @@ impl<'s> Checks<'s> {
         }
         self.node_addresses
             .push((ip, "a dispatcher's splice_address".to_owned()));
+    }
+
+    /// To be looked at when all are known.
+    pub(super) fn sub_cluster(&mut self, number: &Found<u8>) {
+        let number = number.as_ref();
+        (self.sub_clusters).extend(number.map(|n| Spanned::new(n.span(), *n.get_ref())));
+    }
+
+    /// Packets come to the front end, and no number is left out: the flows of a sub-cluster
+    /// without anybody would be the front end's for ever.
+    pub(super) fn sub_clusters(&self, dispatchers: &[Dispatcher]) {
+        let is_there = |number: u8| dispatchers.iter().any(|d| d.sub_cluster == number);
+        let lacks = |number: &u8| !is_there(*number);
+        let Some(first) = self.sub_clusters.iter().find(|n| *n.get_ref() > 0) else {
+            return;
+        };
+        if !is_there(0) {
+            let message = "no dispatcher is in the front end, which clients' packets come to: \
+                           leave `sub_cluster` out where sprays or routers send";
+            return self.source.error(first.span(), message);
+        }
+        let last = self.sub_clusters.iter().max_by_key(|n| *n.get_ref());
+        let last = last.expect("there is one");
+        let missing: Vec<String> = (1..*last.get_ref())
+            .filter(lacks)
+            .map(|n| n.to_string())
+            .collect();
+        if !missing.is_empty() {
+            let message = format!(
+                "there is a sub-cluster {}, and no dispatcher in {}: number them from 1 on \
+                 without a gap",
+                last.get_ref(),
+                missing.join(", ")
+            );
+            self.source.error(last.span(), message);
+        }
     }
 
     /// Splicing is done from an address that every dispatcher must have.

@@ -67,6 +67,9 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
     if dispatchers.is_empty() && !is_open {
         file.error("there is no [[dispatcher]]: add at least one host that reads requests");
     }
+    if !is_open {
+        checks.sub_clusters(&dispatchers);
+    }
     for (what, count) in [("dispatcher", dispatchers.len()), ("spray", sprays.len())] {
         if count > MEMBERS_MAX {
             file.error(format!(
@@ -197,6 +200,8 @@ fn read_dispatchers(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<
             let workers = section.optional("workers", |v| value::integer(v, 1..=64));
             let splice_address = section.optional("splice_address", value::address);
             checks.splice_address(&splice_address);
+            let sub_cluster = section.optional("sub_cluster", value::sub_cluster);
+            checks.sub_cluster(&sub_cluster);
             section.finish();
             Dispatcher {
                 name: value_or(name, String::new()),
@@ -205,6 +210,7 @@ fn read_dispatchers(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<
                 attach: value_or(attach, Attach::Xdp),
                 workers: value_or(workers, 1) as usize,
                 splice_address: splice_address.map(Spanned::into_inner),
+                sub_cluster: value_or(sub_cluster, 0),
             }
         })
         .collect()

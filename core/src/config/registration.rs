@@ -26,6 +26,8 @@ pub struct Registration {
     pub address: IpAddr,
     /// A dispatcher's, if it has one.
     pub splice_address: Option<IpAddr>,
+    /// A dispatcher's; 0: the front end.
+    pub sub_cluster: u8,
 }
 
 /// What can be registered.
@@ -64,6 +66,7 @@ impl Registration {
             name: own.name.clone(),
             address: own.address,
             splice_address: own.splice_address,
+            sub_cluster: own.sub_cluster,
         }
     }
 
@@ -74,6 +77,7 @@ impl Registration {
             name: own.name.clone(),
             address: own.address,
             splice_address: None,
+            sub_cluster: 0,
         }
     }
 
@@ -87,6 +91,9 @@ impl Registration {
         let mut value = format!("address = \"{}\"\n", self.address);
         if let Some(address) = self.splice_address {
             value += &format!("splice_address = \"{address}\"\n");
+        }
+        if self.sub_cluster > 0 {
+            value += &format!("sub_cluster = {}\n", self.sub_cluster);
         }
         value
     }
@@ -113,6 +120,7 @@ impl Registration {
         let mut section = Section::new(&source, "the registration", document.get_ref(), 0..0);
         let address = section.required("address", "\"10.0.0.13\"", value::address);
         let splice_address = section.optional("splice_address", value::address);
+        let sub_cluster = section.optional("sub_cluster", value::sub_cluster);
         drop(section);
         if let Some(error) = source.into_errors().first() {
             return Err(error.message.clone());
@@ -122,6 +130,7 @@ impl Registration {
             name: name.to_owned(),
             address: address.expect("no error").into_inner(),
             splice_address: splice_address.map(Spanned::into_inner),
+            sub_cluster: sub_cluster.map_or(0, Spanned::into_inner),
         })
     }
 }
@@ -160,10 +169,18 @@ impl Config {
             name,
             address,
             splice_address,
+            sub_cluster,
         } = member;
         let others: Vec<Registration> = self.registrations().collect();
         if let Some(same) = others.iter().find(|o| o.role == *role && o.name == *name) {
             let differs = same.address != *address || same.splice_address != *splice_address;
+            if !differs && same.sub_cluster != *sub_cluster {
+                return Some(format!(
+                    "the file has it in sub-cluster {}, not {sub_cluster}: write the same there, or \
+                     remove it there",
+                    same.sub_cluster
+                ));
+            }
             return differs.then(|| {
                 format!(
                     "the file has this {} at {}, not {address}: write the same there, or remove it there",
@@ -226,6 +243,7 @@ impl Config {
                 attach: Attach::Xdp,
                 workers: 1,
                 splice_address: member.splice_address,
+                sub_cluster: member.sub_cluster,
             }),
             MemberRole::Spray => self.sprays.push(Spray {
                 name,
@@ -279,6 +297,7 @@ pool = "web"
         assert_eq!(Registration::read(&own.key(), &own.value()), Ok(own));
         let spliced = Registration {
             splice_address: Some("10.0.0.112".parse().unwrap()),
+            sub_cluster: 3,
             ..member("dispatcher/d7", "10.0.0.17")
         };
         assert_eq!(
@@ -354,7 +373,12 @@ pool = "web"
     fn what_does_not_fit_is_refused_and_said() {
         let mut spliced = member("dispatcher/d3", "10.0.0.13");
         spliced.splice_address = Some("10.0.0.100".parse().unwrap());
+        let elsewhere = Registration {
+            sub_cluster: 1,
+            ..member("dispatcher/d2", "10.0.0.12")
+        };
         let cases = [
+            (elsewhere, "the file has it in sub-cluster 0, not 1"),
             (
                 member("dispatcher/d2", "10.0.0.13"),
                 "the file has this dispatcher at 10.0.0.12",

@@ -709,3 +709,37 @@ fn a_pools_number_comes_of_its_name_alone() {
     let distinct: BTreeSet<_> = PoolNumber::all_of(&names).into_iter().collect();
     assert_eq!(distinct.len(), names.len());
 }
+
+#[test]
+fn sub_clusters_have_a_front_end_and_no_gap() {
+    let parse_with = |own: &str, others: &[&str]| {
+        let section = |(n, number): (usize, &&str)| {
+            format!(
+                "[[dispatcher]]\nname = \"x{n}\"\naddress = \"10.78.0.{n}\"\n\
+                 interface = \"eth0\"\nsub_cluster = {number}\n"
+            )
+        };
+        let others: String = others.iter().enumerate().map(section).collect();
+        let interface = "[[dispatcher]]\n";
+        let first = EXAMPLE.replacen(interface, &format!("{interface}{own}"), 1);
+        parse(&format!("{first}{others}"))
+    };
+    let config = parse_with("", &["0", "2", "1"]).unwrap();
+    assert_eq!(config.sub_clusters(), 3);
+    let front: Vec<&str> = config.front_end().map(|d| &*d.name).collect();
+    assert_eq!(front, ["d1", "x0"]);
+    assert_eq!(parse(EXAMPLE).unwrap().sub_clusters(), 1);
+    for (own, others, what) in [
+        ("", &["3", "1", "6"][..], "no dispatcher in 2, 4, 5"),
+        (
+            "sub_cluster = 1\n",
+            &["1"],
+            "no dispatcher is in the front end",
+        ),
+        ("", &["256"], "a number from 0 to 255"),
+        ("", &["\"back\""], "a number from 0 to 255"),
+    ] {
+        let error = parse_with(own, others).unwrap_err().to_string();
+        assert!(error.contains(what), "{others:?}: {error}");
+    }
+}

@@ -44,6 +44,11 @@ pub(super) fn integer(value: &DeValue<'_>, range: RangeInclusive<u64>) -> Result
         .ok_or_else(|| format!("expected {expected}, found {number}"))
 }
 
+/// A sub-cluster's number.
+pub(super) fn sub_cluster(value: &DeValue<'_>) -> Result<u8, String> {
+    integer(value, 0..=u8::MAX.into()).map(|number| number as u8)
+}
+
 /// None for false: what would hold otherwise does not.
 pub(super) fn unless_false<'v, T>(
     value: &'v DeValue<'v>,
