@@ -10,6 +10,7 @@
  *   a later request            the same; it may change hands     boundary
  *   encapsulated by a spray    unpacked, then as above           dispatch
  *   another's to decide about  passed to that dispatcher         keeper
+ *   another sub-cluster's      passed to a member of it          keeper
  *   of or for a server that is
  *   spliced                    rewritten for the other side      splice
  *   an ICMP error about one    forwarded to its backend          icmp
@@ -226,9 +227,11 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 
 	if (segment->flags & TCP_SYN && segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
 		return drop(DROP_BAD_FLAGS);
-	if (is_among_others() && (flow || !(segment->flags & TCP_SYN))) {
+	if (is_among_others() && (flow || !(segment->flags & TCP_SYN) || is_in_sub_cluster())) {
 		keeper = keeper_of(segment);
-		if (keeper != NO_DISPATCHER && !is_left_to_us(how, keeper))
+		/* Whether a SYN's 4-tuple is in use is known in its own sub-cluster alone. */
+		if (keeper != NO_DISPATCHER && !is_left_to_us(how, keeper) &&
+		    (flow || !(segment->flags & TCP_SYN) || is_elsewhere(keeper)))
 			return explains(flow, segment) && (attended() || how->from) ?
 				       forward_kept(ctx, segment, flow) :
 				       pass_to_keeper(ctx, segment, keeper, how->times);
@@ -333,8 +336,10 @@ int dispatch(context_t *ctx)
 			return VERDICT_NEXT;
 		return drop(ip->ihl != 5 ? DROP_IP_OPTIONS : DROP_FRAGMENT);
 	}
-	if (ip->protocol == IPPROTO_ICMP)
-		return dispatch_icmp(ctx);
+	if (ip->protocol == IPPROTO_ICMP) {
+		verdict = how.from ? STAYS_HERE : pass_error(ctx);
+		return verdict == STAYS_HERE ? dispatch_icmp(ctx) : verdict;
+	}
 
 	if (!context_pull(ctx, sizeof(*ethernet) + sizeof(*ip) + sizeof(*tcp)))
 		return VERDICT_NEXT;
@@ -346,7 +351,7 @@ int dispatch(context_t *ctx)
 	/* Port 0 is nobody's: under it stands that the address is a VIP. */
 	service = tcp->dest ? find_service(ip->daddr, tcp->dest) : NULL;
 	if (!service)
-		return dispatch_answer(ctx, how.from != 0);
+		return dispatch_answer(ctx, how.times);
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
 	return dispatch_tcp(ctx, &segment, service, &how);

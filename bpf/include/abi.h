@@ -469,13 +469,16 @@ struct siphash_key {
 	__u64 generation; /* cookie: rotation number; tag: 1 when in use */
 };
 
+/* In a node's `among`: and they are in several sub-clusters. */
+#define AMONG_SUB_CLUSTERS 2
+
 /* The node that runs the program. */
 struct node {
 	__be32 address; /* its own, where its daemon listens */
 	__u32 signing_key; /* id */
 	__u8 mac[6]; /* of its interface, where a hook cannot tell for whom a frame is */
 	__u8 behind; /* 1: clients' packets come by way of a spray or a router's choice, answers do not go back there */
-	__u8 among; /* 1: there are other dispatchers */
+	__u8 among; /* 1: there are other dispatchers; AMONG_SUB_CLUSTERS */
 	__u64 since_ns; /* of the cluster's clock, when its data path came up: it knows nothing of before; 0: always there */
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
 };
@@ -526,7 +529,7 @@ struct dispatcher {
 	__u8 destination_mac[6];
 	__u8 source_mac[6];
 	__u32 far; /* 1: behind a router, where a link address does not reach */
-	__u32 pad;
+	__u32 elsewhere; /* 1: of another sub-cluster, whose records are not here */
 };
 
 /* How a packet draws its lot. */

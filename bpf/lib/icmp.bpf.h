@@ -8,6 +8,53 @@
 #include "quoted.bpf.h"
 #include "splice_icmp.bpf.h"
 
+/* In the place of a verdict: the error is for this dispatcher to forward. */
+#define STAYS_HERE 0x101
+
+/* Who of another sub-cluster has what was quoted; NO_DISPATCHER: it is not known, or of this one. */
+static __always_inline __u32 elsewhere_of(const struct icmp_error *error)
+{
+	struct service *address;
+	struct four_tuple tuple = {
+		.client = error->quoted.daddr,
+		.vip = error->quoted.saddr,
+		.client_port = error->quoted_dest,
+		.vip_port = error->quoted_source,
+	};
+	struct flow_key key = flow_key_v4(tuple.client, tuple.vip, tuple.client_port, tuple.vip_port);
+	__u32 slot;
+
+	if (find_service(tuple.vip, tuple.vip_port)) {
+		if (bpf_map_lookup_elem(&flows, &key))
+			return NO_DISPATCHER;
+		slot = keeper_by_tuple(&tuple);
+	} else {
+		address = find_service(tuple.vip, 0);
+		if (!address || !is_splice_address(address) || bpf_map_lookup_elem(&splices, &key))
+			return NO_DISPATCHER;
+		slot = address->id;
+	}
+	return is_elsewhere(slot) ? slot : NO_DISPATCHER;
+}
+
+/* An error about what only another sub-cluster has records of: as it came, to a member of that one. */
+static __noinline int pass_error(context_t *ctx)
+{
+	struct wrapping says = {};
+	struct icmp_error error;
+	struct iphdr ip;
+	__u32 slot;
+
+	if (!is_in_sub_cluster() || !read_icmp_error(ctx, &error))
+		return STAYS_HERE;
+	slot = elsewhere_of(&error);
+	if (slot == NO_DISPATCHER)
+		return STAYS_HERE;
+	ip = error.ip;
+	says.source_port = error.quoted_dest;
+	return pass(ctx, &ip, slot, &says);
+}
+
 static __noinline int dispatch_icmp(context_t *ctx)
 {
 	struct icmp_error error;

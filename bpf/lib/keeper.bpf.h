@@ -5,14 +5,18 @@
  * explains is forwarded; all others are passed to the keeper, as they came.
  *
  * The keeper's name is in the lots, dealt as a spray deals them by flow; NO_DISPATCHER
- * there is this node itself.
+ * there is this node itself. Of flows that are another sub-cluster's [SPLICE06 8] there is no
+ * record here, and in the lots not the keeper, but some member of that one (clause 9).
  */
 #pragma once
 
 #include "lots.bpf.h"
 #include "to_dispatcher.bpf.h"
 
-/* So many lots on, somebody else has one: unless this dispatcher is all alone. */
+/*
+ * Of so many lots somebody else has one: unless this dispatcher is all alone. They are of one
+ * sub-cluster (BUNDLE in core/src/membership/subclusters.rs).
+ */
 #define LOTS_TO_TRY 16
 
 /* Views of who keeps what differ for a moment: then a packet may go to and fro (2.3). */
@@ -30,6 +34,14 @@ static __always_inline bool is_among_others(void)
 	struct node *self = this_node();
 
 	return self && self->among;
+}
+
+/* Are there flows that only others have records of? */
+static __always_inline bool is_in_sub_cluster(void)
+{
+	struct node *self = this_node();
+
+	return self && self->among == AMONG_SUB_CLUSTERS;
 }
 
 static __always_inline struct presence *own_presence(void)
@@ -56,14 +68,28 @@ static __always_inline bool is_fit(void)
 }
 
 /* A slot of the dispatchers map, or NO_DISPATCHER: this one. */
-static __noinline __u32 keeper_of(const struct segment *segment)
+static __always_inline __u32 keeper_by_tuple(const struct four_tuple *tuple)
 {
 	__u32 zero = 0, lot, slot;
 	struct spraying *how = bpf_map_lookup_elem(&spraying, &zero);
 	struct lots *table = bpf_map_lookup_elem(&lots, &zero);
+
+	if (!tuple || !how || !table)
+		return NO_DISPATCHER;
+	lot = hash_tuple(how, tuple);
+	slot = table->slots[lot & (LOTS - 1)];
+	if (slot != NO_DISPATCHER || is_fit())
+		return slot;
+	for (int step = 1; step < LOTS_TO_TRY && slot == NO_DISPATCHER; step++)
+		slot = table->slots[(lot ^ step) & (LOTS - 1)];
+	return slot;
+}
+
+static __noinline __u32 keeper_of(const struct segment *segment)
+{
 	struct four_tuple tuple;
 
-	if (!segment || !how || !table)
+	if (!segment)
 		return NO_DISPATCHER;
 	tuple = (struct four_tuple){
 		.client = segment->client,
@@ -71,13 +97,18 @@ static __noinline __u32 keeper_of(const struct segment *segment)
 		.client_port = segment->key.client_port,
 		.vip_port = segment->key.vip_port,
 	};
-	lot = hash_tuple(how, &tuple);
-	slot = table->slots[lot & (LOTS - 1)];
-	if (slot != NO_DISPATCHER || is_fit())
-		return slot;
-	for (int step = 1; step < LOTS_TO_TRY && slot == NO_DISPATCHER; step++)
-		slot = table->slots[(lot + step) & (LOTS - 1)];
-	return slot;
+	return keeper_by_tuple(&tuple);
+}
+
+/* Are the records of who is in that slot kept elsewhere? */
+static __always_inline bool is_elsewhere(__u32 slot)
+{
+	struct dispatcher *to;
+
+	if (!is_in_sub_cluster())
+		return false;
+	to = bpf_map_lookup_elem(&dispatchers, &slot);
+	return to && to->elsewhere;
 }
 
 /*
@@ -107,34 +138,44 @@ static __always_inline bool is_left_to_us(const struct passage *how, __u32 slot)
 	if (!how->from || how->by_joining || is_leaving())
 		return false;
 	keeper = bpf_map_lookup_elem(&dispatchers, &slot);
-	return keeper && mapped_ipv4(keeper->addr) == how->from;
+	return keeper && !keeper->elsewhere && mapped_ipv4(keeper->addr) == how->from;
+}
+
+/* A packet as it came, to the dispatcher in that slot: how often it has been passed before is in `says`. */
+static __always_inline int pass(context_t *ctx, const struct iphdr *ip, __u32 slot, struct wrapping *says)
+{
+	struct dispatcher *to = bpf_map_lookup_elem(&dispatchers, &slot);
+	__u64 now = bpf_ktime_get_coarse_ns();
+
+	if (!ip || !says || !to || !to->name[0] || bpf_ntohl(says->value) >= PASSES_MAX) {
+		count_drop(DROP_NO_DISPATCHER);
+		return VERDICT_DROP;
+	}
+	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_dispatcher(ctx, to, now))
+		return VERDICT_DROP;
+	says->kind = META_PASSED;
+	says->reason = is_fit() ? 0 : PASSED_BY_JOINING;
+	if (!enclose(ctx, to, ip, says))
+		return VERDICT_DROP;
+	count_event(EVENT_PASSED);
+	return context_send(ctx, to->ifindex);
 }
 
 /* To the keeper in that slot, as it came. */
 static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segment, __u32 slot, __u32 times)
 {
-	struct dispatcher *to = bpf_map_lookup_elem(&dispatchers, &slot);
-	__u64 now = bpf_ktime_get_coarse_ns();
-	struct wrapping says = { .kind = META_PASSED };
+	struct wrapping says = {};
 	struct iphdr ip = {};
 
-	if (!segment || !to || !to->name[0] || times >= PASSES_MAX) {
-		count_drop(DROP_NO_DISPATCHER);
-		return VERDICT_DROP;
-	}
-	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_dispatcher(ctx, to, now))
+	if (!segment)
 		return VERDICT_DROP;
 	ip.saddr = segment->client;
 	ip.daddr = segment->vip;
 	ip.tot_len = bpf_htons(segment->ip_length);
 	says.source_port = segment->key.client_port;
 	says.signed_ports = (__u32)segment->key.vip_port << 16 | segment->key.client_port;
-	says.reason = is_fit() ? 0 : PASSED_BY_JOINING;
 	says.value = bpf_htonl(times);
-	if (!enclose(ctx, to, &ip, &says))
-		return VERDICT_DROP;
-	count_event(EVENT_PASSED);
-	return context_send(ctx, to->ifindex);
+	return pass(ctx, &ip, slot, &says);
 }
 
 /*

@@ -210,11 +210,14 @@ static __always_inline void note_reset(const struct spliced *to)
 		end_flow(flow, FLOW_RESET);
 }
 
+/* Of a server's packet: to a member of another sub-cluster, and there to whose address it is for. */
+#define ANSWER_PASSES_MAX 2
+
 /*
  * A TCP packet to no service: to a splice address, from a server, or the host's. In the
- * segment the server is the client.
+ * segment the server is the client. It has been passed so many times.
  */
-__noinline int dispatch_answer(context_t *ctx, bool was_passed)
+__noinline int dispatch_answer(context_t *ctx, __u32 times)
 {
 	struct {
 		struct iphdr ip;
@@ -233,8 +236,8 @@ __noinline int dispatch_answer(context_t *ctx, bool was_passed)
 	}
 	to = bpf_map_lookup_elem(&splices, &segment.key);
 	if (!to) {
-		if (!was_passed && address->id != NO_DISPATCHER)
-			return pass_to_keeper(ctx, &segment, address->id, 0);
+		if (times < (is_in_sub_cluster() ? ANSWER_PASSES_MAX : 1) && address->id != NO_DISPATCHER)
+			return pass_to_keeper(ctx, &segment, address->id, times);
 		count_drop(DROP_NO_SPLICE);
 		return VERDICT_DROP;
 	}

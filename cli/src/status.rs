@@ -276,6 +276,9 @@ impl Part {
                         let tone = if all_well { Tone::Good } else { Tone::Warning };
                         table.row(["peers".into(), tone.cell(peers(daemon))]);
                     }
+                    if let Some((tone, gates)) = gates(daemon) {
+                        table.row(["sub-cluster".into(), tone.cell(gates)]);
+                    }
                     add_membership(table, daemon.membership.as_ref());
                     let held = amount::bytes(daemon.reading_bytes as u64);
                     let heads = format!(
@@ -369,6 +372,28 @@ pub fn add_membership(table: &mut Table, membership: Option<&MembershipStatus>) 
         let text = format!("{} does not count: {}", refused.key, refused.why);
         table.row(["".into(), Tone::Bad.cell(text)]);
     }
+}
+
+/// Its sub-cluster, and to whom it passes the packets of others.
+fn gates(daemon: &trapeze_dispatcher::Status) -> Option<(Tone, String)> {
+    let gates = &daemon.gates;
+    if gates.is_empty() && daemon.sub_cluster == 0 {
+        return None;
+    }
+    let own = match daemon.sub_cluster {
+        0 => "0, the front end".to_owned(),
+        number => number.to_string(),
+    };
+    let gate = |gate: &trapeze_dispatcher::PeerStatus| {
+        format!(
+            "{} of {} ({}, {} lots)",
+            gate.name, gate.sub_cluster, gate.state, gate.lots
+        )
+    };
+    let all: Vec<String> = gates.iter().map(gate).collect();
+    let is_well = gates.iter().all(|gate| gate.state == "alive");
+    let tone = if is_well { Tone::Good } else { Tone::Warning };
+    Some((tone, format!("{own}; passes to {}", all.join(", "))))
 }
 
 /// The other dispatchers, and how many of 65,536 lots each keeps the flows of.

@@ -268,7 +268,7 @@ pod!(
         destination_mac: [u8; 6],
         source_mac: [u8; 6],
         far: u32,
-        pad: u32,
+        elsewhere: u32,
     }
 );
 pod!(
@@ -485,6 +485,8 @@ pub enum Front {
     Chosen,
     /// The same, and there are dispatchers to choose from: each has some of a flow's packets.
     Among,
+    /// The same, and they are in sub-clusters: of some flows only others have records.
+    AmongSubClusters,
 }
 
 /// `enum flow_state`.
@@ -546,6 +548,8 @@ pub const PEERS_PORT: u16 = 6082;
 pub const BACKENDS_MAX: usize = 1024;
 /// Slots for dispatchers in a data path that knows several.
 pub const DISPATCHERS_MAX: usize = 256;
+/// `AMONG_SUB_CLUSTERS`.
+pub const AMONG_SUB_CLUSTERS: u8 = 2;
 /// Lots of a spray.
 pub const LOTS: usize = trapeze_core::membership::lots::LOTS;
 /// Bytes of a client's packet of which a copy is kept, from IPv4 on.
@@ -738,7 +742,11 @@ impl Node {
             signing_key: signing_key.into(),
             mac: crate::raw::mac_address(interface)?,
             behind: (front != Front::Direct).into(),
-            among: (front == Front::Among).into(),
+            among: match front {
+                Front::Direct | Front::Chosen => 0,
+                Front::Among => 1,
+                Front::AmongSubClusters => AMONG_SUB_CLUSTERS,
+            },
             since_ns,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
         })

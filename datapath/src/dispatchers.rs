@@ -24,6 +24,15 @@ pub fn slots(
     Ok(assign(&taken, wanted))
 }
 
+/// Whether its records are this dispatcher's, too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shares {
+    /// It is of the same sub-cluster, or there are none.
+    Records,
+    /// It is of another one.
+    Nothing,
+}
+
 /// Writes a dispatcher to its slot, where it is not there yet; `source` is this host's
 /// address towards it. Names are at most 31 bytes.
 pub fn publish(
@@ -31,19 +40,22 @@ pub fn publish(
     slot: u16,
     (name, address): (&str, Ipv4Addr),
     source: Ipv4Addr,
+    shares: Shares,
 ) -> io::Result<()> {
     let key = u32::from(slot);
     let is = map.get(&key)?.unwrap_or_else(Pod::zeroed);
     let mut padded = [0; 32];
     padded[..name.len()].copy_from_slice(name.as_bytes());
     let (addr, source) = (addr_bytes(address.into()), source.octets());
-    if (is.name, is.addr, is.source) == (padded, addr, source) {
+    let elsewhere = (shares == Shares::Nothing).into();
+    if (is.name, is.addr, is.source, is.elsewhere) == (padded, addr, source, elsewhere) {
         return Ok(());
     }
     let value = Dispatcher {
         addr,
         name: padded,
         source,
+        elsewhere,
         ..Pod::zeroed()
     };
     map.put(&key, &value, Update::Any)

@@ -65,6 +65,12 @@ pub struct Status {
     /// The other dispatchers.
     #[serde(default)]
     pub peers: Vec<crate::PeerStatus>,
+    /// The sub-cluster that it shares records with; 0 is the front end.
+    #[serde(default)]
+    pub sub_cluster: u8,
+    /// Those of other sub-clusters that it watches, and passes their packets to.
+    #[serde(default)]
+    pub gates: Vec<crate::PeerStatus>,
     /// What they have been told.
     #[serde(default)]
     pub told: crate::Told,
@@ -215,6 +221,8 @@ fn status(shared: &Shared) -> Status {
         kept_requests: figures.iter().map(|f| f.kept_requests).sum(),
         counters,
         peers: shared.peers.status(),
+        sub_cluster: shared.cluster().own.sub_cluster,
+        gates: shared.peers.gates_status(),
         told: shared.peers.herald.told(),
         caught_up: shared.peers.stage() != Stage::CatchingUp,
         keeps_flows: shared.peers.stage() == Stage::Keeping,

@@ -124,6 +124,7 @@ pub(crate) struct Shared {
     leaving: AtomicBool,
     /// Whoever says what this dispatcher is.
     presence: Mutex<()>,
+    services: Mutex<()>,
     /// Thousandths of its capacity that are to spare.
     workload: AtomicU32,
     stopping: AtomicBool,
@@ -196,6 +197,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
         leaving: AtomicBool::new(false),
         presence: Mutex::default(),
+        services: Mutex::default(),
         workload: AtomicU32::new(Workload::IDLE.permille().into()),
         stopping: AtomicBool::new(false),
         intake: Mutex::new(vec![worker::Figures::default(); own.workers]),
@@ -332,12 +334,13 @@ impl Shared {
             || own.attach != old.own.attach
             || own.workers != old.own.workers
             || own.splice_address != old.own.splice_address
+            || own.sub_cluster != old.own.sub_cluster
             || config.limits.flows != old.config.limits.flows
             || config.membership != old.config.membership
         {
             bail!(
-                "cluster name, [membership], limits.flows, and this dispatcher's address, splice_address, interface, \
-                 attach and workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
+                "cluster name, [membership], limits.flows, and this dispatcher's address, splice_address, \
+                 sub_cluster, interface, attach and workers are fixed while it runs: restart it (kill -USR2 leaves its flows in place)"
             );
         }
         let cluster = {
@@ -374,6 +377,7 @@ impl Shared {
         let cluster = self.cluster();
         let (address, key) = (v4(cluster.own.address)?, cluster.config.keys[0].id);
         let front = match cluster.config.dispatchers_are_behind() {
+            true if self.peers.are_in_sub_clusters() => Front::AmongSubClusters,
             true if self.peers.are_there() => Front::Among,
             true => Front::Chosen,
             false => Front::Direct,
@@ -396,7 +400,16 @@ impl Shared {
         for slot in new_slots {
             self.health.reset(slot);
         }
-        let mss = host::mtu(&own.interface)?.saturating_sub(HEADERS + ENCAP_LEN as u32);
+        self.publish_services()
+    }
+
+    /// Service addresses, and who has what comes to splice addresses.
+    pub(crate) fn publish_services(&self) -> anyhow::Result<()> {
+        // Whoever writes last has seen the latest.
+        let _turn = self.services.lock().expect("no thread panics with it");
+        let cluster = self.cluster();
+        let mtu = host::mtu(&cluster.own.interface)?;
+        let mss = mtu.saturating_sub(HEADERS + ENCAP_LEN as u32);
         let services = cluster.config.services.iter().enumerate();
         let services = services.map(|(id, service)| {
             let value = Service {
@@ -408,7 +421,7 @@ impl Shared {
             (&service.address, value)
         });
         let splice_addresses = (cluster.config.splice_addresses())
-            .map(|(dispatcher, address)| Ok((address, self.peers.slot_of(dispatcher)?)))
+            .map(|(dispatcher, address)| Ok((address, self.peers.slot_for_answers(dispatcher)?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         Ok(fill_services(
             &self.maps.services,

@@ -1,14 +1,17 @@
 //! The other dispatchers: who of them keeps a flow, and what they are to know
-//! (docs/protocol/replication.md). Without any, all of this does nothing.
+//! (docs/protocol/replication.md). Without any, all of this does nothing. *Peers* are those of
+//! the same sub-cluster; the others are in gates.rs.
 //!
 //! ```text
 //!  records ──► herald ──► news to all peers      worker: sends them before what follows
 //!  vigil   ──► beats, lots: who keeps what       records ◄── news of the others
 //!          ──► catching up
+//!  gates   ──► other sub-clusters' lots
 //! ```
 
 mod caught_up;
 mod copies;
+mod gates;
 mod herald;
 mod joining;
 mod proofs;
@@ -33,16 +36,17 @@ use trapeze_core::replica::Entry;
 use trapeze_core::replica::record::PIECE;
 use trapeze_datapath::abi::{DISPATCHERS_MAX, Spraying};
 use trapeze_datapath::dispatcher::DispatcherMaps;
-use trapeze_datapath::dispatchers;
+use trapeze_datapath::dispatchers::{self, Shares};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::spray::SharedLots;
 
 use crate::v4;
+use gates::Elsewhere;
 
 /// In the lots: this dispatcher itself. As the data path has it.
 const SELF: u16 = NOBODY;
 
-/// Another dispatcher.
+/// Another dispatcher: one of those that share records, or one elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     pub name: String,
@@ -54,12 +58,19 @@ pub struct Peer {
 /// What all threads know of other dispatchers.
 pub struct Peers {
     pub own: Ipv4Addr,
+    name: String,
     maps: Arc<DispatcherMaps>,
     lots_key: [u8; 16],
     lots: SharedLots,
     peers: RwLock<Arc<Vec<Peer>>>,
     /// Those of them that are taken for dead.
     silent: RwLock<Vec<Ipv4Addr>>,
+    elsewhere: RwLock<Arc<Elsewhere>>,
+    /// Those of other sub-clusters that are known to be alive.
+    living_elsewhere: RwLock<Vec<Ipv4Addr>>,
+    /// To whom lots are dealt, by sub-cluster.
+    dealt: RwLock<Vec<Vec<Holder>>>,
+    /// Others, of whichever sub-cluster.
     are_there: AtomicBool,
     /// A [`Stage`].
     stage: AtomicU8,
@@ -72,6 +83,7 @@ pub struct Peers {
     /// By worker: flows whose heads a dead dispatcher was reading, and that are kept here.
     orphans: Vec<Mutex<Vec<FlowKey>>>,
     status: Mutex<Vec<PeerStatus>>,
+    gates_status: Mutex<Vec<PeerStatus>>,
 }
 
 impl Peers {
@@ -81,21 +93,27 @@ impl Peers {
         maps: Arc<DispatcherMaps>,
     ) -> anyhow::Result<Self> {
         let workers = own.workers;
+        let name = own.name.clone();
         let own = v4(own.address)?;
         let peers = Self {
             copies: Copies::default(),
             orphans: (0..workers).map(|_| Mutex::default()).collect(),
             own,
+            name,
             lots_key: lots::key(&config.name),
             lots: SharedLots::map(&maps.lots)?,
             peers: RwLock::default(),
             silent: RwLock::default(),
+            elsewhere: RwLock::default(),
+            living_elsewhere: RwLock::default(),
+            dealt: RwLock::default(),
             are_there: AtomicBool::new(false),
             stage: AtomicU8::new(Stage::CatchingUp as u8),
             claims: RwLock::default(),
             deal: AtomicU32::new(0),
             herald: Herald::new(own),
             status: Mutex::default(),
+            gates_status: Mutex::default(),
             maps,
         };
         peers.configure(config)?;
@@ -104,38 +122,52 @@ impl Peers {
 
     /// These are configured from now on.
     pub fn configure(&self, config: &Config) -> anyhow::Result<()> {
-        let wanted = (config.dispatchers.iter())
+        let is_own = |dispatcher: &&Dispatcher| dispatcher.address == IpAddr::V4(self.own);
+        let own = config.dispatchers.iter().find(is_own);
+        let own = own.map_or(0, |own| own.sub_cluster);
+        let others: Vec<&Dispatcher> = (config.dispatchers.iter())
+            .filter(|dispatcher| !is_own(dispatcher))
+            .collect();
+        let wanted = (others.iter())
             .map(|dispatcher| Ok((dispatcher.name.clone(), v4(dispatcher.address)?)))
-            .filter(|other| !matches!(other, Ok((_, address)) if *address == self.own))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let Some(slots) = dispatchers::slots(&self.maps.dispatchers, &wanted)? else {
             bail!("more than {DISPATCHERS_MAX} dispatchers: split the cluster");
         };
-        let peers: Vec<Peer> = (wanted.into_iter().zip(slots))
-            .map(|((name, address), slot)| Peer {
+        let (mut peers, mut elsewhere) = (Vec::new(), Vec::new());
+        for (other, ((name, address), slot)) in others.iter().zip(wanted.into_iter().zip(slots)) {
+            let shares = match other.sub_cluster == own {
+                true => Shares::Records,
+                false => Shares::Nothing,
+            };
+            let is = (&*name, address);
+            dispatchers::publish(&self.maps.dispatchers, slot, is, self.own, shares)?;
+            let peer = Peer {
                 name,
                 address,
                 slot,
-            })
-            .collect();
-        for peer in &peers {
-            let is = (&*peer.name, peer.address);
-            dispatchers::publish(&self.maps.dispatchers, peer.slot, is, self.own)?;
+            };
+            match shares {
+                Shares::Records => peers.push(peer),
+                Shares::Nothing => elsewhere.push((usize::from(other.sub_cluster), peer)),
+            }
         }
         let by_flow = Spraying::new(SprayMode::FlowHash, &config.name);
         self.maps.spraying.put(&0, &by_flow, Update::Any)?;
         self.herald.address(&peers);
-        self.are_there.store(!peers.is_empty(), Ordering::Release);
+        self.are_there.store(!others.is_empty(), Ordering::Release);
+        let elsewhere = Elsewhere::new(config, (&self.name, own.into()), elsewhere);
+        *self.elsewhere.write().expect("no thread panics with it") = Arc::new(elsewhere);
         *self.peers.write().expect("no thread panics with it") = Arc::new(peers);
         Ok(())
     }
 
-    /// Are any configured?
+    /// Are any others configured, of whichever sub-cluster?
     pub fn are_there(&self) -> bool {
         self.are_there.load(Ordering::Acquire)
     }
 
-    /// Those that are configured.
+    /// Those of the same sub-cluster that are configured.
     pub fn all(&self) -> Arc<Vec<Peer>> {
         self.peers.read().expect("no thread panics with it").clone()
     }
@@ -145,27 +177,56 @@ impl Peers {
         self.all().iter().any(|peer| peer.address == address)
     }
 
-    /// Its place in the data path, which is nobody's for this dispatcher itself.
-    pub fn slot_of(&self, dispatcher: &Dispatcher) -> anyhow::Result<u16> {
-        let address = v4(dispatcher.address)?;
-        let peers = self.all();
-        let peer = peers.iter().find(|peer| peer.address == address);
-        Ok(peer.map_or(SELF, |peer| peer.slot))
+    /// Those of other sub-clusters.
+    pub fn elsewhere(&self) -> Arc<Elsewhere> {
+        let elsewhere = self.elsewhere.read().expect("no thread panics with it");
+        elsewhere.clone()
     }
 
-    /// Is it one of them, and not taken for dead?
+    /// Are there several sub-clusters?
+    pub fn are_in_sub_clusters(&self) -> bool {
+        self.elsewhere().homes.is_some()
+    }
+
+    /// Who has what servers send to a dispatcher's splice address: its place in the data path,
+    /// which is nobody's for this dispatcher itself. Of one elsewhere a gate, which is alive.
+    pub fn slot_for_answers(&self, dispatcher: &Dispatcher) -> anyhow::Result<u16> {
+        let address = v4(dispatcher.address)?;
+        let is = |peer: &&Peer| peer.address == address;
+        if let Some(peer) = self.all().iter().find(is) {
+            return Ok(peer.slot);
+        }
+        let elsewhere = self.elsewhere();
+        let Some(owner) = elsewhere.all().find(is) else {
+            return Ok(SELF);
+        };
+        let dealt = self.dealt.read().expect("no thread panics with it");
+        let gates = dealt.get(usize::from(dispatcher.sub_cluster));
+        let gate = gates.and_then(|gates| gates::gate_for(address, gates));
+        Ok(gate.unwrap_or(owner.slot))
+    }
+
+    /// Is it another dispatcher, and known to be alive, or if it shares records, not taken for
+    /// dead?
     pub fn has_living(&self, address: Ipv4Addr) -> bool {
         let silent = self.silent.read().expect("no thread panics with it");
+        let elsewhere = self.living_elsewhere.read();
         self.has(address) && !silent.contains(&address)
+            || (elsewhere.expect("no thread panics with it")).contains(&address)
     }
 
-    /// The dispatcher that keeps a flow; none: this one does.
-    pub fn keeper_of(&self, key: &FlowKey) -> Option<Ipv4Addr> {
+    /// The slot of the flow's lot, unless it is this dispatcher's.
+    fn slot_by_lot(&self, key: &FlowKey) -> Option<u16> {
         if !self.are_there() {
             return None;
         }
         let lot = lots::lot_of(&self.lots_key, key)?;
-        let slot = self.lots.get(lot).filter(|&slot| slot != SELF)?;
+        self.lots.get(lot).filter(|&slot| slot != SELF)
+    }
+
+    /// The peer that keeps a flow; none: this dispatcher does, or it is another sub-cluster's.
+    pub fn keeper_of(&self, key: &FlowKey) -> Option<Ipv4Addr> {
+        let slot = self.slot_by_lot(key)?;
         let peers = self.all();
         let peer = peers.iter().find(|peer| peer.slot == slot)?;
         Some(peer.address)
@@ -173,7 +234,14 @@ impl Peers {
 
     /// Does this dispatcher keep the flow? While it joins: if that is left to it.
     pub fn keeps(&self, key: &FlowKey) -> bool {
-        self.keeper_of(key).is_none() || self.stage() == Stage::Joining && self.claims(key)
+        let Some(slot) = self.slot_by_lot(key) else {
+            return true;
+        };
+        if self.elsewhere().has_slot(slot) {
+            return false;
+        }
+        let is_peers = self.all().iter().any(|peer| peer.slot == slot);
+        !is_peers || self.stage() == Stage::Joining && self.claims(key)
     }
 
     /// The dispatcher that would keep a flow if this one, which does, died.
@@ -264,6 +332,12 @@ impl Peers {
             .lock()
             .expect("no thread panics with it")
             .clone()
+    }
+
+    /// How those of other sub-clusters are that it watches.
+    pub fn gates_status(&self) -> Vec<PeerStatus> {
+        let status = self.gates_status.lock();
+        status.expect("no thread panics with it").clone()
     }
 }
 

@@ -8,7 +8,7 @@ use trapeze_core::config::{Config, Spray};
 use trapeze_core::membership::lots;
 use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::DISPATCHERS_MAX;
-use trapeze_datapath::dispatchers;
+use trapeze_datapath::dispatchers::{self, Shares};
 use trapeze_datapath::spray::SprayMaps;
 
 use crate::v4;
@@ -19,7 +19,7 @@ pub struct Plan {
     pub keys: Keys,
     /// Of the hash over 4-tuples.
     pub lots_key: [u8; 16],
-    /// Dispatchers in the order of the configuration, then the other sprays.
+    /// Dispatchers of the front end in the order of the configuration, then the other sprays.
     pub members: Vec<Member>,
 }
 
@@ -41,7 +41,7 @@ pub enum MemberRole {
 
 impl Plan {
     pub fn new(config: Config, own: Spray, maps: &SprayMaps) -> anyhow::Result<Self> {
-        let wanted = (config.dispatchers.iter())
+        let wanted = (config.front_end())
             .map(|dispatcher| Ok((dispatcher.name.clone(), v4(dispatcher.address)?)))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let Some(slots) = dispatchers::slots(&maps.dispatchers, &wanted)? else {
@@ -78,7 +78,7 @@ impl Plan {
         for member in &self.members {
             if let MemberRole::Dispatcher(slot) = member.role {
                 let is = (&*member.name, member.address);
-                dispatchers::publish(&maps.dispatchers, slot, is, source)?;
+                dispatchers::publish(&maps.dispatchers, slot, is, source, Shares::Records)?;
             }
         }
         Ok(())

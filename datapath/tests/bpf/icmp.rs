@@ -14,7 +14,7 @@ use crate::packet::*;
 const ROUTER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 5);
 
 /// The packet that a backend has sent to the client, as far as routers quote it.
-fn quoted(length: usize) -> Vec<u8> {
+pub fn quoted(length: usize) -> Vec<u8> {
     quoted_of(VIP, CLIENT, length)
 }
 
@@ -29,7 +29,7 @@ fn quoted_of(from: SocketAddrV4, to: SocketAddrV4, length: usize) -> Vec<u8> {
     packet
 }
 
-fn error(kind: u8, code: u8, quoted: &[u8]) -> Vec<u8> {
+pub fn error(kind: u8, code: u8, quoted: &[u8]) -> Vec<u8> {
     error_to(*VIP.ip(), kind, code, quoted)
 }
 

@@ -81,6 +81,25 @@ fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
     maps.dispatchers.put(&slot, &keeper, Update::Any).unwrap();
 }
 
+/// The same, and who has the lots is of another sub-cluster.
+fn apart(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
+    among(bench, slot_of, daemon);
+    let maps = &bench.maps;
+    let node = maps.node.get(&0).unwrap().unwrap();
+    let node = Node {
+        among: abi::AMONG_SUB_CLUSTERS,
+        ..node
+    };
+    maps.node.put(&0, &node, Update::Any).unwrap();
+    let slot = u32::from(KEEPERS_SLOT);
+    let gate = maps.dispatchers.get(&slot).unwrap().unwrap();
+    let gate = Dispatcher {
+        elsewhere: 1,
+        ..gate
+    };
+    maps.dispatchers.put(&slot, &gate, Update::Any).unwrap();
+}
+
 fn meta(by_joining: bool, before: u32) -> Meta {
     Meta::of(Kind::Passed { by_joining, before })
 }
@@ -358,5 +377,65 @@ fn what_others_pass_goes_on_to_the_keeper() {
         let outcome = bench.run(&arriving(THIRD, &meta(false, 3), &frame));
         assert_eq!(outcome.verdict, Verdict::Drop);
         assert!(outcome.counted.contains(&"no-dispatcher"));
+    }
+}
+
+#[test]
+fn of_another_sub_clusters_flows_all_is_passed_on() {
+    let frames = [
+        ("a SYN", segment(SYN, NEXT, 0, b"").frame()),
+        ("an ACK", segment(ACK, NEXT, SERVER_ISN + 1, b"").frame()),
+        (
+            "a request",
+            segment(ACK | PSH, NEXT, SERVER_ISN + 1, REQUEST).frame(),
+        ),
+        ("FIN", segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame()),
+        ("RST", segment(RST, NEXT, 0, b"").frame()),
+    ];
+    for bench in Bench::both() {
+        apart(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        for (what, frame) in &frames {
+            bench.expect(what, frame, &passed(frame));
+            assert_eq!(bench.state().flows, [], "{what}");
+            assert_eq!(bench.state().proofs, [], "{what}");
+        }
+        // It keeps none of them, whatever comes back from there.
+        let (_, frame) = &frames[2];
+        let outcome = bench.run(&arriving(KEEPER, &meta(false, 0), frame));
+        assert_eq!(outcome.packet, passed_saying(&meta(false, 1), frame).packet);
+        // What is this sub-cluster's is as ever.
+        apart(&bench, |_| NOBODY, Daemon::Fit);
+        assert_eq!(bench.run(&frames[0].1).counted, ["syn-answered"]);
+    }
+}
+
+#[test]
+fn what_another_sub_cluster_passes_is_as_any_packet() {
+    let syn = segment(SYN, NEXT, 0, b"").frame();
+    let fin = segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame();
+    for bench in Bench::both() {
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        let outcome = bench.run(&arriving(THIRD, &meta(false, 0), &syn));
+        assert_eq!(outcome.counted, ["syn-answered", "accepted"]);
+        bench.put_flow(&told());
+        for frame in [&syn, &fin] {
+            let outcome = bench.run(&arriving(THIRD, &meta(false, 0), frame));
+            let expected = passed_saying(&meta(false, 1), frame);
+            assert_eq!(outcome.packet, expected.packet);
+        }
+    }
+}
+
+#[test]
+fn errors_about_another_sub_clusters_flows_are_passed_once() {
+    let error = crate::icmp::error(3, 4, &crate::icmp::quoted(28));
+    for bench in Bench::both() {
+        apart(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        bench.expect("as it came", &error, &passed(&error));
+        let outcome = bench.run(&arriving(THIRD, &meta(false, 0), &error));
+        assert!(outcome.counted.contains(&"icmp-no-flow"), "{outcome:?}");
+        // Of its own it knows all there is.
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        bench.expect("its own", &error, &Outcome::drop("icmp-no-flow"));
     }
 }

@@ -25,6 +25,7 @@ use trapeze_datapath::dispatchers;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
 
 use super::caught_up::{Lesson, Pupil};
+use super::gates::Gates;
 use super::herald::{NO_PROTOCOL, enclose, option};
 use super::joining::{Stage, View, Views};
 use super::proofs::{self, Silent};
@@ -49,11 +50,14 @@ pub struct PeerStatus {
     pub name: String,
     /// Its own address.
     pub address: String,
+    /// 0 is the front end.
+    #[serde(default)]
+    pub sub_cluster: u8,
     /// `unknown`, `alive` or `silent`.
     pub state: String,
     /// It has caught up, and does not leave.
     pub fit: bool,
-    /// Of 65,536: it keeps the flows of so many lots.
+    /// Of 65,536: it keeps the flows of so many lots, or is passed them if it is elsewhere.
     pub lots: usize,
     /// Messages of its that did not come, and are asked for.
     pub lacking: usize,
@@ -64,8 +68,10 @@ pub struct Vigil {
     socket: UdpSocket,
     peers: Arc<Vec<Peer>>,
     watch: Watch,
+    gates: Gates,
     lots: Lots,
-    holders: Vec<Holder>,
+    /// By sub-cluster.
+    holders: Vec<Vec<Holder>>,
     views: Views,
     /// The latest beat when this dispatcher said that it joins.
     joins_after: u32,
@@ -99,8 +105,10 @@ impl Vigil {
         let peers = shared.peers.all();
         let mut watch = Watch::new(interval, now, number);
         peers.iter().for_each(|_| watch.add(State::Unknown));
+        let gates = Gates::new(shared.peers.elsewhere(), interval, now, number);
         let mut vigil = Self {
             generation: 0,
+            gates,
             lots: Lots::default(),
             holders: Vec::new(),
             views: Views::default(),
@@ -139,6 +147,10 @@ impl Vigil {
             }
             let reloaded = self.follow_reload(now)?;
             let changes = self.watch.judge(now);
+            if self.gates.judge(now) {
+                let living = &self.shared.peers.living_elsewhere;
+                *(living.write()).expect("no thread panics with it") = self.gates.living();
+            }
             for change in &changes {
                 let peer = &self.peers[change.member];
                 println!("{} is {}", peer.name, change.state.name());
@@ -165,12 +177,16 @@ impl Vigil {
             }
             self.tell_views(&cluster.keys);
             if let Some(number) = self.watch.beat(now) {
-                self.ask_all(number, &cluster.keys);
+                let peers = self.peers.clone();
+                self.ask(number, peers.iter().map(|peer| peer.address), &cluster.keys);
                 self.tell_the_tail(now, &cluster.keys);
                 if now >= self.show_at {
                     self.show_at = now + SHOW_INTERVAL;
                     self.show();
                 }
+            }
+            if let Some((number, gates)) = self.gates.beat(now) {
+                self.ask(number, gates, &cluster.keys);
             }
             self.ask_for_what_is_lacking(now, &cluster.keys);
             self.silent.tell(now, &self.shared.peers)?;
@@ -185,10 +201,12 @@ impl Vigil {
     }
 
     fn wait(&self, now: Duration) -> Duration {
-        if self.peers.is_empty() {
+        let gates = self.gates.due();
+        if self.peers.is_empty() && gates.is_none() {
             return LONGEST_WAIT;
         }
-        let due = [Some(self.watch.due()), self.pupil.as_ref().map(Pupil::due)];
+        let pupil = self.pupil.as_ref().map(Pupil::due);
+        let due = [Some(self.watch.due()), pupil, gates];
         let due = due.into_iter().flatten().min().unwrap_or(now);
         due.saturating_sub(now).min(LONGEST_SILENCE)
     }
@@ -209,6 +227,9 @@ impl Vigil {
                 let asked = inner.destination();
                 let place = self.peers.iter().position(|peer| peer.address == asked);
                 let is_dispatcher = !matches!(said, Presence::Spray(_));
+                if place.is_none() && is_dispatcher {
+                    self.gates.hear(now, asked, packet.meta.epoch, said);
+                }
                 if let Some(place) = place.filter(|_| is_dispatcher) {
                     let before = self.watch.members()[place].said;
                     let is_new = self.watch.hear(now, place, packet.meta.epoch, said);
@@ -367,7 +388,11 @@ impl Vigil {
     fn catch_up(&mut self, now: Duration, keys: &Keys) -> anyhow::Result<()> {
         let own = self.shared.peers.own;
         if self.peers.is_empty() {
-            return Ok(());
+            // There is nobody any more to have records from.
+            return match self.shared.peers.stage() {
+                Stage::CatchingUp => self.end_catching_up(now),
+                Stage::Joining | Stage::Keeping => Ok(()),
+            };
         }
         if self.pupil.is_none() && self.shared.peers.stage() == Stage::CatchingUp {
             let members = || self.peers.iter().zip(self.watch.members());
@@ -478,28 +503,42 @@ impl Vigil {
         self.watch.rearrange(&from);
         let interval = self.shared.cluster().config.spraying.heartbeat;
         self.watch.set_interval(now, interval);
+        let elsewhere = self.shared.peers.elsewhere();
+        self.gates.follow_reload(now, elsewhere, interval);
         let known = |address: &Ipv4Addr| self.peers.iter().any(|peer| peer.address == *address);
         self.heard.retain(|address, _| known(address));
         self.lessons.retain(|address, _| known(address));
         Ok(true)
     }
 
-    /// Deals the lots, to those that are fit, if that comes out otherwise than before.
+    /// Deals the lots, to those that are fit, and of other sub-clusters to the gates, if that
+    /// comes out otherwise than before.
     fn deal(&mut self, reloaded: bool) -> anyhow::Result<()> {
-        let holders = self.keepers();
+        let keepers = self.keepers();
+        let holders = self.gates.deal(&keepers);
         if holders == self.holders && !reloaded {
             return Ok(());
         }
-        let mut claims = holders.clone();
+        let peers = &self.shared.peers;
+        let elsewhere = peers.elsewhere();
+        let mut claims = keepers.clone();
         if !claims.contains(&self.own()) {
             claims.push(self.own());
         }
-        *(self.shared.peers.claims.write()).expect("no thread panics with it") = claims;
-        self.lots.fill(SprayMode::FlowHash, &holders);
-        self.shared.peers.lots.set(self.lots.slots());
-        self.shared.peers.deal.fetch_add(1, Ordering::Release);
+        *(peers.claims.write()).expect("no thread panics with it") = claims;
+        match &elsewhere.homes {
+            Some(homes) => self.lots.fill_by_home(homes, &holders),
+            None => self.lots.fill(SprayMode::FlowHash, &keepers),
+        }
+        peers.lots.set(self.lots.slots());
+        peers.deal.fetch_add(1, Ordering::Release);
+        if elsewhere.homes.is_some() {
+            *(peers.dealt.write()).expect("no thread panics with it") = holders.clone();
+            self.shared.publish_services()?;
+        }
         self.holders = holders;
-        let is_used = |slot| self.peers.iter().any(|peer| peer.slot == slot);
+        let is_peers = |slot| self.peers.iter().any(|peer| peer.slot == slot);
+        let is_used = |slot| is_peers(slot) || elsewhere.has_slot(slot);
         Ok(dispatchers::retire(&self.shared.maps.dispatchers, is_used)?)
     }
 
@@ -550,16 +589,16 @@ impl Vigil {
     }
 
     /// A beat that is lost is a beat missed.
-    fn ask_all(&mut self, number: u32, keys: &Keys) {
+    fn ask(&mut self, number: u32, asked: impl IntoIterator<Item = Ipv4Addr>, keys: &Keys) {
         let own = self.shared.peers.own;
-        for peer in self.peers.iter() {
+        for address in asked {
             let mut inner = Vec::new();
-            ipv4::write_header(own, peer.address, NO_PROTOCOL, PADDING.len(), &mut inner);
+            ipv4::write_header(own, address, NO_PROTOCOL, PADDING.len(), &mut inner);
             inner.extend_from_slice(&PADDING);
             let kind = Kind::Beat(Presence::Dispatcher { workload: None });
-            let option = option(kind, number, peer.address, &inner, keys);
+            let option = option(kind, number, address, &inner, keys);
             // To the data path, which answers to the port that this comes from.
-            let to = SocketAddrV4::new(peer.address, PEERS_PORT);
+            let to = SocketAddrV4::new(address, PEERS_PORT);
             (self.outbox).push(to, |out| geneve::write(&option, &inner, out));
         }
     }
@@ -642,6 +681,7 @@ impl Vigil {
         let status = members.map(|(peer, watched)| PeerStatus {
             name: peer.name.clone(),
             address: peer.address.to_string(),
+            sub_cluster: self.shared.peers.elsewhere().own as u8,
             state: watched.state.name().into(),
             fit: is_fit(watched),
             lots: self.lots.share(peer.slot),
@@ -650,20 +690,22 @@ impl Vigil {
                 .map_or(0, |(_, numbers)| numbers.len()),
         });
         *(self.shared.peers.status.lock()).expect("no thread panics with it") = status.collect();
+        let gates = self.gates.status(|slot| self.lots.share(slot));
+        *(self.shared.peers.gates_status.lock()).expect("no thread panics with it") = gates;
     }
 }
 
-fn holder(peer: &Peer) -> Holder {
+pub(super) fn holder(peer: &Peer) -> Holder {
     Holder::new(peer.slot, &peer.name, Workload::IDLE)
 }
 
 /// It keeps its share of flows, or is about to.
-fn is_fit(watched: &Watched) -> bool {
+pub(super) fn is_fit(watched: &Watched) -> bool {
     is_keeper(watched) || watched.state == State::Alive && watched.said == Some(Presence::Joining)
 }
 
 /// It says a workload factor: it keeps flows, and its daemon is there.
-fn is_keeper(watched: &Watched) -> bool {
+pub(super) fn is_keeper(watched: &Watched) -> bool {
     let workload = match watched.said {
         Some(Presence::Dispatcher { workload }) => workload,
         _ => None,

@@ -204,7 +204,12 @@ impl State {
         };
         let clocks = arrived.header.options.timestamps;
         let ends = (own, server);
-        let handshake = (arrived.handshake, clocks);
+        let mut agreed = arrived.handshake;
+        // What the server says is passed on, in the encapsulation, by who has no record of it.
+        if self.shared.peers.are_in_sub_clusters() {
+            agreed.mss = agreed.mss.min(self.payload_max_of(false));
+        }
+        let handshake = (agreed, clocks);
         let (connect, syn) = Connect::begin(now, choice.transfer, ends, arrived.isns, handshake);
         self.count("connects");
         let care = self.split_care(choice, &extent);
