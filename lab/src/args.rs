@@ -109,6 +109,11 @@ pub struct Up {
     /// Hosts that read requests: d1, d2, … [default: 1, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=9))]
     pub dispatchers: Option<u8>,
+    /// Sub-clusters that dispatchers are divided into, the front end first: of d1 to d4, with
+    /// two, d1 and d2 are the front end [default: 1]
+    #[arg(long, requires = "dispatchers", conflicts_with_all = ["config", "etcd"],
+        value_parser = value_parser!(u8).range(1..=9))]
+    pub sub_clusters: Option<u8>,
     /// Hosts that read requests and serve, with a dispatcher and an agent each: n1, n2, …;
     /// without others then, unless they are asked for [default: 0, or as --config says]
     #[arg(long, value_name = "HOSTS", value_parser = value_parser!(u8).range(0..=9))]
@@ -413,6 +418,7 @@ impl Up {
             spray_mode: self.spray_mode,
             spray_heartbeat: self.spray_heartbeat,
             dispatchers: self.dispatchers,
+            sub_clusters: self.sub_clusters,
             combined: self.combined,
             etcd: self.etcd,
             backends: self.backends,

@@ -48,6 +48,11 @@ pub fn configure(options: &Options) -> Result<Cluster> {
                 !options.etcd || options.sprays.unwrap_or(0) > 0,
                 "with --etcd dispatchers leave the service address to sprays: --spray 1"
             );
+            ensure!(
+                options.sub_clusters.unwrap_or(1) <= options.dispatchers.unwrap_or(1),
+                "--sub-clusters needs a dispatcher for each: --dispatchers {}",
+                options.sub_clusters.unwrap_or(1)
+            );
             let text = generate(options)?;
             let cluster = read(&text, "trapeze.toml", &options.name)?;
             // Who they are is said by themselves.
@@ -305,6 +310,7 @@ fn generate(options: &Options) -> Result<String> {
     if options.etcd {
         text += &etcd::section();
     }
+    divide(&mut text, dispatchers, options.sub_clusters.unwrap_or(1));
     write_sprays(&mut text, options)?;
     for number in 1..=combined {
         let transfer = options.transfer.as_deref();
@@ -329,6 +335,18 @@ fn generate(options: &Options) -> Result<String> {
         write_service(&mut text, "web-tls", 443)?;
     }
     Ok(text)
+}
+
+/// Puts dispatchers into sub-clusters, in order, as evenly as can be.
+fn divide(text: &mut String, dispatchers: u8, sub_clusters: u8) {
+    for number in 1..=dispatchers {
+        let place = u16::from(number - 1) * u16::from(sub_clusters) / u16::from(dispatchers);
+        let name = node(&Role::Dispatcher.host(number), Process::Dispatch);
+        let line = format!("[[dispatcher]]\nname = {name:?}\n");
+        if place > 0 {
+            *text = text.replace(&line, &format!("{line}sub_cluster = {place}\n"));
+        }
+    }
 }
 
 /// The beginning of a configuration: the cluster, with a key of its own, and nodes

@@ -130,3 +130,24 @@ fn a_backend_without_an_agent_needs_no_interface() {
     let cluster = read(&own, "own.toml", "x").unwrap();
     assert!(cluster.agentless.contains("b3"));
 }
+
+#[test]
+fn dispatchers_are_divided_into_sub_clusters_in_order() {
+    let divided = |dispatchers, sub_clusters| {
+        let options = Options {
+            sprays: Some(1),
+            dispatchers: Some(dispatchers),
+            sub_clusters: Some(sub_clusters),
+            ..Options::named("x")
+        };
+        let text = configure(&options)?.text;
+        let config = Config::parse(&text, "t.toml")?;
+        let all = config.dispatchers.iter().map(|d| d.sub_cluster);
+        Ok::<_, anyhow::Error>(all.collect::<Vec<_>>())
+    };
+    assert_eq!(divided(4, 2).unwrap(), [0, 0, 1, 1]);
+    assert_eq!(divided(5, 3).unwrap(), [0, 0, 1, 1, 2]);
+    assert_eq!(divided(3, 1).unwrap(), [0, 0, 0]);
+    let error = divided(2, 3).unwrap_err().to_string();
+    assert!(error.contains("--dispatchers 3"), "{error}");
+}

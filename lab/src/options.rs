@@ -25,6 +25,9 @@ pub struct Options {
     pub spray_heartbeat: Option<Duration>,
     /// Hosts that read requests, 1..=9; as `config` says, or one.
     pub dispatchers: Option<u8>,
+    /// Into so many sub-clusters they are divided, in order; 1 if not said. Not with `config`
+    /// or `etcd`.
+    pub sub_clusters: Option<u8>,
     /// Hosts that do both, 0..=9; as `config` says, or none. With some of them, there are no
     /// other dispatchers and backends unless asked for.
     pub combined: Option<u8>,
@@ -64,6 +67,7 @@ impl Options {
             spray_mode: None,
             spray_heartbeat: None,
             dispatchers: None,
+            sub_clusters: None,
             combined: None,
             etcd: false,
             backends: None,

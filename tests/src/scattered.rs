@@ -25,6 +25,15 @@ pub fn scattered_over(
         options.backends = Some(2);
         change(options);
     });
+    deal_in_turn(&cluster);
+    for dispatcher in dispatchers {
+        ready(&cluster, dispatchers, dispatcher);
+    }
+    cluster
+}
+
+/// Its two sprays deal packets in turn, one each, from now on.
+pub fn deal_in_turn(cluster: &Cluster) {
     let config = cluster.config();
     let mode = "[spraying]\nmode = \"batch\"\nbatch = 1\n";
     let config = match config.contains("[spraying]\n") {
@@ -34,10 +43,6 @@ pub fn scattered_over(
     for spray in ["s1", "s2"] {
         cluster.reload(spray, Process::Spray, &config);
     }
-    for dispatcher in dispatchers {
-        ready(&cluster, dispatchers, dispatcher);
-    }
-    cluster
 }
 
 /// The dispatcher that has a connection in the mode `flow-hash`, and keeps it in any mode, by
