@@ -5,15 +5,92 @@ use std::fmt::Write;
 
 use crate::outcome::Outcome;
 
-const WIDTH: f64 = 760.0;
+const WIDTH: f64 = 800.0;
 const LEFT: f64 = 150.0;
-const RIGHT: f64 = 150.0;
+const RIGHT: f64 = 190.0;
 const ROW: f64 = 20.0;
 const LINES: f64 = 260.0;
 /// Told apart by people who see colours differently (M. Okabe, K. Ito).
 const COLOURS: [&str; 8] = [
     "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999",
 ];
+/// Of a line; once all colours are taken, the next one.
+const DASHES: [&str; 3] = ["none", "7 4", "2 3"];
+/// The same of its points.
+const MARKERS: [Marker; 4] = [
+    Marker::Disc,
+    Marker::Square,
+    Marker::Triangle,
+    Marker::Diamond,
+];
+
+#[derive(Clone, Copy)]
+enum Marker {
+    Disc,
+    Square,
+    Triangle,
+    Diamond,
+}
+
+/// How a policy's line is told from the others: the first 96 have no two alike.
+#[derive(Clone, Copy)]
+struct Style {
+    colour: &'static str,
+    dash: &'static str,
+    marker: Marker,
+}
+
+impl Style {
+    fn of(index: usize) -> Self {
+        let round = index / COLOURS.len();
+        Style {
+            colour: COLOURS[index % COLOURS.len()],
+            dash: DASHES[round % DASHES.len()],
+            marker: MARKERS[round % MARKERS.len()],
+        }
+    }
+
+    fn line(self, body: &mut String, points: &[(f64, f64)]) {
+        let Style { colour, dash, .. } = self;
+        let path: Vec<String> = (points.iter())
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
+            .collect();
+        let _ = writeln!(
+            body,
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" \
+             stroke-dasharray=\"{dash}\"/>",
+            path.join(" ")
+        );
+        for &point in points {
+            self.point(body, point);
+        }
+    }
+
+    /// Hollow, so that one below shows.
+    fn point(self, body: &mut String, (x, y): (f64, f64)) {
+        let r = 3.5;
+        let corners = |at: &[(f64, f64)]| {
+            let at = at
+                .iter()
+                .map(|(dx, dy)| format!("{:.1},{:.1}", x + dx, y + dy));
+            format!("polygon points=\"{}\"", at.collect::<Vec<_>>().join(" "))
+        };
+        let shape = match self.marker {
+            Marker::Disc => format!("circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\""),
+            Marker::Square => corners(&[(-r, -r), (r, -r), (r, r), (-r, r)]),
+            Marker::Triangle => corners(&[(0.0, -r - 1.0), (r + 1.0, r), (-r - 1.0, r)]),
+            Marker::Diamond => {
+                let r = r + 1.0;
+                corners(&[(0.0, -r), (r, 0.0), (0.0, r), (-r, 0.0)])
+            }
+        };
+        let colour = self.colour;
+        let _ = writeln!(
+            body,
+            "<{shape} fill=\"white\" fill-opacity=\"0.6\" stroke=\"{colour}\" stroke-width=\"1.5\"/>"
+        );
+    }
+}
 
 /// Throughput of all outcomes.
 pub fn throughput(outcomes: &[Outcome]) -> String {
@@ -114,23 +191,17 @@ fn lines(body: &mut String, group: &[Outcome], top: f64) -> f64 {
         }
     }
     for (index, policy) in policies.iter().enumerate() {
-        let colour = COLOURS[index % COLOURS.len()];
-        let points: Vec<String> = (group.iter().filter(|o| o.policy == *policy))
-            .map(|o| format!("{:.1},{:.1}", x(o.backends), y(o.requests_per_second)))
+        let style = Style::of(index);
+        let mut points: Vec<(f64, f64)> = (group.iter().filter(|o| o.policy == *policy))
+            .map(|o| (x(o.backends), y(o.requests_per_second)))
             .collect();
-        let _ = writeln!(
-            body,
-            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
-            points.join(" ")
-        );
+        points.sort_by(|a, b| a.0.total_cmp(&b.0));
+        style.line(body, &points);
         let legend = top + 14.0 + index as f64 * 16.0;
         let right = WIDTH - RIGHT + 12.0;
-        let _ = writeln!(
-            body,
-            "<rect x=\"{right}\" y=\"{:.1}\" width=\"12\" height=\"4\" fill=\"{colour}\"/>",
-            legend - 6.0
-        );
-        text(body, (right + 18.0, legend), "start", "normal", policy);
+        let middle = legend - 4.0;
+        style.line(body, &[(right, middle), (right + 26.0, middle)]);
+        text(body, (right + 34.0, legend), "start", "normal", policy);
     }
     LINES.max(16.0 * policies.len() as f64) + 20.0
 }
@@ -173,7 +244,24 @@ mod tests {
             outcome(2, "p"),
             outcome(2, "q"),
         ]);
-        assert_eq!(lines.matches("<polyline").count(), 2);
+        // A line, and its sample beside the name.
+        assert_eq!(lines.matches("<polyline").count(), 2 * 2);
+        assert_eq!(lines.matches("<circle").count(), 2 * (2 + 2));
         assert!(bars.contains("a &lt; b &amp; c") && bars.ends_with("</svg>\n"));
+    }
+
+    #[test]
+    fn no_two_policies_look_alike() {
+        let policies = PolicyKind::ALL.len().max(90);
+        let mut looks: Vec<String> = (0..policies)
+            .map(|index| {
+                let mut drawn = String::new();
+                Style::of(index).line(&mut drawn, &[(0.0, 0.0)]);
+                drawn
+            })
+            .collect();
+        looks.sort();
+        looks.dedup();
+        assert_eq!(looks.len(), policies);
     }
 }
