@@ -7,6 +7,7 @@
 
 mod clf;
 mod csv;
+mod gz;
 mod text;
 
 use std::collections::HashMap;
@@ -14,7 +15,6 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-use flate2::bufread::MultiGzDecoder;
 use serde::Serialize;
 use thiserror::Error;
 
@@ -62,6 +62,8 @@ pub struct Reading {
     pub untimed: u64,
     /// Empty lines and comments, which begin with `#`.
     pub blank: u64,
+    /// Behind the end of what is compressed stands something else, which was not read.
+    pub trailing: bool,
 }
 
 /// Lines that were left out for one reason.
@@ -141,6 +143,17 @@ pub enum TraceError {
         /// How the reading went.
         reading: Box<Reading>,
     },
+    /// URLs would be read from another column.
+    #[error(
+        "line {line} is a CSV header without a column for the URL: `{header}`; name that \
+         column url (or uri, path, object, request_url)"
+    )]
+    NoUrlColumn {
+        /// Where the header stands.
+        line: u64,
+        /// How it begins.
+        header: String,
+    },
     /// The file ends in the middle, or the disk fails.
     #[error("cannot read on after line {line}: {error}; a .gz that was cut off must be mended")]
     Broken {
@@ -175,6 +188,11 @@ enum Method {
 /// Understands lines of one format.
 trait Format {
     fn name(&self) -> &'static str;
+
+    /// Whether columns are known by their place alone.
+    fn by_place(&self) -> bool {
+        false
+    }
 
     /// What a line says, or what is wrong with it; none for a header or comment.
     fn line(&mut self, line: &str) -> Result<Option<Line>, &'static str>;
@@ -214,10 +232,13 @@ impl Trace {
     /// first bytes.
     pub fn read_first(input: impl Read, most: u64) -> Result<Self, TraceError> {
         let mut input = BufReader::with_capacity(1 << 16, input);
-        match input.fill_buf()?.starts_with(&[0x1f, 0x8b]) {
-            true => Self::lines(BufReader::new(MultiGzDecoder::new(input)), most),
-            false => Self::lines(input, most),
+        if !input.fill_buf()?.starts_with(&gz::MAGIC) {
+            return Self::lines(input, most);
         }
+        let (members, followed) = gz::Members::new(input);
+        let mut trace = Self::lines(BufReader::new(members), most)?;
+        trace.reading.trailing = followed.get();
+        Ok(trace)
     }
 
     /// What it holds.
@@ -259,13 +280,12 @@ impl Trace {
         let mut builder = Builder::default();
         let mut bytes = Vec::new();
         let mut number = 0;
+        let broken = |line, error| TraceError::Broken { line, error };
+        let end = line_end(input.fill_buf().map_err(|error| broken(0, error))?);
+        let mut header = None;
         while (builder.records.len() as u64) < most {
-            let read = line(&mut input, &mut bytes);
-            let Some(whole) = read.map_err(|error| TraceError::Broken {
-                line: number,
-                error,
-            })?
-            else {
+            let read = line(&mut input, end, &mut bytes);
+            let Some(whole) = read.map_err(|error| broken(number, error))? else {
                 break;
             };
             number += 1;
@@ -282,8 +302,20 @@ impl Trace {
             }
             if format.is_none() {
                 format = recognise(text);
+                // By their place columns would be others than the header says.
+                if let Some(error) =
+                    header.take_if(|_| format.as_ref().is_some_and(|f| f.by_place()))
+                {
+                    return Err(error);
+                }
             }
             let Some(format) = &mut format else {
+                if header.is_none() && csv::is_header(text) {
+                    header = Some(TraceError::NoUrlColumn {
+                        line: number,
+                        header: shown(text),
+                    });
+                }
                 reading.lines += 1;
                 reading.leave_out(number, "neither Common Log Format nor CSV", text);
                 continue;
@@ -302,27 +334,40 @@ impl Trace {
         }
         reading.left_out.sort_by_key(|l| std::cmp::Reverse(l.lines));
         reading.format = format.map_or("", |f| f.name());
-        builder.finish(reading)
+        match header {
+            Some(error) if builder.records.is_empty() => Err(error),
+            _ => builder.finish(reading),
+        }
+    }
+}
+
+/// What ends lines, by how the file begins: old Macs, and spreadsheets that write for them,
+/// have a CR alone.
+fn line_end(beginning: &[u8]) -> u8 {
+    let inside = &beginning[..beginning.len().saturating_sub(1)];
+    match !beginning.contains(&b'\n') && inside.contains(&b'\r') {
+        true => b'\r',
+        false => b'\n',
     }
 }
 
 /// Reads a line; none at the end. False: it is longer than [`LINE_MAX`], of which it
 /// has the beginning; the rest is skipped.
-fn line(input: &mut impl BufRead, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
+fn line(input: &mut impl BufRead, end: u8, line: &mut Vec<u8>) -> io::Result<Option<bool>> {
     line.clear();
     let most = LINE_MAX as u64;
-    if input.by_ref().take(most).read_until(b'\n', line)? == 0 {
+    if input.by_ref().take(most).read_until(end, line)? == 0 {
         return Ok(None);
     }
-    if line.len() < LINE_MAX || line.ends_with(b"\n") {
+    if line.len() < LINE_MAX || line.ends_with(&[end]) {
         return Ok(Some(true));
     }
     loop {
         let rest = input.fill_buf()?;
-        let end = rest.iter().position(|&b| b == b'\n');
-        let skipped = end.map_or(rest.len(), |at| at + 1);
+        let at = rest.iter().position(|&b| b == end);
+        let skipped = at.map_or(rest.len(), |at| at + 1);
         input.consume(skipped);
-        if end.is_some() || skipped == 0 {
+        if at.is_some() || skipped == 0 {
             return Ok(Some(false));
         }
     }

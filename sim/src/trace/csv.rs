@@ -8,6 +8,8 @@ pub(super) struct Csv {
     /// Which column holds what; those beyond the line's end are missing.
     columns: Columns,
     header: Header,
+    /// No header says what the columns are.
+    by_place: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -28,10 +30,7 @@ enum Header {
 impl Csv {
     /// For a file with this first line.
     pub(super) fn of(first: &str) -> Self {
-        let count = |separator: &char| first.matches(*separator).count();
-        let separator = [',', ';', '\t'].into_iter().max_by_key(count);
-        // The last of equals would win: a comma where there is none of all.
-        let separator = separator.filter(|s| count(s) > count(&',')).unwrap_or(',');
+        let separator = separator(first);
         let names: Vec<String> = (fields(first, separator).into_iter())
             .map(|name| name.trim().to_ascii_lowercase())
             .collect();
@@ -47,6 +46,7 @@ impl Csv {
                     method: column(&["method", "verb"]),
                 },
                 header: Header::Expected,
+                by_place: false,
             },
             None => Csv {
                 separator,
@@ -58,6 +58,7 @@ impl Csv {
                     method: Some(4),
                 },
                 header: Header::None,
+                by_place: true,
             },
         }
     }
@@ -66,6 +67,10 @@ impl Csv {
 impl Format for Csv {
     fn name(&self) -> &'static str {
         "CSV"
+    }
+
+    fn by_place(&self) -> bool {
+        self.by_place
     }
 
     fn line(&mut self, line: &str) -> Result<Option<Line>, &'static str> {
@@ -88,29 +93,53 @@ impl Format for Csv {
         }
         let at_s = match field(self.columns.t) {
             "" | "-" => None,
-            t => Some(seconds(t).ok_or("the time is no number")?),
+            t => Some(seconds(t)?),
         };
         Ok(Some(Line {
             at_s,
             method: text::method(field(self.columns.method)).ok_or("the method is no word")?,
             url: url.to_owned(),
             status: text::status(field(self.columns.status)).ok_or("the status is no number")?,
-            bytes: text::bytes(field(self.columns.bytes))
-                .ok_or("the size is no number below 2^50")?,
+            bytes: text::bytes(field(self.columns.bytes))?,
         }))
     }
 }
 
 /// Seconds; numbers too large for seconds since 1970 are milli-, micro- or
 /// nanoseconds.
-fn seconds(text: &str) -> Option<f64> {
-    let t = text.parse::<f64>().ok().filter(|t| t.is_finite())?;
-    Some(match t.abs() {
+fn seconds(text: &str) -> Result<f64, &'static str> {
+    let t = (text.parse::<f64>().ok())
+        .filter(|t| t.is_finite())
+        .ok_or("the time is no number")?;
+    let seconds = match t.abs() {
         ..1e11 => t,
         ..1e14 => t / 1e3,
         ..1e17 => t / 1e6,
         _ => t / 1e9,
-    })
+    };
+    match seconds.abs() <= text::LATEST_S {
+        true => Ok(seconds),
+        false => Err("the time is after the year 2200"),
+    }
+}
+
+/// Whether a line that is no request names columns: nothing but words.
+pub(super) fn is_header(line: &str) -> bool {
+    let is_word = |field: &str| {
+        let mut letters = field.trim().bytes();
+        letters.next().is_some_and(|b| b.is_ascii_alphabetic())
+            && letters.all(|b| b.is_ascii_alphanumeric() || b == b'_')
+    };
+    let fields = fields(line, separator(line));
+    fields.len() > 1 && fields.iter().all(|field| is_word(field))
+}
+
+/// What separates a line's fields.
+fn separator(line: &str) -> char {
+    let count = |separator: &char| line.matches(*separator).count();
+    let separator = [',', ';', '\t'].into_iter().max_by_key(count);
+    // The last of equals would win: a comma where there is none of all.
+    separator.filter(|s| count(s) > count(&',')).unwrap_or(',')
 }
 
 /// The fields of a line. A quote that is not closed, or stands inside of a field,

@@ -321,6 +321,106 @@ proptest::proptest! {
     }
 }
 
+/// Times that no clock shows are none, as if they could not be read.
+#[test]
+fn impossible_times_are_not_believed() {
+    for wrong in [
+        "31/Feb/1995:00:00:00 +0000",
+        "29/Feb/1995:00:00:00 +0000",
+        "00/Oct/1995:00:00:00 +0000",
+        "10/Foo/1995:00:00:00 +0000",
+        "10/Oct/0:00:00:00 +0000",
+        "10/Oct/99999:00:00:00 +0000",
+        "10/Oct/1995:25:61:61 +0000",
+        "10/Oct/1995:13:99:00 +0000",
+        "10/Oct/1995:13:99 +0000",
+        "10/Oct/1995:-1:00:00 +0000",
+        "10/Oct/1995:nan:00:00 +0000",
+        "10/Oct/1995:00:00:00 -9999",
+        "10/Oct/1995:00:00:00 +1",
+        "32:00:00:00",
+    ] {
+        let before = "10/Oct/1995:13:55:36 +0000";
+        let line = |at: &str| format!("h - - [{at}] \"GET /a HTTP/1.0\" 200 1\n");
+        let trace = read(&(line(before) + &line(wrong)));
+        assert_eq!(trace.reading.untimed, 1, "{wrong}");
+        assert_eq!(trace.records[1].at_ns, 0, "{wrong}");
+    }
+    for right in [
+        "29/Feb/1996:23:59:60 +1400",
+        "10/Oct/1995:13:55:36.25 -12:00",
+        "10/10/1995:13:55:36",
+        "10/Oct/1995:13:55:36 UTC",
+    ] {
+        let trace = read(&format!("h - - [{right}] \"GET /a HTTP/1.0\" 200 1\n"));
+        assert_eq!(trace.reading.untimed, 0, "{right}");
+    }
+}
+
+#[test]
+fn numbers_that_mean_nothing_are_counted() {
+    let trace = read("t,url,bytes\n0,/a,1\n1e300,/b,1\n1,/c,-10\n2,/d,-0.5\n3,/e,1\n");
+    assert_eq!(urls(&trace), ["/a", "/e"]);
+    let left: Vec<_> = (trace.reading.left_out.iter())
+        .map(|l| (l.reason, l.lines, l.first_line))
+        .collect();
+    assert_eq!(
+        left,
+        [
+            ("the size is below zero", 2, 4),
+            ("the time is after the year 2200", 1, 3)
+        ]
+    );
+    assert_eq!(trace.profile().seconds, 3.0);
+}
+
+#[test]
+fn a_header_without_urls_is_an_error_that_names_the_column() {
+    for text in [
+        "t,bytes,status\n0,10,200\n1,20,200\n",
+        "when,what,howmuch\n0,/a,5\n",
+        "# exported\nt;bytes\n0;10\n",
+        "\"t\",\"bytes\"\n0,10\n",
+        "t,bytes,status\n",
+    ] {
+        let error = Trace::read(text.as_bytes()).unwrap_err().to_string();
+        assert!(
+            error.contains("without a column for the URL") && error.contains("column url"),
+            "{text:?}: {error}"
+        );
+    }
+    // Of logs the columns are known.
+    let trace = read(&format!("some,words\n{LOG}"));
+    assert_eq!(trace.reading.format, "common log");
+}
+
+#[test]
+fn lines_may_end_as_on_old_macs() {
+    let trace = read("t,url\r0,/a\r1,/b\r");
+    assert_eq!(urls(&trace), ["/a", "/b"]);
+    assert_eq!(read(&LOG.replace('\n', "\r")).records, read(LOG).records);
+    assert_eq!(read(&LOG.replace('\n', "\r\n")).records, read(LOG).records);
+}
+
+#[test]
+fn what_follows_compressed_data_is_ignored_and_said() {
+    let gz = |text: &str| {
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(text.as_bytes()).unwrap();
+        gz.finish().unwrap()
+    };
+    let (first, second) = LOG.split_at(LOG.len() / 2);
+    let whole = [gz(first), gz(second)].concat();
+    let trace = Trace::read(&whole[..]).unwrap();
+    assert_eq!(trace.records, read(LOG).records, "several members");
+    assert!(!trace.reading.trailing);
+    for rest in [&[0; 512][..], b"junk", &[0x1f, 0]] {
+        let trace = Trace::read(&[&whole, rest].concat()[..]).unwrap();
+        assert_eq!(trace.records, read(LOG).records);
+        assert!(trace.reading.trailing, "{rest:?}");
+    }
+}
+
 /// What is shown of a line that was left out does nothing to the terminal.
 #[test]
 fn control_characters_of_strangers_are_not_shown_as_they_are() {

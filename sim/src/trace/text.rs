@@ -38,18 +38,30 @@ pub(super) fn method(text: &str) -> Option<Method> {
     }
 }
 
-/// A size; empty, `-` and what is below zero are none at all.
-pub(super) fn bytes(text: &str) -> Option<u64> {
+/// The latest time that is believed, in seconds since 1970: the year 2200. What is later
+/// means something else, and would make a trace last for centuries.
+pub(super) const LATEST_S: f64 = 7_258_118_400.0;
+
+/// A size; empty and `-` are none at all.
+pub(super) fn bytes(text: &str) -> Result<u64, &'static str> {
+    const WRONG: &str = "the size is no number below 2^50";
     match text {
-        "" | "-" | "?" | "null" | "NaN" | "None" => Some(0),
-        _ => match text.parse::<u64>() {
-            Ok(bytes) => Some(bytes),
-            Err(_) => (text.parse::<f64>().ok())
-                .filter(|bytes| bytes.is_finite())
-                .map(|bytes| bytes.max(0.0) as u64),
-        }
-        // More than any file: a number that means something else.
-        .filter(|&bytes| bytes < 1 << 50),
+        "" | "-" | "?" | "null" | "NaN" | "None" => return Ok(0),
+        _ => {}
+    }
+    let bytes = match text.parse::<u64>() {
+        Ok(bytes) => bytes,
+        Err(_) => match text.parse::<f64>() {
+            Ok(..0.0) => return Err("the size is below zero"),
+            Ok(bytes) if bytes.is_finite() => bytes as u64,
+            _ => return Err(WRONG),
+        },
+    };
+    // More than any file: a number that means something else.
+    if bytes < 1 << 50 {
+        Ok(bytes)
+    } else {
+        Err(WRONG)
     }
 }
 
