@@ -42,19 +42,26 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         Some(unit) if unit.is_ascii_alphabetic() => (&digits[..digits.len() - 1], Some(unit)),
         _ => (digits, None),
     };
+    let wrong = || "write it as 512, 64k, 32M or 1.5G".to_owned();
     let shift = match unit.map(|u| u.to_ascii_lowercase()) {
         None => 0,
         Some('k') => 10,
         Some('m') => 20,
         Some('g') => 30,
         Some('t') => 40,
-        Some(_) => return Err("write it as 512, 64k, 32M or 1.5G".to_owned()),
+        Some(_) => return Err(wrong()),
     };
-    match number.trim().parse::<f64>() {
-        Ok(number) if (0.0..1e9).contains(&number) => Ok((number * (1u64 << shift) as f64) as u64),
-        _ => Err("write it as 512, 64k, 32M or 1.5G".to_owned()),
+    let number: f64 = number.trim().parse().map_err(|_| wrong())?;
+    let bytes = number * (1u64 << shift) as f64;
+    match bytes {
+        0.0..=BYTES_MAX => Ok(bytes as u64),
+        BYTES_MAX.. if bytes.is_finite() => Err("more than 1024T".to_owned()),
+        _ => Err(wrong()),
     }
 }
+
+/// 1024T: more than any backend's memory.
+const BYTES_MAX: f64 = (1u64 << 50) as f64;
 
 /// `1 backend`, `2 backends`.
 pub fn count(count: usize, noun: &str) -> String {
@@ -89,10 +96,13 @@ mod tests {
             ("32M", 32 << 20),
             ("32MiB", 32 << 20),
             ("1.5G", 3 << 29),
+            ("1999999999", 1_999_999_999),
+            ("68719476736", 64 << 30),
+            ("1024T", 1 << 50),
         ] {
             assert_eq!(parse_bytes(text), Ok(size), "{text}");
         }
-        for wrong in ["", "M", "x", "-1", "1X", "NaN", "1e30"] {
+        for wrong in ["", "M", "x", "-1", "1X", "NaN", "inf", "1e30", "1025T"] {
             assert!(parse_bytes(wrong).is_err(), "{wrong}");
         }
     }

@@ -218,9 +218,11 @@ impl<'a> Engine<'a> {
 
     fn run(mut self, run: &Run<'_>, mut watch: impl FnMut(u64)) -> Outcome {
         let mut seen = 0;
+        let mut nothing_happens = true;
         while let Some((at, event)) = self.agenda.next() {
             if at > run.span.most_ns {
                 self.now = run.span.most_ns;
+                nothing_happens = false;
                 break;
             }
             self.now = at;
@@ -236,6 +238,7 @@ impl<'a> Engine<'a> {
             }
             let answered = self.tally.answered();
             if self.is_over(&run.span) {
+                nothing_happens = false;
                 break;
             }
             if answered >= seen + WATCH_EVERY {
@@ -245,12 +248,19 @@ impl<'a> Engine<'a> {
         }
         watch(self.tally.answered());
         let outstanding: Vec<f64> = self.outstanding_ns();
+        // Who waits, and nothing more happens, waits for a backend and not for a turn.
+        let waiting = self
+            .placements
+            .iter()
+            .map(Placement::waiting)
+            .sum::<usize>();
+        let unanswered = if nothing_happens { waiting as u64 } else { 0 };
         (self.tally).outcome(
             run,
             self.now,
             &self.stations,
             &outstanding,
-            self.map.dispatchers,
+            (self.map.dispatchers, unanswered),
         )
     }
 

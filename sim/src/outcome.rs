@@ -15,7 +15,7 @@ pub struct Outcome {
     pub requests: u64,
     /// Simulated seconds that count.
     pub seconds: f64,
-    /// Throughput.
+    /// Throughput; 0 where no time passed.
     pub requests_per_second: f64,
     /// Throughput in bytes of answers.
     pub megabits_per_second: f64,
@@ -37,6 +37,8 @@ pub struct Outcome {
     /// Requests that had to be asked again, because their backend went away; of the
     /// warm-up too.
     pub lost: u64,
+    /// Requests that wait at the end, all backends having gone or being drained for good.
+    pub unanswered: u64,
     /// Requests of each backend.
     pub requests_by_backend: Vec<u64>,
     /// Share of time that dispatchers worked.

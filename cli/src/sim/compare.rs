@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{fmt, fs};
 
-use anyhow::Context;
+use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use trapeze_sim::{Outcome, Run, picture};
 
@@ -35,6 +35,18 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let report = Report {
         outcomes: setup.go(&runs),
     };
+    if let Some(nothing) = report.outcomes.iter().find(|o| o.requests == 0) {
+        let Outcome {
+            policy, unanswered, ..
+        } = nothing;
+        ensure!(
+            *unanswered == 0,
+            "{policy}: all backends are gone or drained for good before counting begins, and \
+             {unanswered} users wait; let one come back (--drain b1@5s..9s), go later, or have \
+             fewer requests with -n"
+        );
+        bail!("{policy}: the run ends before counting begins: give it more requests with -n");
+    }
     if let Some(path) = &args.svg {
         fs::write(path, picture::throughput(&report.outcomes))
             .with_context(|| format!("cannot write {}", path.display()))?;
@@ -61,6 +73,17 @@ impl fmt::Display for Report {
                 .collect();
             if !lost.is_empty() {
                 writeln!(f, "  lost and asked again: {}", lost.join(", "))?;
+            }
+            let waiting: Vec<String> = (group.iter().filter(|o| o.unanswered > 0))
+                .map(|o| format!("{} {}", o.policy, o.unanswered))
+                .collect();
+            if !waiting.is_empty() {
+                writeln!(
+                    f,
+                    "  never answered, as all backends were gone or drained: {}; what is shown is \
+                     of the time before",
+                    waiting.join(", ")
+                )?;
             }
         }
         Ok(())
@@ -90,10 +113,18 @@ fn table(group: &[Outcome]) -> Table {
         } else {
             Tone::Plain
         };
+        // All counted answers may be of one instant.
+        let in_time = |text: String| {
+            if o.seconds > 0.0 {
+                text
+            } else {
+                "-".to_owned()
+            }
+        };
         table.row([
             o.policy.as_str().into(),
-            format!("{:.0}", o.requests_per_second).into(),
-            tone.cell(format!("{of_best:.3}")),
+            in_time(rate(o.requests_per_second)).into(),
+            tone.cell(in_time(format!("{of_best:.3}"))),
             format!("{:.2}", o.latency_mean_ms).into(),
             format!("{:.2}", o.latency_p50_ms).into(),
             format!("{:.1}", o.latency_p99_ms).into(),
@@ -106,4 +137,12 @@ fn table(group: &[Outcome]) -> Table {
         ]);
     }
     table
+}
+
+/// A trace that is played at its own times may have one request in a minute.
+fn rate(per_second: f64) -> String {
+    match per_second {
+        ..10.0 => format!("{per_second:.3}"),
+        _ => format!("{per_second:.0}"),
+    }
 }

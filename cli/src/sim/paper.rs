@@ -16,8 +16,8 @@ pub struct Args {
     #[arg(value_parser = paper)]
     papers: Vec<Paper>,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = setup::count(setup::THREADS_MAX))]
+    threads: Option<u32>,
     #[command(flatten)]
     output: Output,
 }

@@ -1,12 +1,13 @@
 //! What to simulate, from the command line.
 
+use std::fmt;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use indicatif::{ProgressBar, ProgressStyle};
+use anyhow::{Context, bail, ensure};
+use indicatif::{HumanCount, HumanDuration, ProgressBar, ProgressState, ProgressStyle};
 use trapeze_core::config::{Config, PolicyConfig, PolicyKind};
 use trapeze_sim::trace::Trace;
 use trapeze_sim::workload::{self, Pace, Recorded, RecordedOptions, Workload};
@@ -39,33 +40,33 @@ pub struct Cluster {
     #[arg(long, value_name = "PRESET", default_value = "lard98")]
     hardware: String,
     /// How many backends; several numbers make a run for each
-    #[arg(short, long, value_name = "N", value_delimiter = ',')]
-    backends: Vec<usize>,
+    #[arg(short, long, value_name = "N", value_delimiter = ',', value_parser = count(BACKENDS_MAX))]
+    backends: Vec<u32>,
     /// How many dispatchers, each with its own policy
-    #[arg(long, value_name = "N")]
-    dispatchers: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = count(100))]
+    dispatchers: Option<u32>,
     /// Memory for files on each backend, such as 32M (powers of 1024)
     #[arg(long, value_name = "SIZE", value_parser = amount::parse_bytes)]
     cache: Option<u64>,
     /// What leaves that memory: lru, or gds (GreedyDual-Size)
     #[arg(long, value_name = "NAME")]
     replacement: Option<String>,
-    /// Requests of each run; a fifth of them only fills caches [default: 500,000, or
-    /// those of the trace]
-    #[arg(short = 'n', long, value_name = "N")]
-    requests: Option<u64>,
+    /// Requests of each run, of a trace at most what it has; a fifth of them only fills
+    /// caches [default: 500,000, or those of the trace]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count(4_000_000_000))]
+    requests: Option<u32>,
     /// Users of recorded traces [default: the admission limit of LARD98]
-    #[arg(long, value_name = "N")]
-    users: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = count(1_000_000))]
+    users: Option<u32>,
     /// Replay traces at their recorded times, this many times as fast
-    #[arg(long, value_name = "FACTOR", conflicts_with = "users")]
+    #[arg(long, value_name = "FACTOR", conflicts_with = "users", value_parser = speed)]
     speed: Option<f64>,
-    /// So many sites like the recorded one, interleaved, with URLs of their own
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    copies: u32,
-    /// Requests of a connection in traces
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    requests_per_connection: u32,
+    /// So many sites like the recorded one, interleaved, with URLs of their own [default: 1]
+    #[arg(long, value_name = "N", value_parser = count(1000))]
+    copies: Option<u32>,
+    /// Requests of a connection in traces [default: 1]
+    #[arg(long, value_name = "N", value_parser = count(1_000_000))]
+    requests_per_connection: Option<u32>,
     /// Have a backend die, and come back with nothing in memory: b3@20s, b3@20s..40s;
     /// seconds of simulated time
     #[arg(long, value_name = "WHEN", value_delimiter = ',')]
@@ -77,8 +78,28 @@ pub struct Cluster {
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = count(THREADS_MAX))]
+    threads: Option<u32>,
+}
+
+/// As many as a dispatcher's data path has room for.
+pub const BACKENDS_MAX: u32 = 1024;
+/// More are of no use to anyone.
+pub const THREADS_MAX: u32 = 1024;
+/// Of all copies of a trace together: each takes some 300 bytes, and 24 on each backend.
+const COPIED_URLS_MAX: u64 = 4_000_000;
+/// Thirty years: times are counted in nanoseconds, in 64 bits.
+const PLAYED_MAX_S: f64 = 1e9;
+
+/// A number from 1 on.
+pub fn count(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=i64::from(most))
+}
+
+fn speed(text: &str) -> Result<f64, String> {
+    (text.parse().ok())
+        .filter(|speed| (0.001..=1e6).contains(speed))
+        .ok_or_else(|| "a factor from 0.001 to 1000000, such as 10".to_owned())
 }
 
 /// The same, ready to run.
@@ -86,7 +107,7 @@ pub struct Setup {
     hardware: Vec<Hardware>,
     workloads: Vec<Box<dyn Workload>>,
     entrants: Vec<Entrant>,
-    requests: Option<u64>,
+    requests: Option<u32>,
     seed: u64,
     threads: usize,
 }
@@ -104,12 +125,15 @@ impl Setup {
         })
     }
 
-    /// Every policy on every workload on every cluster.
+    /// Every policy on every workload on every cluster. What of the requests is too little
+    /// to tell anything goes to standard error.
     pub fn runs(&self) -> Vec<Run<'_>> {
         let mut runs = Vec::new();
         for workload in &self.workloads {
-            let requests = self.requests.or(workload.requests()).unwrap_or(500_000);
+            let requests = self.requests_of(workload.as_ref());
             for hardware in &self.hardware {
+                let users = workload.pace().users(hardware.backends);
+                warn_of_chance(workload.name(), requests, users);
                 for entrant in &self.entrants {
                     runs.push(Run {
                         hardware,
@@ -122,6 +146,21 @@ impl Setup {
             }
         }
         runs
+    }
+
+    /// As many as are asked for, and there are: a fifth of these is the warm-up.
+    fn requests_of(&self, workload: &dyn Workload) -> u64 {
+        let asked = self.requests.map(u64::from);
+        match (asked, workload.requests()) {
+            (Some(asked), Some(there)) if asked > there => {
+                eprintln!(
+                    "{}: has {there} requests, fewer than -n {asked}: all of them are played",
+                    workload.name()
+                );
+                there
+            }
+            (asked, there) => asked.or(there).unwrap_or(500_000),
+        }
     }
 
     /// Runs them, with a progress bar if that takes long.
@@ -142,21 +181,58 @@ pub fn go(runs: &[Run<'_>], threads: usize) -> Vec<Outcome> {
     outcomes
 }
 
+/// Says so where so few requests are played that users ask a handful each: where queues
+/// begin and end is most of what is measured then.
+pub fn warn_of_chance(name: &str, requests: u64, users: Option<usize>) {
+    let (enough, of) = match users {
+        Some(users) => (10 * users as u64, format!(" of {users} users at once")),
+        None => (1000, String::new()),
+    };
+    if requests < enough {
+        eprintln!(
+            "{name}: {requests} requests{of}: what comes of it is chance; \
+             10,000 and more tell policies apart"
+        );
+    }
+}
+
 /// A bar of that many requests; hidden where nobody would see it.
 pub fn bar(requests: u64) -> ProgressBar {
     let bar = match std::io::stderr().is_terminal() {
         true => ProgressBar::new(requests),
         false => ProgressBar::hidden(),
     };
-    let style = "{bar:30} {percent:>3} %  {human_pos} requests, {per_sec}, {eta} left";
-    bar.set_style(ProgressStyle::with_template(style).expect("the template is right"));
+    let style = ProgressStyle::with_template("{bar:30} {percent:>3} %  {human_pos} requests{rest}")
+        .expect("the template is right")
+        .with_key(
+            "rest",
+            |state: &ProgressState, into: &mut dyn fmt::Write| {
+                let _ = into.write_str(&rest(state.pos(), state.per_sec(), state.eta()));
+            },
+        );
+    bar.set_style(style);
     bar.enable_steady_tick(Duration::from_millis(200));
     bar
 }
 
+/// How fast it goes and how long it takes yet; nothing while nobody can tell.
+fn rest(done: u64, per_second: f64, left: Duration) -> String {
+    match done {
+        0 => String::new(),
+        _ => format!(
+            ", {}/s, {:#} left",
+            HumanCount(per_second as u64),
+            HumanDuration(left)
+        ),
+    }
+}
+
 /// One for each processor, if nothing is said.
-pub fn threads(asked: Option<usize>) -> usize {
-    asked.unwrap_or_else(|| thread::available_parallelism().map_or(1, |n| n.get()))
+pub fn threads(asked: Option<u32>) -> usize {
+    match asked {
+        Some(asked) => asked as usize,
+        None => thread::available_parallelism().map_or(1, |n| n.get()),
+    }
 }
 
 fn hardware(args: &Cluster) -> anyhow::Result<Vec<Hardware>> {
@@ -168,7 +244,7 @@ fn hardware(args: &Cluster) -> anyhow::Result<Vec<Hardware>> {
         base.backend.cache_bytes = bytes;
     }
     if let Some(dispatchers) = args.dispatchers {
-        base.dispatchers = dispatchers.max(1);
+        base.dispatchers = dispatchers as usize;
     }
     match args.replacement.as_deref() {
         None => {}
@@ -176,14 +252,12 @@ fn hardware(args: &Cluster) -> anyhow::Result<Vec<Hardware>> {
         Some("gds") => base.backend.replacement = Replacement::GreedyDualSize,
         Some(other) => bail!("no replacement `{other}`; there are: lru, gds"),
     }
-    if args.backends.contains(&0) {
-        bail!("a cluster has at least one backend");
-    }
     let spells = (args.fail.iter().map(|spell| (spell, Condition::Gone)))
         .chain(args.drain.iter().map(|spell| (spell, Condition::Draining)));
     for (spell, into) in spells {
-        let fewest = args.backends.iter().min().unwrap_or(&base.backends);
-        if spell.backend >= *fewest {
+        let fewest = args.backends.iter().min();
+        let fewest = fewest.map_or(base.backends, |&n| n as usize);
+        if spell.backend >= fewest {
             bail!("there is no b{} of {fewest}", spell.backend + 1);
         }
         base.changes.extend(spell.changes(into));
@@ -192,7 +266,7 @@ fn hardware(args: &Cluster) -> anyhow::Result<Vec<Hardware>> {
         [] => vec![base],
         several => several
             .iter()
-            .map(|&n| base.clone().with_backends(n))
+            .map(|&n| base.clone().with_backends(n as usize))
             .collect(),
     })
 }
@@ -212,31 +286,77 @@ fn workloads(args: &Cluster) -> anyhow::Result<Vec<Box<dyn Workload>>> {
         };
         workloads.push(workload);
     }
+    let of_traces = [
+        ("--users", args.users.is_some()),
+        ("--speed", args.speed.is_some()),
+        ("--copies", args.copies.is_some()),
+        (
+            "--requests-per-connection",
+            args.requests_per_connection.is_some(),
+        ),
+    ];
+    for (option, _) in of_traces.iter().filter(|(_, said)| *said) {
+        let names: Vec<&str> = workloads.iter().map(|w| w.name()).collect();
+        let names = names.join(", ");
+        match (&args.trace[..], &names[..]) {
+            ([], _) => bail!(
+                "{option} is for recorded traces, and {names} is none: leave it out, or name a \
+                 trace with -t"
+            ),
+            (_, "") => {}
+            _ => eprintln!("{option} is for the traces alone: {names} has its own"),
+        }
+    }
     for path in &args.trace {
-        let trace = open(path, args.requests)?;
+        let trace = open(path, args.requests.map(u64::from))?;
         let name = path
             .file_name()
             .map_or_else(String::new, |n| n.to_string_lossy().into());
-        let options = RecordedOptions {
-            speed: args.speed.unwrap_or(1.0),
-            pace: match (args.speed, args.users) {
-                (Some(_), _) => Pace::Open,
-                (None, Some(users)) => Pace::Users(users),
-                (None, None) => Pace::Admission,
-            },
-            copies: args.copies,
-            requests_per_connection: args.requests_per_connection,
-        };
+        let options = options(args, &trace).with_context(|| name.clone())?;
         workloads.push(Box::new(Recorded::new(&name, trace, options)));
     }
     Ok(workloads)
 }
+
+/// How a trace is played.
+fn options(args: &Cluster, trace: &Trace) -> anyhow::Result<RecordedOptions> {
+    let copies = args.copies.unwrap_or(1);
+    let urls = trace.objects.len() as u64;
+    ensure!(
+        copies == 1 || urls * u64::from(copies) <= COPIED_URLS_MAX,
+        "--copies {copies} of {urls} URLs are more than {COPIED_URLS_MAX} in all: at most --copies {}",
+        (COPIED_URLS_MAX / urls.max(1)).max(1)
+    );
+    let speed = args.speed.unwrap_or(1.0);
+    let recorded_s = trace.records.last().map_or(0.0, |r| r.at_ns as f64 / 1e9);
+    ensure!(
+        args.speed.is_none() || recorded_s / speed <= PLAYED_MAX_S,
+        "{recorded_s:.0} s at --speed {speed} take more than 30 years: at least --speed {}",
+        (recorded_s / PLAYED_MAX_S * 1000.0).ceil() / 1000.0
+    );
+    Ok(RecordedOptions {
+        speed,
+        pace: match (args.speed, args.users) {
+            (Some(_), _) => Pace::Open,
+            (None, Some(users)) => Pace::Users(users as usize),
+            (None, None) => Pace::Admission,
+        },
+        copies,
+        requests_per_connection: args.requests_per_connection.unwrap_or(1),
+    })
+}
+
+/// What [`trapeze_sim::trace::Reading::trailing`] means.
+pub const TRAILING: &str = "what stands behind the end of the compressed data was not read";
 
 /// Reads a trace, and says on standard error which lines were left out, and why.
 /// Not more is read than so many requests.
 pub fn open(path: &Path, most: Option<u64>) -> anyhow::Result<Trace> {
     let trace = Trace::open(path, most.unwrap_or(u64::MAX))
         .with_context(|| format!("{}", path.display()))?;
+    if trace.reading.trailing {
+        eprintln!("{}: {TRAILING}", path.display());
+    }
     for left in &trace.reading.left_out {
         eprintln!(
             "{}: {} of {} lines left out: {}, first line {}",
@@ -258,7 +378,10 @@ pub fn entrants(names: &[String]) -> anyhow::Result<Vec<Entrant>> {
             None => (name.as_str(), Decides::Requests),
             Some((policy, "connections")) => (policy, Decides::Connections),
             Some((policy, "blindly")) => (policy, Decides::Blindly),
-            Some((_, other)) => bail!("`{other}`: connections or blindly"),
+            Some((policy, other)) => bail!(
+                "`{name}`: a policy cannot decide for `{other}`; write {policy}@connections, \
+                 {policy}@blindly, or {policy} alone, which decides for each request"
+            ),
         };
         if policy == "all" {
             entrants.extend(PolicyKind::ALL.map(|kind| Entrant::of(kind).deciding(decides)));
@@ -285,6 +408,10 @@ pub fn entrants(names: &[String]) -> anyhow::Result<Vec<Entrant>> {
 
 /// A policy with parameters such as `t_high=130`, as the configuration file reads them.
 fn with_parameters(name: &str, parameters: &[&str]) -> anyhow::Result<PolicyConfig> {
+    let has_value = |p: &&str| (p.split_once('=')).is_some_and(|(_, value)| !value.is_empty());
+    if let Some(parameter) = parameters.iter().find(|p| !has_value(p)) {
+        bail!("`{parameter}` has no value: write {name}:KEY=VALUE, such as lard:t_high=130");
+    }
     let keys: String = parameters.iter().map(|p| format!(", {p}")).collect();
     let text = format!(
         "[cluster]\nname = \"sim\"\n\
@@ -298,8 +425,36 @@ fn with_parameters(name: &str, parameters: &[&str]) -> anyhow::Result<PolicyConf
     match Config::parse(&text, "sim") {
         Ok(config) => Ok(config.pools[0].policy.clone()),
         Err(errors) => {
-            let said = errors.iter().map(|e| e.message.as_str());
-            bail!("{}", said.collect::<Vec<_>>().join("; "))
+            let mut said: Vec<&str> = errors.iter().map(|e| e.message.as_str()).collect();
+            said.dedup();
+            bail!("{}", said.join("; "))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bar_says_how_long_it_takes_once_that_is_known() {
+        let minute = Duration::from_secs(61);
+        assert_eq!(rest(0, 0.0, Duration::ZERO), "");
+        assert_eq!(rest(5, 592_806.25, minute), ", 592,806/s, 61s left");
+    }
+
+    #[test]
+    fn parameters_are_said_to_be_wrong_once() {
+        let said = |name: &str| {
+            let error = entrants(&[name.to_owned()]).unwrap_err();
+            format!("{error:#}")
+        };
+        for name in ["lard:t_high='x", "lard:t_high=x", "lard:t_high={"] {
+            let said = said(name);
+            let (_, message) = said.split_once(": ").unwrap();
+            let half = message.len() / 2;
+            assert!(!message[half..].contains(&message[..half]), "{said}");
+        }
+        assert!(said("lard:t_high=").contains("`t_high=` has no value"));
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use trapeze_sim::subclusters::{Outcome, Setup, simulate};
 
+use super::setup::count;
 use crate::output::Output;
 use crate::table::{Column, Table};
 
@@ -38,10 +39,6 @@ pub struct Args {
     seed: u64,
     #[command(flatten)]
     output: Output,
-}
-
-fn count(most: u32) -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(1..=i64::from(most))
 }
 
 #[derive(Debug, Serialize)]

@@ -38,14 +38,14 @@ pub struct Args {
     )]
     policies: Vec<String>,
     /// How many backends
-    #[arg(short, long, value_name = "N", default_value_t = 8)]
-    backends: usize,
+    #[arg(short, long, value_name = "N", default_value_t = 8, value_parser = setup::count(setup::BACKENDS_MAX))]
+    backends: u32,
     /// Of all randomness
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
     /// Threads [default: one for each processor]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = setup::count(setup::THREADS_MAX))]
+    threads: Option<u32>,
     #[command(flatten)]
     output: Output,
 }
@@ -53,7 +53,8 @@ pub struct Args {
 #[derive(Debug, Serialize)]
 struct Report {
     rounds: Vec<String>,
-    /// What no policy can exceed, of the best policy's throughput.
+    /// What no policy can exceed, of the best policy's throughput; none where requests in
+    /// queues blur it so much that the best has exceeded it.
     bound_of_best: Vec<Option<f64>>,
     bounds: Vec<Option<Bound>>,
     standings: Vec<Standing>,
@@ -69,16 +70,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
             .file_stem()
             .map_or_else(String::new, |n| n.to_string_lossy().into());
         let name = name.split('.').next().unwrap_or_default().to_owned();
-        let users = Pace::Admission.users(args.backends.max(1)).unwrap_or(0);
-        if trace.records.len() < 10 * users {
-            let requests = trace.records.len();
-            eprintln!(
-                "{}: {requests} requests of {users} users at once: what comes of it is chance; \
-                 10,000 and more tell policies apart",
-                path.display()
-            );
-        }
-        rounds.extend(Round::recorded(&name, &trace, args.backends.max(1)));
+        let (requests, backends) = (trace.records.len() as u64, args.backends as usize);
+        let file = path.display().to_string();
+        setup::warn_of_chance(&file, requests, Pace::Admission.users(backends));
+        rounds.extend(Round::recorded(&name, &trace, backends));
     }
     ensure!(
         !rounds.is_empty(),
@@ -100,6 +95,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         rounds: rounds.iter().map(|round| round.name.clone()).collect(),
         bound_of_best: (bounds.iter().zip(best))
             .map(|(bound, best)| Some(bound.as_ref()?.requests_per_second / best))
+            .map(|of_best| of_best.filter(|&of_best| of_best >= 1.0))
             .collect(),
         bounds,
         standings: standings(&entrants, &outcomes),
@@ -115,7 +111,7 @@ fn synthetic(args: &Args) -> anyhow::Result<Vec<Round>> {
         let known = NAMES.map(|(name, _)| name).join(", ");
         bail!("no workload `{unknown}`; there are: {known}, all, none");
     }
-    let mut rounds = Round::synthetic(args.backends.max(1), args.seed);
+    let mut rounds = Round::synthetic(args.backends as usize, args.seed);
     rounds.retain(|round| has("all") || has(&round.name));
     Ok(rounds)
 }
@@ -155,7 +151,17 @@ impl fmt::Display for Report {
             write!(f, "  {cell:>width$}", width = round.len().max(8))?;
         }
         writeln!(f)?;
-        self.over_lard_r(f, width)
+        self.over_lard_r(f, width)?;
+        let blurred =
+            |(of_best, bound): (&Option<f64>, &Option<Bound>)| of_best.is_none() && bound.is_some();
+        if self.bound_of_best.iter().zip(&self.bounds).any(blurred) {
+            writeln!(
+                f,
+                "\n-: too few requests to tell; those in queues when counting begins and ends are \
+                 more than what is left to gain"
+            )?;
+        }
+        Ok(())
     }
 }
 

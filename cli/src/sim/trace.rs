@@ -7,6 +7,7 @@ use anyhow::Context;
 use serde::Serialize;
 use trapeze_sim::trace::{LeftOut, Profile, Reading, Trace};
 
+use super::setup;
 use crate::amount;
 use crate::output::Output;
 
@@ -73,6 +74,9 @@ impl fmt::Display for Report {
                 "  {} requests without a time have that of the line above",
                 reading.untimed
             )?;
+        }
+        if reading.trailing {
+            writeln!(f, "  {}", setup::TRAILING)?;
         }
         if reading.malformed > 0 {
             writeln!(f, "  {} lines left out:", reading.malformed)?;

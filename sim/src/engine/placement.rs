@@ -163,6 +163,11 @@ impl Placement {
         self.waiting.push_back(slot);
     }
 
+    /// How many wait.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whether it waits again, behind all others.
     pub(super) fn is_last(&self, slot: u32) -> bool {
         self.waiting.back() == Some(&slot)

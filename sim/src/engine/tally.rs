@@ -114,7 +114,7 @@ impl Tally {
         now_ns: u64,
         stations: &[Station],
         outstanding_ns: &[f64],
-        dispatchers: usize,
+        (dispatchers, unanswered): (usize, u64),
     ) -> Outcome {
         let backends = self.by_backend.len();
         let from = self.from.unwrap_or_else(|| Start {
@@ -144,7 +144,10 @@ impl Tally {
             backends,
             requests,
             seconds: elapsed_ns / 1e9,
-            requests_per_second: requests as f64 / (elapsed_ns / 1e9).max(1e-9),
+            requests_per_second: match elapsed_ns > 0.0 {
+                true => requests as f64 / (elapsed_ns / 1e9),
+                false => 0.0,
+            },
             megabits_per_second: self.bytes as f64 * 8e3 / elapsed_ns.max(1.0),
             latency_mean_ms: self.latency_ns / 1e6 / requests.max(1) as f64,
             latency_p50_ms: ms(0.50),
@@ -154,6 +157,7 @@ impl Tally {
             balance: balance(&loads),
             handoffs_per_request: share(self.handoffs, requests),
             lost: self.lost,
+            unanswered,
             requests_by_backend: self.by_backend,
             dispatcher_busy: Busy::of(of_dispatchers),
             cpu_busy: Busy::of(&rest[..backends]),
