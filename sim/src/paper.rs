@@ -5,6 +5,7 @@
 mod lacp03;
 mod lard98;
 mod lvscad07;
+mod row;
 
 use serde::Serialize;
 use trapeze_core::config::PolicyKind;
@@ -14,6 +15,7 @@ use crate::engine::{Entrant, Run, Span};
 use crate::hardware::Hardware;
 use crate::outcome::Outcome;
 use crate::workload::Workload;
+pub use row::{Check, Row};
 
 /// A paper with experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,20 +69,6 @@ struct Trial {
     entrant: Entrant,
     span: Span,
     seed: u64,
-}
-
-/// What was published, and what was measured.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
-    /// Of what.
-    pub what: String,
-    /// As the paper has it.
-    pub published: String,
-    /// As the model has it.
-    pub measured: String,
-    /// Whether the paper's statement holds for what was measured; none where it
-    /// made none.
-    pub holds: Option<bool>,
 }
 
 /// Of one experiment.
@@ -153,22 +141,6 @@ impl Outcomes<'_> {
     /// How much more throughput, in per cent.
     fn gain(&self, label: &str, over: &str) -> f64 {
         (self.rate(label) / self.rate(over) - 1.0) * 100.0
-    }
-}
-
-impl Row {
-    fn new(what: impl Into<String>, published: impl Into<String>, measured: String) -> Self {
-        Row {
-            what: what.into(),
-            published: published.into(),
-            measured,
-            holds: None,
-        }
-    }
-
-    fn holding(mut self, holds: bool) -> Self {
-        self.holds = Some(holds);
-        self
     }
 }
 

@@ -72,10 +72,10 @@ impl fmt::Display for Report {
             ])
             .indented(2);
             for row in &experiment.rows {
-                let verdict = match row.holds {
-                    None => Cell::from(""),
-                    Some(true) => Tone::Good.cell("holds"),
-                    Some(false) => Tone::Warning.cell("does not hold"),
+                let verdict = match (&row.verdict, row.holds) {
+                    (None, _) => Cell::from(""),
+                    (Some(verdict), Some(true)) => Tone::Good.cell(verdict.as_str()),
+                    (Some(verdict), _) => Tone::Warning.cell(verdict.as_str()),
                 };
                 table.row([
                     row.what.as_str().into(),

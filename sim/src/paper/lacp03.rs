@@ -64,7 +64,7 @@ fn one_user() -> Experiment {
                         format!("{published:.2}"),
                         format!("{ratio:.2}"),
                     )
-                    .holding(ratio <= 0.6),
+                    .check("at most 0.6", ratio <= 0.6),
                 );
             }
             rows
@@ -145,5 +145,5 @@ fn above(outcomes: &Outcomes<'_>, name: &str, published_ms: f64, lacp_ms: f64) -
         format!("{published_ms:.1} ms"),
         format!("{ms:.1} ms"),
     )
-    .holding(ms > lacp_ms)
+    .check("order", ms > lacp_ms)
 }
