@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use serde::{Deserialize, Serialize};
-use trapeze_core::config::{Config, Member, Rescue, Service};
+use trapeze_core::config::{Config, Member, Pool, Rescue, Service, Stickiness};
 use trapeze_core::head::{self, ClientHello, Inspection};
-use trapeze_core::policy::{self, BackendId, Backends, Candidate, Request};
+use trapeze_core::policy::{self, BackendId, Backends, Bound, Candidate, Request};
 use trapeze_core::route::{self, Asked};
 
 /// A request or connection that nobody has made yet.
@@ -94,18 +94,18 @@ fn explain_asked(
     let mut because: Vec<String> = explanation.to_string().lines().map(str::to_owned).collect();
     let index = explanation.routed.pool();
     let pool = index.map(|index| &config.pools[index]);
-    let backend = index
-        .and_then(|index| {
-            let class = explanation.routed.class(service);
-            let id = |backend| view.id(backend);
-            view.choose(
-                index,
-                port,
-                config.request(index, asked, question.client, class, id),
-            )
-        })
-        .and_then(|chosen| (0..config.backends.len()).find(|&b| view.id(b) == chosen))
-        .map(|backend| config.backends[backend].name.clone());
+    let request = index.map(|index| {
+        let class = explanation.routed.class(service);
+        let id = |backend| view.id(backend);
+        config.request(index, asked, question.client, class, id)
+    });
+    let name = |id: BackendId| {
+        let backend = (0..config.backends.len()).find(|&b| view.id(b) == id)?;
+        Some(config.backends[backend].name.as_str())
+    };
+    let backend = (index.zip(request))
+        .and_then(|(index, request)| view.choose(index, port, request))
+        .and_then(name);
     let vip = service.address;
     let rescue = config.rescue(vip, asked).map(|(_, rescue)| rescue);
     let said = rescue.filter(|&rescue| rescue != Rescue::default());
@@ -115,13 +115,10 @@ fn explain_asked(
         because.extend(members.map(|member| view.describe(*index, member, port)));
     }
     let tls = matches!(asked, Asked::Tls(_));
-    because.push(match (&backend, pool) {
-        (Some(name), Some(pool)) => {
-            format!(
-                "{} of pool {} chooses {name}",
-                pool.policy.name(),
-                pool.name
-            )
+    because.push(match (backend, pool) {
+        (Some(chosen), Some(pool)) => {
+            let bound = request.and_then(|request| request.bound);
+            why(pool, bound.zip(pool.stickiness.as_ref()), chosen, name)
         }
         (None, Some(pool)) => format!(
             "pool {} has no backend to choose: the client gets {}",
@@ -138,9 +135,47 @@ fn explain_asked(
         vip: service.address,
         pool: pool.map(|p| p.name.clone()),
         policy: pool.map(|p| p.policy.name().to_owned()),
-        backend,
+        backend: backend.map(str::to_owned),
         because,
     })
+}
+
+/// Who of stickiness and the policy has chosen, in words.
+fn why<'n>(
+    pool: &Pool,
+    bound: Option<(Bound, &Stickiness)>,
+    chosen: &str,
+    name: impl Fn(BackendId) -> Option<&'n str>,
+) -> String {
+    let by_policy = format!(
+        "{} of pool {} chooses {chosen}",
+        pool.policy.name(),
+        pool.name
+    );
+    let Some((bound, stickiness)) = bound else {
+        return by_policy;
+    };
+    let by = match stickiness {
+        Stickiness::Cookie { name, .. } => format!("the cookie {name}"),
+        Stickiness::Header(name) => format!("the header {name}"),
+        Stickiness::Source => "the client's address".to_owned(),
+    };
+    match bound {
+        // Whoever is there has some share of the keys.
+        Bound::Key(_) => format!(
+            "stickiness of pool {}: the hash of {by} chooses {chosen}",
+            pool.name
+        ),
+        Bound::To(id) => match name(id) {
+            Some(named) if named == chosen => {
+                format!("stickiness of pool {}: {by} names {chosen}", pool.name)
+            }
+            named => format!(
+                "{by} names {}, which takes no requests now; {by_policy}",
+                named.unwrap_or("a backend")
+            ),
+        },
+    }
 }
 
 fn find_service(config: &Config, vip: Option<SocketAddr>) -> anyhow::Result<&Service> {
@@ -236,6 +271,85 @@ mod tests {
             "answers that outlive their backend: from 5 bytes on; requests that do: unheard";
         assert!(with.iter().any(|why| why == saved), "{with:?}");
         assert_eq!(said(FILE).len() + 1, with.len());
+    }
+
+    /// A view in which one backend takes nothing.
+    struct Without<'a>(&'a Config, &'a str);
+
+    impl View for Without<'_> {
+        fn describe(&self, pool: usize, member: &Member, port: u16) -> String {
+            AllUp(self.0).describe(pool, member, port)
+        }
+
+        fn id(&self, backend: usize) -> BackendId {
+            AllUp(self.0).id(backend)
+        }
+
+        fn choose(&self, pool: usize, _port: u16, request: Request) -> Option<BackendId> {
+            let pool = &self.0.pools[pool];
+            let there = pool.members.iter().filter_map(|member| {
+                let name = &*self.0.backends[member.backend].name;
+                let id = self.id(member.backend);
+                (name != self.1).then(|| Candidate::new(id, name, member.weight))
+            });
+            let mut policy = policy::build(&pool.policy, 0);
+            policy::preview(
+                &mut *policy,
+                Duration::ZERO,
+                &request,
+                &Backends::new(there),
+            )
+        }
+    }
+
+    #[test]
+    fn stickiness_is_named_where_it_decides() {
+        let why = |stickiness: &str, header: &str, gone: &str| {
+            let pool = "name = \"images\"";
+            let file = FILE.replacen(pool, &format!("{pool}\nstickiness = {stickiness}"), 1);
+            assert_ne!(file, FILE);
+            let config = Config::parse(&file, "trapeze.toml").unwrap();
+            let question = Question {
+                vip: Some("10.77.0.100:80".parse().unwrap()),
+                client: "192.0.2.1:50000".parse().unwrap(),
+                head: Some(format!("GET /img/a HTTP/1.1\r\nHost: a\r\n{header}\r\n")),
+                sni: None,
+                alpn: Vec::new(),
+            };
+            let explained = explain(&config, &Without(&config, gone), &question).unwrap();
+            (
+                explained.backend.unwrap(),
+                explained.because.last().unwrap().clone(),
+            )
+        };
+        let cookie = "{ cookie = \"SRV\" }";
+        let (backend, because) = why(cookie, "Cookie: SRV=b3\r\n", "");
+        assert_eq!(backend, "b3");
+        assert_eq!(
+            because,
+            "stickiness of pool images: the cookie SRV names b3"
+        );
+        let (backend, because) = why(cookie, "Cookie: SRV=b3\r\n", "b3");
+        assert_eq!(backend, "b2");
+        assert_eq!(
+            because,
+            "the cookie SRV names b3, which takes no requests now; \
+             least-connections of pool images chooses b2"
+        );
+        let (_, because) = why(cookie, "", "");
+        assert_eq!(because, "least-connections of pool images chooses b2");
+        let (backend, because) = why("{ header = \"X-T\" }", "X-T: a\r\n", "");
+        assert_eq!(
+            because,
+            format!("stickiness of pool images: the hash of the header X-T chooses {backend}")
+        );
+        let (backend, because) = why("\"source\"", "", "");
+        assert_eq!(
+            because,
+            format!(
+                "stickiness of pool images: the hash of the client's address chooses {backend}"
+            )
+        );
     }
 
     #[test]

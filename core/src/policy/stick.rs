@@ -2,11 +2,12 @@
 //! agree without talking: a cookie names the backend, or a key is hashed by highest
 //! random weight.
 //!
-//! - The backend is gone: the policy chooses for a named one, and the server there
-//!   sets its own cookie; of the keys only those of the backend that is gone move,
-//!   and they come back with it.
-//! - It is draining: it keeps both. A dispatcher cannot tell a new key from an old
-//!   one, so new ones come, too; weight 0 sends keys elsewhere.
+//! - The backend is gone, which is all that takes nothing now: the policy chooses for a
+//!   named one, and the server there sets its own cookie; of the keys only those of the
+//!   backend that is gone move, and they come back with it. A dispatcher has no candidate
+//!   for one that an operator drains: it is gone.
+//! - It is a candidate that drains, as simulations have them: it keeps both. Nobody can
+//!   tell a new key from an old one, so new ones come, too.
 //! - Its weight is 0: a named one stays, a key moves.
 
 use std::net::{IpAddr, SocketAddr};
