@@ -25,6 +25,7 @@ pub mod packet_socket;
 pub mod pipe;
 pub mod raw;
 pub mod ring;
+pub mod run_time;
 pub mod signal;
 pub mod spray;
 pub mod switch;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use trapeze_datapath::abi::{Flow, FlowState};
 use trapeze_datapath::agent::AgentMaps;
 use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::run_time::{self, RunTime};
 use trapeze_datapath::spray::SprayMaps;
 use trapeze_datapath::{control, netns, object};
 use trapeze_dispatcher::{BackendStatus, Request, Status};
@@ -209,6 +210,11 @@ impl Cluster {
     /// The maps of any dispatcher.
     pub fn dispatcher_maps_of(&self, name: &str) -> DispatcherMaps {
         DispatcherMaps::open(&self.pins(name)).expect("its data path is pinned")
+    }
+
+    /// What the program behind one of a node's links has done, while programs were timed.
+    pub fn run_time(&self, node: &str, link: &str) -> RunTime {
+        run_time::of_link(&self.pins(node).join(link)).expect("it is attached")
     }
 
     /// The maps of a spray.
