@@ -448,7 +448,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		return leave_older(skb, h, setup, payload);
 	begins = payload && is_between_answers(&setup->answers) && setup->answers.next == bpf_ntohl(h->tcp.seq);
 	if (payload)
-		follow(skb, &setup->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
+		follow_leaving(skb, &setup->answers, h, payload_at);
 	/* Of two in one packet nobody tells the heads apart. */
 	if (begins && (setup->answers.phase == ANSWER_BODY || is_until_close(&setup->answers)) &&
 	    setup->answers.finished == finished)

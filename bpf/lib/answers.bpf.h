@@ -51,9 +51,17 @@ struct {
 
 /* A walk over a packet's payload, piece by piece, in the piece from line end to line end. */
 struct walk {
-	struct __sk_buff *skb;
+	context_t *ctx;
 	struct answers *answers;
 	struct piece *piece;
+};
+
+/* A server's segment, as far as it matters here. */
+struct said {
+	__u32 seq; /* of its first byte */
+	__u32 ack; /* what the server's socket has had of the client */
+	__u32 offset; /* in the frame, of its payload */
+	__u32 payload;
 };
 
 static __always_inline __u64 piece_word(const __u8 *piece, __u32 at)
@@ -230,7 +238,7 @@ static long scan_option(__u64 index, struct options_scan *scan)
 	return 0;
 }
 
-static __always_inline int read_connection(struct answers *answers, const __u8 *piece, __u32 at, __u32 end)
+static __always_inline int read_connection_field(struct answers *answers, const __u8 *piece, __u32 at, __u32 end)
 {
 	struct options_scan scan = { .piece = piece, .at = at, .end = end };
 
@@ -317,7 +325,7 @@ static __always_inline int read_field(struct answers *answers, const __u8 *piece
 		return read_length(answers, piece, at + 15, end);
 	if (name == 17)
 		return read_coding(answers, piece, at + 18, end);
-	return read_connection(answers, piece, at + 11, end);
+	return read_connection_field(answers, piece, at + 11, end);
 }
 
 /* RFC 9112 7.1. What is behind an extension does not matter. */
@@ -336,7 +344,7 @@ static __always_inline int read_chunk_size(struct answers *answers, const __u8 *
 }
 
 /* A line ends: its LF is at `lf`. */
-static __noinline int end_line(struct answers *answers, const __u8 *piece, __u32 at, __u32 lf)
+static __noinline int end_answers_line(struct answers *answers, const __u8 *piece, __u32 at, __u32 lf)
 {
 	__u32 end = lf;
 	bool cr;
@@ -379,7 +387,7 @@ static __always_inline void keep_line(struct answers *answers, struct piece *pie
 }
 
 /* Behind what is kept of its line. False: the packet cannot be read. */
-static __always_inline bool load_piece(struct __sk_buff *skb, struct answers *answers, struct piece *piece)
+static __always_inline bool load_piece(context_t *ctx, struct answers *answers, struct piece *piece)
 {
 	__u32 kept = answers->line_length, length = piece->left;
 
@@ -390,7 +398,7 @@ static __always_inline bool load_piece(struct __sk_buff *skb, struct answers *an
 	if (kept)
 		__builtin_memcpy(piece->bytes, answers->line, LINE_ROOM);
 	barrier_var(length);
-	if (!length || length > PIECE_MAX || bpf_skb_load_bytes(skb, piece->offset, piece->bytes + kept, length))
+	if (!length || length > PIECE_MAX || context_load(ctx, piece->offset, piece->bytes + kept, length))
 		return false;
 	answers->line_length = 0;
 	piece->offset += length;
@@ -459,7 +467,7 @@ static long walk_on(__u64 index, struct walk *walk)
 		keep_line(answers, piece);
 		if (!piece->left)
 			return 1;
-		if (load_piece(walk->skb, answers, piece))
+		if (load_piece(walk->ctx, answers, piece))
 			return 0;
 		lose(answers);
 		return 1;
@@ -479,7 +487,7 @@ static long walk_on(__u64 index, struct walk *walk)
 	}
 	if (answers->phase == ANSWER_FIELDS)
 		piece->head_end = piece->offset - length + at + 1;
-	end_line(answers, piece->bytes, piece->line, at);
+	end_answers_line(answers, piece->bytes, piece->line, at);
 	piece->at = at + 1;
 	piece->line = at + 1;
 	return 0;
@@ -488,14 +496,12 @@ static long walk_on(__u64 index, struct walk *walk)
 /* More steps than the longest packet can take: each looks at a byte at least. */
 #define STEPS_MAX (1 << 20)
 
-/* The payload of a segment of the server, which stands at `offset` of the frame. */
-static __always_inline int follow_payload(struct __sk_buff *skb, struct answers *answers, __u32 seq, __u32 ack,
-					  __u32 offset)
+static __always_inline int follow_payload(context_t *ctx, struct answers *answers, const struct said *said)
 {
-	struct walk walk = { .skb = skb, .answers = answers };
-	__u32 payload = skb->len - offset, seen, zero = 0;
+	struct walk walk = { .ctx = ctx, .answers = answers };
+	__u32 payload = said->payload, seen, zero = 0;
 
-	seen = answers->next - seq;
+	seen = answers->next - said->seq;
 	if ((__s32)seen < 0)
 		return lose(answers);
 	if (seen >= payload)
@@ -509,37 +515,33 @@ static __always_inline int follow_payload(struct __sk_buff *skb, struct answers 
 		return 0;
 	}
 	if (answers->phase == ANSWER_STATUS && !answers->line_length)
-		answers->taken = ack;
+		answers->taken = said->ack;
 	walk.piece = bpf_map_lookup_elem(&pieces, &zero);
 	if (!walk.piece)
 		return lose(answers);
 	walk.piece->length = walk.piece->line = walk.piece->at = 0;
-	walk.piece->offset = offset + seen;
+	walk.piece->offset = said->offset + seen;
 	walk.piece->left = payload;
-	if (answers->phase < ANSWER_BODY && !load_piece(skb, answers, walk.piece))
+	if (answers->phase < ANSWER_BODY && !load_piece(ctx, answers, walk.piece))
 		return lose(answers);
 	if (bpf_loop(STEPS_MAX, walk_on, &walk, 0) >= STEPS_MAX)
 		return lose(answers);
 	return 0;
 }
 
-/*
- * Looks at a segment of the server, whose payload stands at `offset` of the frame and
- * begins with this sequence number; `ack` is what the socket has had of the client.
- */
-/* Not static: the verifier walks it once. */
-__noinline int follow(struct __sk_buff *skb, struct answers *answers, __u32 seq, __u32 ack, __u32 offset)
+/* Looks at a segment of the server. Not static: the verifier walks it once. */
+__noinline int follow(context_t *ctx, struct answers *answers, const struct said *said)
 {
 	volatile __u8 *busy;
 	int result;
 
-	if (!answers || (answers->phase > ANSWER_CHUNK_DATA && !is_until_close(answers)))
+	if (!answers || !said || (answers->phase > ANSWER_CHUNK_DATA && !is_until_close(answers)))
 		return 0;
 	busy = &answers->busy;
-	/* The socket's lock is held: nobody else follows it meanwhile. */
+	/* The socket's lock is held, or a record's: nobody else follows it meanwhile. */
 	*busy = 1;
 	barrier();
-	result = follow_payload(skb, answers, seq, ack, offset);
+	result = follow_payload(ctx, answers, said);
 	barrier();
 	*busy = 0;
 	return result;

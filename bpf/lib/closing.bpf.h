@@ -14,6 +14,19 @@ struct leaving {
 	__be32 own_ack;
 };
 
+static __always_inline int follow_leaving(struct __sk_buff *skb, struct answers *answers, const struct leaving *h,
+					  __u32 payload_at)
+{
+	struct said said = {
+		.seq = bpf_ntohl(h->tcp.seq),
+		.ack = bpf_ntohl(h->tcp.ack),
+		.offset = payload_at,
+		.payload = skb->len - payload_at,
+	};
+
+	return follow(skb, answers, &said);
+}
+
 #define LEAVING_HEADERS (sizeof(struct iphdr) + sizeof(struct tcp_header))
 
 /*

@@ -444,7 +444,7 @@ static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h
 	header_length = h->tcp.offset >> 4 << 2;
 	payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + header_length;
 	if (split->tcp_options & CARE_FOLLOW && skb->len > payload_at)
-		follow(skb, &its->answers, bpf_ntohl(h->tcp.seq), bpf_ntohl(h->tcp.ack), payload_at);
+		follow_leaving(skb, &its->answers, h, payload_at);
 
 	struct rewriting how = {
 		.source = split->vip,

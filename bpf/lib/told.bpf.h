@@ -10,7 +10,7 @@
 /* Up to `reach` the client has been told that its bytes have come. */
 static __always_inline void note_told(__u32 *told, __u32 reach)
 {
-	if (!*told || is_before(*told, reach))
+	if (!*told || (__s32)(*told - reach) < 0)
 		*told = reach;
 }
 
@@ -21,7 +21,7 @@ static __always_inline __u32 told_ahead(__u32 *told, __u32 ack)
 
 	if (!reach)
 		return 0;
-	if (is_before(ack, reach))
+	if ((__s32)(ack - reach) < 0)
 		return reach - ack;
 	*told = 0;
 	return 0;
