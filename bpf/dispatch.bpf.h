@@ -16,7 +16,8 @@
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
- * The daemon changes records by way of a program of its own (change).
+ * The daemon changes records, and takes flows from servers without an agent, by way of programs
+ * of its own (change, parting).
  *
  * All other packets pass to the host, but for forged ones to the daemon's port.
  */
@@ -35,6 +36,7 @@
 #include "lib/splice.bpf.h"
 #include "lib/icmp.bpf.h"
 #include "lib/change.bpf.h"
+#include "lib/parting.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
 {

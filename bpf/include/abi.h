@@ -293,6 +293,7 @@ struct flow {
 enum spliced_state {
 	SPLICED_CONNECTING = 1, /* the server's packets are the daemon's */
 	SPLICED_OPEN = 2,
+	SPLICED_FOLLOWED = 3, /* as OPEN, and its answers are followed (struct overheard) */
 };
 
 /*
@@ -612,6 +613,33 @@ struct answers {
 	__u8 unread; /* times that the request after the last answer was closed on without being read */
 	__u8 busy; /* 1: a packet of the server's is being looked at; what else is here is of two moments */
 	__u8 line[LINE_ROOM];
+};
+
+/*
+ * Dispatcher: the answers of a server without an agent, as far as they came by here
+ * (lib/overheard.bpf.h); by the key of its struct spliced.
+ */
+struct overheard {
+	struct answers answers;
+	__u32 busy; /* 1: a packet is being looked at, or the flow leaves */
+	__u32 clock; /* the server's latest, as the client knows it; 0: none */
+	__u32 told; /* the client has been told that its bytes have come up to here; 0: as the server says */
+	__u32 start; /* with `parted`: before which request the flow has left, */
+	__u32 end; /* and where the last answer ended, as the client knows it */
+	__u8 closes; /* 1: the server has said FIN or RST */
+	__u8 parted; /* 1: the flow has left: what the server says is nobody's */
+	__u16 pad;
+};
+
+/* May a flow leave a server without an agent? What the daemon asks, and what it is told (lib/parting.bpf.h). */
+struct parting {
+	struct flow_key key; /* of its struct spliced */
+	__u32 start; /* where the request starts that another one is to have */
+	__u32 requests; /* that the server has been given */
+	__u32 heard; /* what the client has acknowledged */
+	__u32 told; /* up to where it has been told that its bytes have come */
+	__u32 end; /* the answer: where the server's last one ended, as the client knows it, */
+	__u32 clock; /* and its clock; 0: it has none */
 };
 
 /* Of a setup whose answer may outlive its backend (docs/protocol/takeover.md). */

@@ -12,12 +12,16 @@
  * Where the server's host has an agent, that does the second (split.bpf.h), and only what it
  * does not know comes here.
  *
+ * Of flows that have boundaries the server's answers are followed (overheard.bpf.h).
+ *
  * What there is no connection for yet is the daemon's, at the dispatcher whose address it is.
  */
 #pragma once
 
 #include "rewrite.bpf.h"
 #include "to_dispatcher.bpf.h"
+#include "overheard.bpf.h"
+#include "told.bpf.h"
 
 /* By the server's packets: the server is the key's client, the splice address its VIP. */
 struct {
@@ -120,6 +124,7 @@ __noinline int forget_splice(const struct flow *flow)
 		return 0;
 	key = flow_key_v4(mapped_ipv4(backend->addr), flow->splice.address, flow->splice.server_port,
 			  flow->splice.port);
+	bpf_map_delete_elem(&overheard, &key);
 	return bpf_map_delete_elem(&splices, &key);
 }
 
@@ -143,9 +148,24 @@ static __noinline bool resolve_client(context_t *ctx, struct spliced *to, __u64 
 	return true;
 }
 
-/* A server's packet, for the client. */
-static __noinline int send_to_client(context_t *ctx, struct spliced *to, const struct segment *segment)
+/* The clock of the packet that has just been rewritten: where there is nothing but it, nearly always. */
+static __always_inline void note_clock(struct overheard *its)
 {
+	__u32 zero = 0, clock;
+	struct header_bench *bench = bpf_map_lookup_elem(&header_benches, &zero);
+
+	if (!bench || get_be32(bench->after + IP_LEN + TCP_LEN) != 0x0101080a)
+		return;
+	clock = get_be32(bench->after + IP_LEN + TCP_LEN + 4);
+	if (!its->clock || (__s32)(clock - its->clock) > 0)
+		its->clock = clock;
+}
+
+/* A server's packet, for the client; with what is known of its answers, if they are followed. */
+static __noinline int send_to_client(context_t *ctx, struct spliced *to, const struct segment *segment,
+				     struct overheard *its)
+{
+	bool usual = segment && segment->header_length <= TCP_LEN_USUAL;
 	__u64 now = bpf_ktime_get_coarse_ns();
 	bool resolved;
 
@@ -157,6 +177,8 @@ static __noinline int send_to_client(context_t *ctx, struct spliced *to, const s
 		.source_port = to->flow.vip_port,
 		.dest_port = to->flow.client_port,
 		.seq = to->splice.ahead,
+		/* With SACK blocks, which would move along, by nothing. */
+		.ack = its && usual ? told_ahead(&its->told, segment->ack) : 0,
 		.value = to->splice.clock_ahead,
 		.window_shift = to->splice.to_client_shift,
 	};
@@ -165,6 +187,8 @@ static __noinline int send_to_client(context_t *ctx, struct spliced *to, const s
 		count_drop(DROP_REWRITE);
 		return VERDICT_DROP;
 	}
+	if (its && segment->header_length == TCP_LEN_USUAL)
+		note_clock(its);
 	count_event(EVENT_TO_CLIENT);
 	if (!resolved)
 		return context_send_routed(ctx, how.source, how.dest);
@@ -224,6 +248,7 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 		struct tcp_header tcp;
 	} h;
 	struct service *address;
+	struct overheard *its = NULL;
 	struct segment segment;
 	struct spliced *to;
 
@@ -246,7 +271,11 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 		return give_to_connector(ctx, to, &segment);
 	if (segment.flags & TCP_ACK && (__s32)(segment.ack - to->server_ack) > 0)
 		to->server_ack = segment.ack;
+	if (to->state == SPLICED_FOLLOWED)
+		its = bpf_map_lookup_elem(&overheard, &segment.key);
+	if (its && !is_heard(ctx, its, &segment))
+		return VERDICT_DROP;
 	if (segment.flags & TCP_RST)
 		note_reset(to);
-	return send_to_client(ctx, to, &segment);
+	return send_to_client(ctx, to, &segment, its);
 }

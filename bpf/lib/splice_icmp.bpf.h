@@ -80,7 +80,7 @@ __noinline int send_icmp_to_client(context_t *ctx, const struct icmp_error *erro
 		return VERDICT_DROP;
 	key = flow_key_v4(error->quoted.daddr, error->quoted.saddr, error->quoted_dest, error->quoted_source);
 	to = bpf_map_lookup_elem(&splices, &key);
-	if (!to || to->state != SPLICED_OPEN ||
+	if (!to || to->state == SPLICED_CONNECTING ||
 	    (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_client(ctx, to, now))) {
 		count_drop(DROP_ICMP_NO_FLOW);
 		return VERDICT_DROP;

@@ -452,6 +452,30 @@ pod!(
     }
 );
 pod!(
+    struct Overheard {
+        answers: Answers,
+        busy: u32,
+        clock: u32,
+        told: u32,
+        start: u32,
+        end: u32,
+        closes: u8,
+        parted: u8,
+        pad: u16,
+    }
+);
+pod!(
+    struct Parting {
+        key: FlowKey,
+        start: u32,
+        requests: u32,
+        heard: u32,
+        told: u32,
+        end: u32,
+        clock: u32,
+    }
+);
+pod!(
     struct Feedback {
         sampled_ns: u64,
         cpu_permille: u32,
@@ -598,6 +622,14 @@ pub const MARK_LOST: u32 = 1024;
 pub const ANSWER_BODY: u8 = 5;
 /// Until close, of which something remains: counted as a body is.
 pub const ANSWER_ENDLESS: u8 = 7;
+/// A flag of answers: the next is one to a HEAD.
+pub const ANSWER_TO_HEAD: u16 = 4;
+/// `enum held`: the answer is unfinished,
+pub const HELD_ANSWERING: u32 = 1;
+/// the client has not acknowledged it,
+pub const HELD_UNACKED: u32 = 2;
+/// or the server closes.
+pub const HELD_CLOSING: u32 = 3;
 /// `enum adopted_end`: another answer may follow,
 pub const ADOPTED_STAYS: u32 = 0;
 /// the connection closes behind it,
@@ -619,6 +651,8 @@ pub const PASS_BY_MARK: u32 = 0x545a_0007;
 pub const SPLICED_CONNECTING: u32 = 1;
 /// The data path rewrites.
 pub const SPLICED_OPEN: u32 = 2;
+/// And follows the server's answers.
+pub const SPLICED_FOLLOWED: u32 = 3;
 /// Seconds of a cookie's time period.
 pub const COOKIE_PERIOD_S: u64 = 16;
 /// Periods after which cookie keys change, as a power of two.

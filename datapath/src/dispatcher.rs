@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
+use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -10,8 +11,8 @@ use trapeze_core::config::Attach;
 
 use crate::abi::{
     self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowChange, FlowKey, Node,
-    Peer, Presence, Proof, Server, Service, ServiceKey, SiphashKey, Spliced, Spraying, Standing,
-    Turn, Turns,
+    Overheard, Parting, Peer, Pod, Presence, Proof, Server, Service, ServiceKey, SiphashKey,
+    Spliced, Spraying, Standing, Turn, Turns,
 };
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu, check, share};
@@ -27,6 +28,8 @@ pub struct DispatcherMaps {
     pub flows: Map<FlowKey, Flow>,
     /// Spliced flows, by what their servers send.
     pub splices: Map<FlowKey, Spliced>,
+    /// What is known of these servers' answers, where flows have boundaries.
+    pub overheard: Map<FlowKey, Overheard>,
     /// Connections that have shown their cookie.
     pub proofs: Map<FlowKey, Proof>,
     /// Service addresses.
@@ -91,7 +94,7 @@ pub fn load_dispatcher(
         Attach::Tc => ("dispatch_tc", DISPATCH_TC),
         Attach::Xdp | Attach::XdpGeneric => ("dispatch_xdp", DISPATCH_XDP),
     };
-    let sizes: [MapSize; 2] = [("flows", options.flows), ("splices", options.flows)];
+    let sizes: [MapSize; 3] = ["flows", "splices", "overheard"].map(|map| (map, options.flows));
     let loaded = object::load(name, bytes, options.pins, &sizes)?;
     let maps = DispatcherMaps::open(options.pins).map_err(|source| LoadError::Pin {
         path: options.pins.into(),
@@ -117,6 +120,7 @@ impl DispatcherMaps {
         Ok(Self {
             flows: Map::from_pin(&pins.join("flows"))?,
             splices: Map::from_pin(&pins.join("splices"))?,
+            overheard: Map::from_pin(&pins.join("overheard"))?,
             proofs: Map::from_pin(&pins.join("proofs"))?,
             services: Map::from_pin(&pins.join("services"))?,
             backends: Map::from_pin(&pins.join("backends"))?,
@@ -177,23 +181,73 @@ impl FlowChanger {
             before: *before,
             after: *after,
         };
-        let mut options = libbpf_sys::bpf_test_run_opts {
-            sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
-            ctx_in: (&raw mut change).cast(),
-            ctx_size_in: size_of::<FlowChange>() as u32,
-            ..Default::default()
-        };
-        // SAFETY: the kernel reads and writes as many bytes as is said.
-        check(unsafe {
-            libbpf_sys::bpf_prog_test_run_opts(self.program.as_raw_fd(), &raw mut options)
-        })?;
-        match options.retval {
+        match run(&self.program, &mut change)? {
             0 => Ok(FlowChanged::Yes),
             1 => Ok(FlowChanged::Stale),
             2 => Ok(FlowChanged::Gone),
             other => Err(io::Error::other(format!("change_flow says {other}"))),
         }
     }
+}
+
+/// Takes flows from servers without an agent (bpf/lib/parting.bpf.h).
+#[derive(Debug)]
+pub struct Parter {
+    program: OwnedFd,
+}
+
+/// What becomes of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parted {
+    /// Nothing of what the server says goes on to the client any more.
+    Yes {
+        /// Where its last answer ended, as the client knows it.
+        end: u32,
+        /// Its clock; 0: it has none.
+        clock: u32,
+    },
+    /// Not now: an answer is on its way.
+    NotYet,
+    /// Nobody here knows where its answers end, or it closes.
+    Never,
+}
+
+impl Parter {
+    /// Of a data path that was loaded.
+    pub fn of(loaded: &object::Loaded) -> Self {
+        Self {
+            program: loaded.program("part_flow"),
+        }
+    }
+
+    /// Takes a flow from its server, if that owes nothing.
+    ///
+    /// # Errors
+    /// The kernel does not run the program.
+    pub fn part(&self, mut parting: Parting) -> io::Result<Parted> {
+        match run(&self.program, &mut parting)? {
+            0 => Ok(Parted::Yes {
+                end: parting.end,
+                clock: parting.clock,
+            }),
+            abi::HELD_ANSWERING | abi::HELD_UNACKED => Ok(Parted::NotYet),
+            abi::HELD_CLOSING => Ok(Parted::Never),
+            other => Err(io::Error::other(format!("part_flow says {other}"))),
+        }
+    }
+}
+
+/// Runs a program of the daemon's, which may change what it is given.
+fn run<T: Pod>(program: &OwnedFd, given: &mut T) -> io::Result<u32> {
+    let mut options = libbpf_sys::bpf_test_run_opts {
+        sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
+        ctx_in: ptr::from_mut(given).cast(),
+        ctx_size_in: size_of::<T>() as u32,
+        ..Default::default()
+    };
+    // SAFETY: the kernel reads and writes as many bytes as is said.
+    check(unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) })?;
+    Ok(options.retval)
 }
 
 /// The loads map in this process's memory: the data path counts down, the daemon up.

@@ -297,6 +297,11 @@ fn constants_are_the_same() {
         ("META_SPLICE", abi::META_SPLICE.into()),
         ("SPLICED_CONNECTING", abi::SPLICED_CONNECTING),
         ("SPLICED_OPEN", abi::SPLICED_OPEN),
+        ("SPLICED_FOLLOWED", abi::SPLICED_FOLLOWED),
+        ("ANSWER_TO_HEAD", abi::ANSWER_TO_HEAD.into()),
+        ("HELD_ANSWERING", abi::HELD_ANSWERING),
+        ("HELD_UNACKED", abi::HELD_UNACKED),
+        ("HELD_CLOSING", abi::HELD_CLOSING),
     ] {
         assert_eq!(constant(name), u64::from(number), "{name}");
     }

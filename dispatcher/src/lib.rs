@@ -66,8 +66,8 @@ use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service};
 use trapeze_datapath::attach;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
-    DispatcherMaps, DispatcherOptions, FinishedRequests, FlowChanger, Loads, attach_dispatcher,
-    load_dispatcher,
+    DispatcherMaps, DispatcherOptions, FinishedRequests, FlowChanger, Loads, Parter,
+    attach_dispatcher, load_dispatcher,
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
@@ -178,7 +178,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         FlowChanger::of(&loaded),
         loads.clone(),
         peers.clone(),
-        Splices::new(maps.clone(), &own)?,
+        Splices::new(maps.clone(), Parter::of(&loaded), &own)?,
     );
     records.know_slots(registry.all());
     records.doubt_untold()?;

@@ -9,10 +9,14 @@ use std::sync::{Arc, Mutex};
 
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::FlowKey;
-use trapeze_core::seq::ClientSeq;
-use trapeze_datapath::abi::{self, Flow, Pod, SPLICED_CONNECTING, SPLICED_OPEN, Splice, Spliced};
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta::{Meta, Sender};
+use trapeze_datapath::abi::{
+    self, ANSWER_ENDLESS, ANSWER_TO_HEAD, Answers, Flow, MARK_TUNNEL, Overheard, Parting, Pod,
+    SPLICED_CONNECTING, SPLICED_FOLLOWED, SPLICED_OPEN, Splice, Spliced,
+};
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::dispatcher::{DispatcherMaps, Parted, Parter};
 use trapeze_datapath::map::Update;
 
 use crate::records::Slots;
@@ -26,6 +30,7 @@ const PORTS_TO_TRY: usize = 64;
 /// Connections from this dispatcher's splice address, and those that others have told.
 pub struct Splices {
     maps: Arc<DispatcherMaps>,
+    parter: Parter,
     slots: Arc<Slots>,
     own: Option<Ipv4Addr>,
     workers: u16,
@@ -34,7 +39,11 @@ pub struct Splices {
 }
 
 impl Splices {
-    pub fn new(maps: Arc<DispatcherMaps>, own: &Dispatcher) -> anyhow::Result<Self> {
+    pub fn new(
+        maps: Arc<DispatcherMaps>,
+        parter: Parter,
+        own: &Dispatcher,
+    ) -> anyhow::Result<Self> {
         // What the daemon before was opening is nobody's.
         for (key, spliced) in maps.splices.all()? {
             if spliced.state == SPLICED_CONNECTING {
@@ -44,6 +53,7 @@ impl Splices {
         Ok(Self {
             own: own.splice_address.map(v4).transpose()?,
             workers: own.workers as u16,
+            parter,
             slots: Arc::default(),
             taken: Mutex::default(),
             maps,
@@ -80,11 +90,11 @@ impl Splices {
                 return Ok(Some(own));
             }
             let there = self.maps.splices.get(&key)?;
-            let is_open = |there: &Spliced| there.state == SPLICED_OPEN;
+            let is_open = |there: &Spliced| there.state != SPLICED_CONNECTING;
             if let Some(there) = there.filter(is_open)
                 && is_over(&there.flow)?
             {
-                self.maps.splices.delete(&key)?;
+                self.forget(&key)?;
                 if self.begin(&key, &connecting)? {
                     return Ok(Some(own));
                 }
@@ -152,14 +162,17 @@ impl Splices {
         if let Some(new) = new
             && let Some(server) = self.slots.address(new.backend)
         {
+            let key = new.splice.key(server);
             let open = Spliced {
                 flow: *flow,
-                state: SPLICED_OPEN,
+                state: match self.begins_to_follow(&key, new)? {
+                    true => SPLICED_FOLLOWED,
+                    false => SPLICED_OPEN,
+                },
                 splice: new.splice,
                 server_ack: new.client_isn.wrapping_add(1),
                 ..Spliced::zeroed()
             };
-            let key = new.splice.key(server);
             self.maps.splices.put(&key, &open, Update::Any)?;
         }
         if let Some(old) = old
@@ -168,20 +181,86 @@ impl Splices {
             let key = old.splice.key(server);
             let there = self.maps.splices.get(&key)?;
             if there.is_some_and(|there| there.flow == *flow && there.splice == old.splice) {
-                self.maps.splices.delete(&key)?;
+                self.forget(&key)?;
             }
         }
         Ok(())
     }
 
-    /// What the flow's server has said to have.
-    pub fn acknowledged(&self, flow: &Flow) -> io::Result<Option<ClientSeq>> {
+    /// A connection whose flow has boundaries: its server's answers are followed from their
+    /// first byte on, if they come by here. False: there is nothing to follow, or no room.
+    fn begins_to_follow(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<bool> {
+        let terms = flow.splice.terms();
+        let is_split = terms.is_none_or(|splice| splice.split);
+        let Ok(meta) = Meta::decode(&flow.meta) else {
+            return Ok(false);
+        };
+        if is_split || !meta.care.follow || flow.marks & MARK_TUNNEL != 0 {
+            self.maps.overheard.delete(key)?;
+            return Ok(false);
+        }
+        let begun = Overheard {
+            answers: Answers {
+                next: (flow.server_isn.wrapping_add(1)).wrapping_sub(flow.splice.ahead),
+                flags: if meta.care.head { ANSWER_TO_HEAD } else { 0 },
+                ..Answers::zeroed()
+            },
+            ..Overheard::zeroed()
+        };
+        match self.maps.overheard.put(key, &begun, Update::Any) {
+            Ok(()) => Ok(true),
+            Err(e) if e.raw_os_error() == Some(libc::E2BIG) => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    fn forget(&self, key: &abi::FlowKey) -> io::Result<()> {
+        self.maps.splices.delete(key)?;
+        self.maps.overheard.delete(key).map(drop)
+    }
+
+    /// Takes the flow from its server before the request at `start`, if that owes nothing;
+    /// the client has been told that its bytes have come up to `told`.
+    pub fn part(&self, flow: &Flow, start: ClientSeq, told: ClientSeq) -> io::Result<Parted> {
+        let Some(server) = self.slots.address(flow.backend) else {
+            return Ok(Parted::Never);
+        };
+        self.parter.part(Parting {
+            key: flow.splice.key(server),
+            start: start.raw(),
+            requests: flow.requests,
+            heard: flow.last_ack,
+            told: told.raw(),
+            ..Parting::zeroed()
+        })
+    }
+
+    /// What the flow's server has said to have; and where it is itself, as the client knows it, if
+    /// its answers come by here.
+    pub fn acknowledged(&self, flow: &Flow) -> io::Result<Option<(ClientSeq, Option<Sender>)>> {
         let Some(server) = self.slots.address(flow.backend) else {
             return Ok(None);
         };
-        let there = self.maps.splices.get(&flow.splice.key(server))?;
-        Ok(there.map(|spliced| ClientSeq::new(spliced.server_ack)))
+        let key = flow.splice.key(server);
+        let Some(there) = self.maps.splices.get(&key)? else {
+            return Ok(None);
+        };
+        let overheard = self.maps.overheard.get(&key)?;
+        let sender = overheard.and_then(|overheard| sender(flow, &overheard));
+        Ok(Some((ClientSeq::new(there.server_ack), sender)))
     }
+}
+
+/// Where a flow's server is, as far as its answers have been followed.
+fn sender(flow: &Flow, overheard: &Overheard) -> Option<Sender> {
+    let answers = &overheard.answers;
+    let next = ServerSeq::new(answers.next.wrapping_add(flow.splice.ahead));
+    (answers.phase <= ANSWER_ENDLESS).then_some(Sender {
+        next,
+        clock: overheard.clock,
+        is_idle: false,
+        has_not_begun: false,
+    })
 }
 
 /// A connection of which no more is known.

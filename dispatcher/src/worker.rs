@@ -23,6 +23,7 @@ mod heirs;
 mod idle;
 mod later;
 mod not_taken;
+mod part;
 mod planned;
 mod relay;
 mod retry;
@@ -376,7 +377,7 @@ impl State {
                 }
                 Action::ToBackend { key, segment } => self.send_to_backend(&key, segment, None),
                 Action::Probe { key, segment } => match self.shared.records.acknowledged(&key) {
-                    Ok(Some(received)) => self.on_acknowledged(&key, received),
+                    Ok(Some((received, sender))) => self.on_acknowledged(&key, received, sender),
                     _ if self.is_placed_again(clock::monotonic(), &key) => {}
                     _ => self.send_to_backend(&key, segment, Some(Kind::Probe)),
                 },

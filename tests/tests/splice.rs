@@ -444,8 +444,7 @@ fn one_pool_has_both_kinds(splice: Splice) {
     exercise(&cluster, 2);
 }
 
-/// A connection leaves a backend that rebuilds for one that is spliced, and stays there,
-/// unless an agent knows where its answers end.
+/// A connection leaves a backend that rebuilds for one that is spliced, and goes back.
 fn a_connection_goes_on_at_a_spliced_server(splice: Splice) {
     let cluster = mixed(
         "splicemove",
@@ -468,8 +467,7 @@ fn a_connection_goes_on_at_a_spliced_server(splice: Splice) {
                 }
                 for (path, wanted) in [("/1m", &documents[2]), ("/1k", &documents[0])] {
                     let response = client.ask(path);
-                    let goes_back = splice.is_split() && path == "/1k";
-                    assert_eq!(response.backend(), if goes_back { "b1" } else { "b2" });
+                    assert_eq!(response.backend(), if path == "/1k" { "b1" } else { "b2" });
                     same(&response.body, wanted);
                 }
             }

@@ -19,7 +19,7 @@ const HEAD: u8 = 32;
 /// `enum answer_phase`.
 const STATUS: u8 = 0;
 const ENDLESS: u8 = 7;
-const LOST: u8 = 8;
+pub const LOST: u8 = 8;
 
 /// `ANSWER_CLOSING`.
 const CLOSING: u16 = 1;
@@ -96,13 +96,13 @@ impl Follower {
 }
 
 /// Between two answers, so many having ended?
-fn boundary(answers: &Answers) -> Option<u16> {
+pub fn boundary(answers: &Answers) -> Option<u16> {
     let between = answers.phase == STATUS && answers.line_length == 0;
     between.then_some(answers.finished)
 }
 
 /// Answers whose ends are known by how they were put together.
-fn streams() -> Vec<(&'static str, Vec<Vec<u8>>)> {
+pub fn streams() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let a = |bytes: &[u8]| bytes.to_vec();
     let long_field = format!(
         "HTTP/1.1 200 OK\r\nSet-Cookie: {}\r\nContent-Length: 2\r\n\r\nab",
@@ -176,7 +176,7 @@ fn streams() -> Vec<(&'static str, Vec<Vec<u8>>)> {
     ]
 }
 
-fn joined(parts: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
+pub fn joined(parts: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
     let mut bytes = Vec::new();
     let ends = parts.iter().map(|part| {
         bytes.extend(part);
@@ -187,7 +187,7 @@ fn joined(parts: &[Vec<u8>]) -> (Vec<u8>, Vec<usize>) {
 }
 
 /// What is to be known when so much has left.
-fn expected(ends: &[usize], sent: usize) -> Option<u16> {
+pub fn expected(ends: &[usize], sent: usize) -> Option<u16> {
     let finished = ends.iter().filter(|&&end| end <= sent).count();
     (sent == 0 || ends.contains(&sent)).then_some(finished as u16)
 }

@@ -15,7 +15,7 @@ use trapeze_datapath::abi::{
     MARK_TUNNEL, Node, Pod, Proof, Service, ServiceKey, SiphashKey,
 };
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests, FlowChanger};
+use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests, FlowChanger, Parter};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::object;
 
@@ -70,6 +70,7 @@ pub struct Bench {
     pub proofs: Map<FlowKey, Proof>,
     pub finished: FinishedRequests,
     pub changer: FlowChanger,
+    pub parter: Parter,
     _loaded: object::Loaded,
     _pins: Pins,
 }
@@ -102,6 +103,7 @@ impl Bench {
             finished: FinishedRequests::open(pins.path()).unwrap(),
             proofs: Map::from_pin(&loaded.pin("proofs")).unwrap(),
             changer: FlowChanger::of(&loaded),
+            parter: Parter::of(&loaded),
             _loaded: loaded,
             _pins: pins,
         };

@@ -10,8 +10,8 @@ use crate::spray::Spray;
 fn the_verifier_has_head_room() {
     let agent = Agent::new();
     let table = [
-        ("dispatch at tc", Bench::new(Hook::Tc).program, 200_000),
-        ("dispatch at XDP", Bench::new(Hook::Xdp).program, 200_000),
+        ("dispatch at tc", Bench::new(Hook::Tc).program, 250_000),
+        ("dispatch at XDP", Bench::new(Hook::Xdp).program, 250_000),
         ("spray at tc", Spray::new(Hook::Tc).program, 20_000),
         ("spray at XDP", Spray::new(Hook::Xdp).program, 20_000),
         ("agent at ingress", agent.ingress, 200_000),

@@ -22,6 +22,7 @@
 //! | sprayed | what sprays send, at a dispatcher |
 //! | seats | several connections of one flow on one backend
 //! | splice | flows whose server has no agent, both ways |
+//! | overheard | how a dispatcher follows what such a server answers, and when a flow may leave it
 //! | split | the same, where an agent does the way back |
 //! | tags | Rust and BPF agree on the keyed hash |
 //! | noise | no bytes upset the programs; nothing unproved changes state |
@@ -49,6 +50,7 @@ mod kernel;
 mod lengths;
 mod noise;
 mod outcome;
+mod overheard;
 mod packet;
 mod parked;
 mod rebuild;

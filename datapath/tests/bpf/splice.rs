@@ -17,10 +17,10 @@ use crate::bench::*;
 use crate::outcome::Verdict;
 use crate::packet::*;
 
-const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 5001);
-const SERVER: SocketAddrV4 = SocketAddrV4::new(BACKEND, 8080);
+pub const OWN: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 99), 5001);
+pub const SERVER: SocketAddrV4 = SocketAddrV4::new(BACKEND, 8080);
 
-fn splices() -> Vec<Splice> {
+pub fn splices() -> Vec<Splice> {
     let plain = Splice {
         own: OWN,
         server_port: SERVER.port(),
@@ -93,7 +93,7 @@ pub fn ends(packet: &[u8]) -> (Ipv4Addr, Ipv4Addr, [u8; 6], [u8; 6]) {
     (ip.source(), ip.destination(), mac(0), mac(6))
 }
 
-fn spliced(bench: &Bench, splice: &Splice, state: u32) -> abi::FlowKey {
+pub fn spliced(bench: &Bench, splice: &Splice, state: u32) -> abi::FlowKey {
     let splice = abi::Splice::from(splice);
     bench.put_flow(&Flow {
         splice,

@@ -40,7 +40,7 @@ pub struct Assignment<'a> {
     pub has_rest: bool,
     /// The owner before, that still sends: its address.
     pub predecessor: Option<Ipv4Addr>,
-    /// The connection that a dispatcher has opened. Without an agent there it stays with it.
+    /// The connection that a dispatcher has opened.
     pub splice: Option<Splice>,
 }
 
@@ -73,7 +73,7 @@ impl Assignment<'_> {
         if self.has_rest {
             marks |= MARK_HELD;
         }
-        if self.extent.is_copied && marks & MARK_TUNNEL == 0 {
+        if self.extent.is_copied && marks & MARK_TUNNEL == 0 && self.splice.is_none() {
             marks |= MARK_TAKING;
         }
         Flow {
@@ -136,7 +136,7 @@ pub(super) fn repeat(flow: &mut Flow, old: &Flow) {
     flow.last_ack = old.last_ack;
     flow.window = old.window;
     flow.marks = old.marks & (MARK_TUNNEL | MARK_HELD | MARK_PIPELINES);
-    // Another one may not know where its answers end.
+    // Of a server without an agent answers are followed from its first one on, of which there may be more here.
     if flow.splice.terms().is_some_and(|splice| !splice.split) {
         flow.marks |= MARK_TUNNEL;
     }

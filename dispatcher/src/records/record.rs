@@ -81,6 +81,11 @@ impl Record {
         transfer == Transfer::Rebuild || self.predecessor().is_none()
     }
 
+    /// Is its backend one without an agent? What that says comes by dispatchers.
+    pub fn is_heard_here(&self) -> bool {
+        self.splice.is_some_and(|splice| !splice.split)
+    }
+
     /// What was chosen for its latest request: pool, request and slot.
     pub fn tried(&self) -> (PoolNumber, &Request, u32) {
         (self.pool, &self.request, self.slot)

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::ClientSeq;
+use trapeze_core::wire::meta::Sender;
 use trapeze_datapath::abi::{self, Flow, FlowState};
 use trapeze_datapath::clock;
+use trapeze_datapath::dispatcher::Parted;
 
 use super::Records;
 
@@ -31,12 +33,23 @@ impl Records {
         self.splices.give_port_back(own, server)
     }
 
-    /// What a flow's server has acknowledged; None if it is not spliced, or says so past us.
-    pub fn acknowledged(&self, key: &FlowKey) -> io::Result<Option<ClientSeq>> {
+    /// What a flow's server has acknowledged, and where it is itself, if that is known; None if it
+    /// is not spliced, or says so past us.
+    pub fn acknowledged(&self, key: &FlowKey) -> io::Result<Option<(ClientSeq, Option<Sender>)>> {
         let flow = self.maps.flows.get(&(*key).into())?;
         match flow.filter(|flow| flow.splice.terms().is_some_and(|splice| !splice.split)) {
             Some(flow) => self.splices.acknowledged(&flow),
             None => Ok(None),
+        }
+    }
+
+    /// Takes a flow from its server, before the request at `start`, where its answers come by
+    /// here; the client has been told that its bytes have come up to `told`.
+    pub fn part(&self, key: &FlowKey, start: ClientSeq, told: ClientSeq) -> io::Result<Parted> {
+        let flow = self.maps.flows.get(&(*key).into())?;
+        match flow.filter(|flow| flow.next == start.raw()) {
+            Some(flow) => self.splices.part(&flow, start, told),
+            None => Ok(Parted::Never),
         }
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trapeze_core::intake::{Answer, Arrived, Body, Outcome};
 use trapeze_core::splice::Splice;
-use trapeze_core::wire::meta::{Care, Meta};
+use trapeze_core::wire::meta::Meta;
 
 use super::State;
 use crate::cluster::{Choice, Decision};
@@ -201,12 +201,8 @@ impl State {
             held,
             window: arrived.header.window,
             extent,
-            // Without an agent nobody follows what the server says.
             care: match splice {
-                Some(_) => Care {
-                    head: false,
-                    ..self.split_care(choice, &extent)
-                },
+                Some(_) => self.splice_care(choice, &extent),
                 None => (self.cluster).care_ahead(choice.pool, has_rest && extent.is_whole()),
             },
             splice,

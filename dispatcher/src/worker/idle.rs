@@ -154,7 +154,7 @@ impl State {
     }
 }
 
-fn acknowledgement(key: &FlowKey, seq: ClientSeq, heard: ServerSeq) -> Segment {
+pub(super) fn acknowledgement(key: &FlowKey, seq: ClientSeq, heard: ServerSeq) -> Segment {
     Segment::of_client(
         key,
         Header {

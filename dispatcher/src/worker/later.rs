@@ -152,7 +152,7 @@ impl State {
             }
             Found::Request(decision, extent) => (decision, extent),
         };
-        // Nobody can tell where its server's answers end: it stays (docs/protocol/splice.md 5).
+        // Nobody can tell where its server's answers end: it stays (docs/protocol/splice.md 5.6).
         if record.splice.is_some() && record.is_tunnel() {
             if let Decision::To(choice) = &decision {
                 self.cluster.not_taken(choice);
@@ -169,9 +169,10 @@ impl State {
                 if (choice.slot, choice.server_port) == (record.slot, record.server_port)
                     && !record.is_releasing()
                     && !extent.is_head
-                    && !extent.is_last
-                    // Where its answer begins is known of a setup's first alone (docs/protocol/retry.md).
-                    && !choice.retry.keeps() =>
+                    && (record.is_heard_here()
+                        || !extent.is_last
+                            // Where its answer begins is known of a setup's first alone (docs/protocol/retry.md).
+                            && !choice.retry.keeps()) =>
             {
                 self.count("stayed-with-owner");
                 self.give_to_owner(now, key, &record, extent, Some(Some(&choice)));
@@ -211,7 +212,7 @@ impl State {
 
     /// The owner has what starts at the boundary: a request, if `asked`, and that one
     /// because it was chosen, if that says so.
-    fn give_to_owner(
+    pub(super) fn give_to_owner(
         &mut self,
         now: Duration,
         key: &FlowKey,
@@ -312,6 +313,9 @@ impl State {
         if self.take_from_silent(now, key, &record, &waiting) {
             return;
         }
+        if record.is_heard_here() {
+            return self.part(now, key, &record, &waiting);
+        }
         // Nobody can be its own older owner, and who has no agent none after another.
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
             && matches!(waiting.target, Target::To(choice)
@@ -404,7 +408,7 @@ impl State {
 
     /// The owner does not give the flow up: the request is the owner's. What nobody is
     /// to have, nobody gets.
-    fn give_up(&mut self, now: Duration, key: &FlowKey) {
+    pub(super) fn give_up(&mut self, now: Duration, key: &FlowKey) {
         let Some(waiting) = self.waiting.end(key) else {
             return;
         };

@@ -11,7 +11,7 @@ use trapeze_core::intake::{Answer, Arrived, Body};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::connect::{Connect, Open, Step};
 use trapeze_core::wire::checksum::TcpChecksum;
-use trapeze_core::wire::meta::{Binding, Care, Refusal};
+use trapeze_core::wire::meta::{Binding, Care, Refusal, Sender};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, SackBlocks};
 use trapeze_core::wire::{geneve, ipv4, tcp};
@@ -212,7 +212,7 @@ impl State {
         let handshake = (agreed, clocks);
         let (connect, syn) = Connect::begin(now, choice.transfer, ends, arrived.isns, handshake);
         self.count("connects");
-        let care = self.split_care(choice, &extent);
+        let care = self.splice_care(choice, &extent);
         self.send_opening(&arrived.key, &connect, care, syn);
         let connecting = Connecting {
             connect,
@@ -268,7 +268,7 @@ impl State {
             Step::Wait => self.connections.put(key, connecting),
             Step::Send(segments) => {
                 self.count_many("connects-again", 1);
-                let care = self.split_care(&connecting.choice, &connecting.extent);
+                let care = self.splice_care(&connecting.choice, &connecting.extent);
                 for segment in segments {
                     self.send_opening(&key, &connecting.connect, care, segment);
                 }
@@ -450,9 +450,11 @@ impl State {
         }
     }
 
-    /// Where a server's host rewrites its answers, it can know where they end.
-    pub(super) fn split_care(&self, choice: &Choice, extent: &Extent) -> Care {
-        let follow = choice.transfer.has_agent() && self.cluster.care(choice.pool).follow;
+    /// Whoever rewrites a server's answers can know where they end; of several dispatchers none
+    /// would hear all of them.
+    pub(super) fn splice_care(&self, choice: &Choice, extent: &Extent) -> Care {
+        let is_heard = choice.transfer.has_agent() || !self.shared.peers.are_there();
+        let follow = is_heard && self.cluster.care(choice.pool).follow;
         Care {
             follow,
             head: follow && extent.is_head,
@@ -484,9 +486,19 @@ impl State {
     }
 
     /// The intake asks how far its bytes got: the data path has heard the server say.
-    pub(super) fn on_acknowledged(&mut self, key: &FlowKey, received: ClientSeq) {
+    pub(super) fn on_acknowledged(
+        &mut self,
+        key: &FlowKey,
+        received: ClientSeq,
+        sender: Option<Sender>,
+    ) {
+        // What the server says may come by another dispatcher now: this one would not hear that it has what
+        // waits here, and does not tell the client so.
+        if self.shared.peers.are_there() && self.intake.is_reading(key) {
+            return;
+        }
         let now = clock::monotonic();
-        if self.intake.on_probe_answer(now, key, received, None) {
+        if self.intake.on_probe_answer(now, key, received, sender) {
             self.go_on(now, key);
         }
     }

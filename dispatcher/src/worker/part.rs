@@ -1,0 +1,100 @@
+//! Requests that leave a server without an agent for another backend: whether it owes nothing is
+//! known where what it says comes by, and nobody has to be asked (docs/protocol/splice.md 5.5).
+
+use std::time::Duration;
+
+use trapeze_core::flow::FlowKey;
+use trapeze_core::seq::ServerSeq;
+use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_core::wire::tcp::{Flags, Header};
+use trapeze_datapath::dispatcher::Parted;
+
+use super::State;
+use super::idle::acknowledgement;
+use crate::handoff::{Target, Waiting};
+use crate::look::Extent;
+use crate::records::Record;
+
+impl State {
+    /// As [`Self::ask`], of a flow whose server's answers come by here.
+    pub(super) fn part(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        waiting: &Waiting,
+    ) {
+        // Since there are others, what the server says may come by them.
+        if self.shared.peers.are_there() {
+            return self.stay(now, key, record, waiting);
+        }
+        let told = self.intake.told(key, waiting.start);
+        match self.shared.records.part(key, waiting.start, told) {
+            Ok(Parted::Yes { end, clock }) => {
+                let released = (ServerSeq::new(end), true, clock);
+                self.on_parted(now, key, record, waiting, released);
+            }
+            Ok(Parted::NotYet) if matches!(waiting.target, Target::Nobody) => {
+                self.shared.drains.is_answering(now, *key);
+                self.give_up(now, key);
+            }
+            // Of one that does not answer any more nothing will come: it waits for as long as for an owner
+            // that says nothing.
+            Ok(Parted::NotYet) if self.is_silent(record.slot) => {}
+            Ok(Parted::NotYet) => self.waiting.heard(now, key),
+            Ok(Parted::Never) => self.stay(now, key, record, waiting),
+            Err(_) => {
+                self.count("record-failures");
+                self.stay(now, key, record, waiting);
+            }
+        }
+    }
+
+    /// Nothing of what the server says goes to the client any more: it hears so, by its own
+    /// number, and its flow goes on as if its owner had given it up.
+    fn on_parted(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        waiting: &Waiting,
+        (end, drained, clock): (ServerSeq, bool, u32),
+    ) {
+        let reset = Header {
+            seq: waiting.start.raw(),
+            flags: Flags::RST,
+            ..Header::default()
+        };
+        self.splice(record, reset, Vec::new());
+        let Ok(agreed) = Meta::decode(&record.option) else {
+            return;
+        };
+        let word = Meta {
+            kind: Kind::Released {
+                end,
+                drained,
+                clock,
+            },
+            epoch: waiting.epoch,
+            start: waiting.start,
+            ..agreed
+        };
+        let packet = acknowledgement(key, waiting.start, end).to_packet();
+        self.on_released(now, &word, &packet, (end, drained, clock));
+    }
+
+    /// Where the server's answers end nobody knows, now and later.
+    fn stay(&mut self, now: Duration, key: &FlowKey, record: &Record, waiting: &Waiting) {
+        self.waiting.end(key);
+        self.count("kept");
+        self.not_moved(&waiting.target);
+        if matches!(waiting.target, Target::Nobody) {
+            return drop(self.shared.records.kept(key));
+        }
+        let extent = Extent {
+            next: None,
+            ..waiting.extent
+        };
+        self.give_to_owner(now, key, record, extent, Some(None));
+    }
+}
