@@ -172,7 +172,7 @@ fn faults_on_both_links_change_no_byte(splice: Splice) {
         set(&cluster, &["c1"], "timestamps", timestamps);
         set(&cluster, &["b1"], "sack", sack);
         // Where we have agreed to SACK and the server has not, each loss costs the client a timer
-        // (docs/protocol/splice.md 7.5).
+        // (docs/protocol/splice.md 7.6).
         exercise_up_to(1_000_000, &cluster, 1);
     }
 }
