@@ -6,7 +6,8 @@
 //! ```text
 //!   price at b = processor work before it, handoff
 //!              + scarcity of disks * ( P(not in memory) * (queue of its disk + read)
-//!                                    + rent of the bytes while they are kept
+//!                                    + rent of the bytes while they are kept,
+//!                                      and of another copy's for a lifetime
 //!                                    + P(gone before it is asked for again) * read )
 //! ```
 //! Nothing is set by hand: what a backend's processor, disk and memory can do is learnt
@@ -83,6 +84,8 @@ struct Terms<'r> {
     handoff_us: f64,
     /// Whether a file is needed, not a program.
     file: bool,
+    /// The part of the processor work before it that it waits for.
+    waits: f64,
     /// Time between requests for it,
     gap_us: f64,
     /// and between those that each backend would get by turns.
@@ -97,6 +100,8 @@ struct Terms<'r> {
     queue: f64,
     /// for each microsecond of rent,
     kib: f64,
+    /// and for each of another copy's,
+    copy: f64,
     /// and how busy a disk is with each microsecond of queue.
     busy: f64,
 }
@@ -143,7 +148,8 @@ impl Rent {
         let usual_us = queue_us.max(mean_us);
         let scarcity = usual_us / mean_us;
         let read = self.costs.read_us(bytes) * scarcity;
-        let share = match turnover > 0.0 {
+        let kib = bytes / 1024.0 * scarcity;
+        let share = match turnover > 0.0 && known.is_often() {
             true => (LATER * gap_us * turnover).min(1.0),
             false => 1.0,
         };
@@ -153,13 +159,15 @@ impl Rent {
             now_us: micros(now),
             handoff_us: self.costs.handoff_us(),
             file: !request.class.is_dynamic(),
+            waits: self.costs.waits(),
             gap_us,
             turn_us: gap_us * count,
             mean_us,
             read,
             share: read * share,
             queue: QUEUE / usual_us,
-            kib: bytes / 1024.0 * scarcity,
+            kib,
+            copy: COPY * share * kib,
             busy: 1.0 / (queue_us + mean_us),
         }
     }
@@ -170,7 +178,8 @@ impl Rent {
     fn price(&self, terms: &Terms<'_>, c: &Candidate, chance: f64) -> f64 {
         let server = self.server(c.id);
         let scale = f64::from(server.scale);
-        let mut us = scale * server.processor_us(c);
+        let waits = if terms.file { terms.waits } else { 1.0 };
+        let mut us = waits * scale * server.processor_us(c);
         if terms.current.is_some_and(|current| current != c.id) {
             us += terms.handoff_us;
         }
@@ -188,8 +197,19 @@ impl Rent {
             + busy * (rent + gone_by_then * terms.read)
     }
 
-    /// As [`Rent::price`], whatever is known of copies.
-    fn price_with_copies(&self, terms: &Terms<'_>, c: &Candidate) -> f64 {
+    /// The same where there is no copy, and the surest one elsewhere is in memory with that
+    /// probability: then there will be two.
+    fn price_of_another(&self, terms: &Terms<'_>, c: &Candidate, surest: f64) -> f64 {
+        let rent_us = f64::from(self.server(c.id).rent_us);
+        self.price(terms, c, 0.0) + surest * terms.copy * rent_us
+    }
+
+    /// As either, whatever is known of copies.
+    fn price_with_copies(&self, terms: &Terms<'_>, c: &Candidate, surest: f64) -> f64 {
+        let known = terms.known;
+        if !known.is_spread() && known.position(c.id).is_none() {
+            return self.price_of_another(terms, c, surest);
+        }
         let chance = chance(terms.known, c.id, self.server(c.id), terms.turn_us);
         self.price(terms, c, chance)
     }
@@ -280,12 +300,12 @@ impl Policy for Rent {
         let nothing = Known::default();
         let terms = self.terms(now, request, known.unwrap_or(&nothing), backends);
         let mut least = Least::default();
+        let mut surest = 0.0f64;
         if terms.known.is_spread() {
             for c in backends.open() {
-                least.offer(self.price_with_copies(&terms, c), c.id);
+                least.offer(self.price_with_copies(&terms, c, surest), c.id);
             }
         } else {
-            let mut surest = 0.0f64;
             for &id in terms.known.ids() {
                 if let Some(c) = backends.get_open(BackendId(id)) {
                     let chance = chance(terms.known, c.id, self.server(c.id), terms.turn_us);
@@ -296,7 +316,7 @@ impl Policy for Rent {
             // Where there is no copy its share of a read is paid at least.
             if surest < SURE || least.price >= terms.share {
                 for c in backends.open() {
-                    least.offer(self.price(&terms, c, 0.0), c.id);
+                    least.offer(self.price_of_another(&terms, c, surest), c.id);
                 }
             }
             if file && surest < SURE {
@@ -307,7 +327,7 @@ impl Policy for Rent {
         if least.equals == 1 {
             return Some(holder);
         }
-        let equal = |c: &&Candidate| self.price_with_copies(&terms, c) <= least.price;
+        let equal = |c: &&Candidate| self.price_with_copies(&terms, c, surest) <= least.price;
         let winner = hrw::winner(request.object, backends.open().iter().filter(equal));
         Some(winner.map_or(holder, |c| c.id))
     }
@@ -336,7 +356,7 @@ impl Policy for Rent {
             bytes => bytes.into(),
         };
         let (hit_us, read_us) = (self.costs.hit_us(bytes), self.costs.read_us(bytes));
-        known.asked(now);
+        known.asked(now, self.disks.turnover);
         let turn_us = known.gap_us(now).unwrap_or(NEVER_US) * backends.open().len() as f64;
         let chance = chance(known, chosen, server, turn_us);
         let (age, at) = match known.position(chosen) {
@@ -408,7 +428,15 @@ impl Policy for Rent {
         let elapsed_us = micros(finished.elapsed);
         let slow = match finished.hit {
             Some(hit) => !hit,
-            None => history.is_slow(known, at, elapsed_us, server.is_sure(age)),
+            None => {
+                if server.is_sure(age) {
+                    let hit_us = self.costs.hit_us(known.bytes.into());
+                    let hit_and_before_us = known.expected(at).0.exp2();
+                    self.costs
+                        .waited(hit_and_before_us - hit_us, elapsed_us - hit_us);
+                }
+                history.is_slow(known, at, elapsed_us, server.is_sure(age))
+            }
         };
         if slow || chance < 0.5 {
             server.read_ended_us = micros(now);
@@ -604,6 +632,8 @@ const HEAD_BYTES: u32 = 512;
 /// Another copy is paid for by the requests of a lifetime: each pays this many shares, at
 /// most the whole, since not all of them will go to it.
 const LATER: f64 = 16.0;
+/// Another copy stays for a lifetime, and so does the one that is not used meanwhile.
+const COPY: f64 = 2.0;
 /// Of a copy that need not be asked after: the probability that it is in memory,
 const SURE: f64 = 0.9;
 /// and the most lifetimes between requests for it, and between questions.

@@ -7,6 +7,11 @@ use super::super::Kind;
 pub(super) struct Costs {
     pub(super) hit: Line,
     pub(super) read: Line,
+    /// Of answers from memory beyond doubt: the processor work before them when they were
+    /// asked for,
+    before: Mean,
+    /// and how much longer than it takes to answer they took.
+    waited: Mean,
     /// Bytes of answers,
     pub(super) answers: Mean,
     /// and of what had to be read, by kind.
@@ -92,6 +97,8 @@ impl Costs {
         Costs {
             hit: Line::default(),
             read: Line::default(),
+            before: Mean::default(),
+            waited: Mean::default(),
             answers: Mean::default(),
             kinds: vec![Mean::default(); Kind::COUNT],
         }
@@ -126,6 +133,23 @@ impl Costs {
         self.hit.at(0.0).unwrap_or(0.0)
     }
 
+    /// An answer from memory came so late, with so much processor work before it.
+    pub(super) fn waited(&mut self, before_us: f64, waited_us: f64) {
+        self.before.add(before_us.max(0.0));
+        self.waited.add(waited_us.max(0.0));
+    }
+
+    /// The part of the work before a request that it waits for: less than all where there
+    /// are several processors, or they are shared.
+    pub(super) fn waits(&self) -> f64 {
+        match (self.before.get(), self.waited.get()) {
+            // Work that has begun is half done in the mean: of one processor's, too, less
+            // than all is waited for.
+            (Some(before_us), Some(us)) if 2.0 * us < before_us => 2.0 * us / before_us,
+            _ => 1.0,
+        }
+    }
+
     pub(super) fn memory(&self) -> usize {
         self.kinds.capacity() * size_of::<Mean>()
     }
@@ -137,6 +161,16 @@ const UNKNOWN_BYTES: f64 = 8192.0;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn work_that_nobody_waits_for_does_not_count() {
+        let mut costs = Costs::new();
+        assert_eq!(costs.waits(), 1.0);
+        (0..5000).for_each(|_| costs.waited(7000.0, 5000.0));
+        assert_eq!(costs.waits(), 1.0);
+        (0..5000).for_each(|_| costs.waited(7000.0, 70.0));
+        assert!((0.01..0.1).contains(&costs.waits()), "{}", costs.waits());
+    }
 
     #[test]
     fn a_median_is_not_moved_by_what_is_far_away() {

@@ -18,7 +18,8 @@ pub(super) struct Known {
     len: u8,
     /// A bit for each copy: asked for while no answer had come.
     reading: u8,
-    /// A bit for each copy: asked for again meanwhile.
+    /// A bit for each copy: asked for again meanwhile. Above them, in [`COUNT`], how often
+    /// it was asked for in the latest lifetime.
     joined: u8,
     /// A bit for each copy: it is where the object is at home. And [`SPREAD`], [`SETTLED`].
     home: u8,
@@ -38,6 +39,8 @@ pub(super) struct Known {
 const WIDTH: usize = 4;
 const SPREAD: u8 = 0x80;
 const SETTLED: u8 = 0x40;
+const COUNT: u8 = 0xf0;
+const COUNT_MAX: u32 = 15;
 /// The longest time for which it is settled where it is asked for, and some more.
 const SETTLED_MS: f64 = 4000.0;
 
@@ -91,11 +94,29 @@ impl Known {
         })
     }
 
-    /// It is asked for now.
-    pub(super) fn asked(&mut self, now: Duration) {
+    /// It is asked for now; memory turns over so many times in a microsecond.
+    pub(super) fn asked(&mut self, now: Duration, turnover: f64) {
+        let last_us = 1000.0 * f64::from(millis(now).wrapping_sub(self.asked_ms));
+        let left = self.count() * (1.0 - last_us * turnover).max(0.0);
+        self.set_count(left.ceil() as u32 + 1);
         self.gap_us = self.gap_us(now).unwrap_or(0.0) as f32;
         self.asked_ms = millis(now);
         self.home &= !SETTLED;
+    }
+
+    /// Whether it was asked for often enough in a lifetime for what the time between
+    /// requests says of the next: two that come one after the other may be the last.
+    pub(super) fn is_often(&self) -> bool {
+        self.count() >= f64::from(COUNT_MAX)
+    }
+
+    fn count(&self) -> f64 {
+        f64::from(self.joined >> COUNT.trailing_zeros())
+    }
+
+    fn set_count(&mut self, count: u32) {
+        let count = count.min(COUNT_MAX) as u8;
+        self.joined = self.joined & !COUNT | count << COUNT.trailing_zeros();
     }
 
     /// It is asked for elsewhere from now on, unheard: that nobody asks here tells nothing.
@@ -106,6 +127,7 @@ impl Known {
     /// It was asked for so many times more in the time before the latest.
     pub(super) fn asked_meanwhile(&mut self, count: u32, time: Duration) {
         let time_us = time.as_secs_f64() * 1e6;
+        self.set_count((self.count() as u32).saturating_add(count));
         self.gap_us = match count {
             0 => self.gap_us + (LATEST * (time_us - f64::from(self.gap_us))) as f32,
             count => (time_us / f64::from(count)) as f32,
@@ -209,12 +231,14 @@ impl Known {
         self.expected_read.copy_within(at + 1..end, at);
         self.ordered.copy_within(at + 1..end, at);
         let below = (1u8 << at) - 1;
-        let flags = self.home & (SPREAD | SETTLED);
+        let (flags, count) = (self.home & (SPREAD | SETTLED), self.joined & COUNT);
         self.home &= !flags;
+        self.joined &= !count;
         for bits in [&mut self.reading, &mut self.joined, &mut self.home] {
             *bits = *bits & below | (*bits >> 1) & !below;
         }
         self.home |= flags;
+        self.joined |= count;
         self.len -= 1;
     }
 }
@@ -273,15 +297,15 @@ mod tests {
     fn nobody_asks_here_for_what_is_settled() {
         let mut known = Known::default();
         let at = Duration::from_millis;
-        known.asked(at(1000));
-        known.asked(at(1020));
+        known.asked(at(1000), 0.0);
+        known.asked(at(1020), 0.0);
         known.settle();
         assert_eq!(known.gap_us(at(3000)), Some(20_000.0));
-        known.asked(at(3000));
+        known.asked(at(3000), 0.0);
         known.asked_meanwhile(200, at(2000));
         known.settle();
         assert_eq!(known.gap_us(at(5000)), Some(10_000.0));
-        known.asked(at(5000));
+        known.asked(at(5000), 0.0);
         known.asked_meanwhile(0, at(2000));
         let cold_us = known.gap_us(at(7000)).unwrap();
         assert!(cold_us > 600_000.0, "{cold_us}");
@@ -290,14 +314,38 @@ mod tests {
     }
 
     #[test]
+    fn a_few_requests_at_once_are_not_often() {
+        let mut known = Known::default();
+        let at = Duration::from_millis;
+        let turnover = 1e-6;
+        for ms in 0..14 {
+            known.asked(at(1000 + ms), turnover);
+            assert!(!known.is_often(), "{ms}");
+        }
+        // Other flags stay beside it.
+        let copy = known.push(BackendId(3));
+        known.join(copy);
+        known.asked(at(1014), turnover);
+        assert!(known.is_often() && known.is_joined(copy));
+        known.remove(copy);
+        assert!(known.is_often() && !known.is_joined(copy));
+        known.asked(at(1500), turnover);
+        assert!(!known.is_often(), "half a lifetime without any");
+        (0..40).for_each(|n| known.asked(at(2000 + 50 * n), turnover));
+        assert!(known.is_often(), "twenty in each lifetime");
+        (0..40).for_each(|n| known.asked(at(4000 + 200 * n), turnover));
+        assert!(!known.is_often(), "five in each lifetime");
+    }
+
+    #[test]
     fn gaps_between_requests_are_a_mean() {
         let mut known = Known::default();
         let at = Duration::from_secs;
         assert_eq!(known.gap_us(at(1)), None);
-        known.asked(at(1));
+        known.asked(at(1), 0.0);
         assert_eq!(known.gap_us(at(3)), Some(2e6));
-        known.asked(at(3));
-        known.asked(at(5));
+        known.asked(at(3), 0.0);
+        known.asked(at(5), 0.0);
         let gap_us = known.gap_us(at(15)).unwrap();
         assert!((4.3e6..4.5e6).contains(&gap_us), "{gap_us}");
     }
