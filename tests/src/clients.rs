@@ -55,15 +55,7 @@ pub fn work_meanwhile(cluster: &Cluster, change: impl FnOnce(&[ScopedJoinHandle<
                     let name = format!("u{number}");
                     let pause = Duration::from_millis(20);
                     uploads.note_each(going, pause, || {
-                        let mut client = Connection::open();
-                        let length = body.len();
-                        client.send(format!(
-                            "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
-                        ));
-                        let response = client.send(body).response();
-                        assert!(response.status < 300, "{}", response.head);
-                        let at = cluster.uploads(response.backend()).join(&name);
-                        same(&std::fs::read(at).expect("it is stored"), body);
+                        cluster.upload(&mut Connection::open(), &name, body);
                     });
                 });
             }));

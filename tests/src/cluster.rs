@@ -15,6 +15,8 @@ use trapeze_datapath::{control, netns, object};
 use trapeze_dispatcher::{BackendStatus, Request, Status};
 use trapeze_lab::{LabGuard, Options, Process};
 
+use crate::connection::Connection;
+use crate::content::same;
 use crate::counts::Counts;
 
 /// Longer than anything but a hang takes.
@@ -392,6 +394,18 @@ impl Cluster {
             .uploads
             .clone()
             .expect("a backend")
+    }
+
+    /// A body that a client puts, and that a backend has then as it was sent.
+    pub fn upload(&self, client: &mut Connection, name: &str, body: &[u8]) {
+        let length = body.len();
+        client.send(format!(
+            "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+        ));
+        let response = client.send(body).response();
+        assert!(response.status < 300, "{}", response.head);
+        let at = self.uploads(response.backend()).join(name);
+        same(&std::fs::read(at).expect("it is stored"), body);
     }
 
     /// The directory that the servers serve.

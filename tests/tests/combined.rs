@@ -39,17 +39,6 @@ fn backends(answered: &Answered) -> Vec<&str> {
     answered.values().map(String::as_str).collect()
 }
 
-fn upload(cluster: &Cluster, client: &mut Connection, name: &str, body: &[u8]) {
-    let length = body.len();
-    client.send(format!(
-        "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
-    ));
-    let response = client.send(body).response();
-    assert!(response.status < 300, "{}", response.head);
-    let at = cluster.uploads(response.backend()).join(name);
-    same(&std::fs::read(at).expect("it is stored"), body);
-}
-
 #[test]
 fn requests_go_from_host_to_host_and_each_is_a_dispatcher_too() {
     let cluster = sprayed("comb", 2, |_| {});
@@ -71,7 +60,7 @@ fn requests_go_from_host_to_host_and_each_is_a_dispatcher_too() {
                     .pipeline(&mut client, first + 10..first + 20)
                     .unwrap(),
             );
-            upload(&cluster, &mut client, &format!("u{first}"), &body);
+            cluster.upload(&mut client, &format!("u{first}"), &body);
         }
         answered
     });
@@ -97,7 +86,7 @@ fn one_host_is_a_cluster() {
         let mut client = Connection::open();
         let mut answered = numbered.ask_each(&mut client, 0..20).unwrap();
         answered.extend(numbered.pipeline(&mut client, 20..40).unwrap());
-        upload(&cluster, &mut client, "whole", &vec![b'z'; 700_000]);
+        cluster.upload(&mut client, "whole", &vec![b'z'; 700_000]);
         // From the same port again and again: what it had before is known to both programs.
         for number in 40..80 {
             let mut client = Connection::try_to(VIP, 40_001).unwrap();
@@ -266,7 +255,7 @@ fn connections_are_split_spliced_to_a_server_on_the_same_host() {
             let mut client = Connection::open();
             let numbers = first..first + 8;
             answered.extend(numbered.ask_each(&mut client, numbers).unwrap());
-            upload(&cluster, &mut client, &format!("u{first}"), &body);
+            cluster.upload(&mut client, &format!("u{first}"), &body);
         }
         answered
     });

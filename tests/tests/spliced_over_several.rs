@@ -28,18 +28,6 @@ trapeze_tests::by_each_splice!(
     who_is_restarted_goes_on,
 );
 
-fn upload(cluster: &Cluster, name: &str, body: &[u8]) {
-    let length = body.len();
-    let mut client = Connection::open();
-    client.send(format!(
-        "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
-    ));
-    let response = client.send(body).response();
-    assert!(response.status < 300, "{}", response.head);
-    let at = cluster.uploads(response.backend()).join(name);
-    same(&std::fs::read(at).expect("it is stored"), body);
-}
-
 fn every_packet_through_another_dispatcher_changes_no_byte(splice: Splice) {
     let cluster = scattered("splscatter", splice);
     let documents = ["1k", "100k", "10m"].map(|name| (name, cluster.document(name)));
@@ -68,7 +56,7 @@ fn every_packet_through_another_dispatcher_changes_no_byte(splice: Splice) {
             }
             for (round, size) in [0, 1, 100_000, 5_000_000].into_iter().enumerate() {
                 let body = Content::new(size, size).bytes();
-                upload(&cluster, &format!("r{round}"), &body);
+                cluster.upload(&mut Connection::open(), &format!("r{round}"), &body);
             }
         });
     }
@@ -126,7 +114,7 @@ fn power_cuts_in_the_middle_of_transfers_fail_none(splice: Splice) {
                 cluster.on("c1", || {
                     let pause = Duration::from_millis(5);
                     uploads.note_each(going, pause, || {
-                        upload(cluster, &format!("u{number}"), body);
+                        cluster.upload(&mut Connection::open(), &format!("u{number}"), body);
                     });
                 });
             }));

@@ -73,18 +73,6 @@ fn records(cluster: &Cluster, dispatcher: &str) -> [usize; 2] {
     count
 }
 
-fn upload(cluster: &Cluster, name: &str, body: &[u8]) {
-    let mut client = Connection::open();
-    let length = body.len();
-    client.send(format!(
-        "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
-    ));
-    let response = client.send(body).response();
-    assert!(response.status < 300, "{}", response.head);
-    let at = cluster.uploads(response.backend()).join(name);
-    same(&std::fs::read(at).expect("it is stored"), body);
-}
-
 #[test]
 fn the_front_end_passes_on_what_it_has_no_records_of() {
     let cluster = apart("sub", |_| {});
@@ -113,7 +101,8 @@ fn the_front_end_passes_on_what_it_has_no_records_of() {
             client.send_pieces(head, 7, Duration::from_millis(2));
             same(&client.response().body, &documents[0].1);
         }
-        (0..8).for_each(|round| upload(&cluster, &format!("u{round}"), &body));
+        (0..8)
+            .for_each(|round| cluster.upload(&mut Connection::open(), &format!("u{round}"), &body));
     });
     for name in FRONT {
         let [own, others] = records(&cluster, name);

@@ -70,10 +70,22 @@ impl State {
         self.count("taken-from-silent");
         let moved = (waiting.epoch, waiting.start);
         self.remember_forsaken(key, record, record.slot, moved, record.requests);
+        self.as_drained(now, key, record, waiting, (end, 0))
+    }
+
+    /// Its owner has given the flow up, drained, which no word of an agent says: on as with RELEASED.
+    pub(super) fn as_drained(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        waiting: &Waiting,
+        (end, clock): (ServerSeq, u32),
+    ) -> bool {
         let Ok(agreed) = Meta::decode(&record.option) else {
             return false;
         };
-        let (drained, clock) = (true, 0);
+        let drained = true;
         let word = Meta {
             kind: Kind::Released {
                 end,

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::ServerSeq;
-use trapeze_core::wire::meta::{Kind, Meta};
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::dispatcher::Parted;
 
 use super::State;
-use super::idle::acknowledgement;
 use crate::handoff::{Target, Waiting};
 use crate::look::Extent;
 use crate::records::Record;
@@ -30,9 +28,15 @@ impl State {
         }
         let told = self.intake.told(key, waiting.start);
         match self.shared.records.part(key, waiting.start, told) {
+            // Nothing of what the server says goes to the client any more. It hears so, by its own number.
             Ok(Parted::Yes { end, clock }) => {
-                let released = (ServerSeq::new(end), true, clock);
-                self.on_parted(now, key, record, waiting, released);
+                let reset = Header {
+                    seq: waiting.start.raw(),
+                    flags: Flags::RST,
+                    ..Header::default()
+                };
+                self.splice(record, reset, Vec::new());
+                self.as_drained(now, key, record, waiting, (ServerSeq::new(end), clock));
             }
             Ok(Parted::NotYet) if matches!(waiting.target, Target::Nobody) => {
                 self.shared.drains.is_answering(now, *key);
@@ -48,39 +52,6 @@ impl State {
                 self.stay(now, key, record, waiting);
             }
         }
-    }
-
-    /// Nothing of what the server says goes to the client any more: it hears so, by its own
-    /// number, and its flow goes on as if its owner had given it up.
-    fn on_parted(
-        &mut self,
-        now: Duration,
-        key: &FlowKey,
-        record: &Record,
-        waiting: &Waiting,
-        (end, drained, clock): (ServerSeq, bool, u32),
-    ) {
-        let reset = Header {
-            seq: waiting.start.raw(),
-            flags: Flags::RST,
-            ..Header::default()
-        };
-        self.splice(record, reset, Vec::new());
-        let Ok(agreed) = Meta::decode(&record.option) else {
-            return;
-        };
-        let word = Meta {
-            kind: Kind::Released {
-                end,
-                drained,
-                clock,
-            },
-            epoch: waiting.epoch,
-            start: waiting.start,
-            ..agreed
-        };
-        let packet = acknowledgement(key, waiting.start, end).to_packet();
-        self.on_released(now, &word, &packet, (end, drained, clock));
     }
 
     /// Where the server's answers end nobody knows, now and later.
