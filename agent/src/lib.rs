@@ -74,6 +74,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
             .context("cannot hear the dispatcher on this host")
     };
     follow_own_dispatcher(&config, &own)?;
+    // From the first heartbeat on that the data path answers, answers of others may come.
+    let for_wedge = wedge::listen();
     attach_agent(&loaded, &own.interface).with_context(|| {
         format!(
             "cannot attach to {} at tc: see `trapeze doctor`",
@@ -86,7 +88,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let supporting = Supporting::start(&node.pins(), adopter.clone(), v4(own.address)?, &config)
         .context("cannot listen to the data path")?;
     // Another cluster's agent may be on this host: all else works without.
-    if let Err(error) = wedge::start(supporting.support.clone(), adopter) {
+    let support = supporting.support.clone();
+    if let Err(error) = for_wedge.and_then(|listener| wedge::start(listener, support, adopter)) {
         eprintln!(
             "answers of other backends are not gone on with here: cannot listen on 127.0.0.1:{WEDGE_PORT}: {error}"
         );

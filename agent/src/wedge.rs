@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use socket2::SockRef;
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
 use trapeze_core::takeover::{End, Message, Rest, Take, WEDGE_PORT, parts, state};
 use trapeze_datapath::abi::{
@@ -17,12 +18,23 @@ use trapeze_datapath::abi::{
 use trapeze_datapath::agent::Adopter;
 use trapeze_datapath::clock;
 use trapeze_datapath::linger::reset_on_close;
+use trapeze_datapath::netns;
 use trapeze_datapath::pipe::Pipe;
 
 use crate::support::Support;
 
-/// Answers that are gone on with at once.
+/// Answers that are gone on with at once; more wait in the queue for [`accept`](TcpListener::accept), and
+/// those that find it full are refused, as by any server.
 const MOST: usize = 4096;
+/// Files that are open for each of them: the client, the server, and a pipe's two ends.
+const FILES: u64 = 4;
+/// Files that are left for all else.
+const OTHER_FILES: u64 = 256;
+/// All answers of a backend come at the same moment, when that has died. The kernel cuts it to
+/// net.core.somaxconn.
+const BACKLOG: i32 = MOST as i32;
+/// Before another one is accepted, where that is not possible now.
+const PAUSE: Duration = Duration::from_millis(10);
 /// Who has asked, or was asked, says something within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// A dispatcher is told so often, and so many times, that an answer is not gone on with.
@@ -35,19 +47,36 @@ const HEAD_MAX: usize = 65_536;
 /// Bytes that are relayed at a time.
 const PIECE: u64 = 1 << 20;
 
-/// Listens for connections to go on with, as long as the process lives.
-pub fn start(support: Arc<Support>, adopter: Arc<Adopter>) -> io::Result<()> {
+/// Where connections to go on with come: they may wait there before [`start`].
+pub fn listen() -> io::Result<TcpListener> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, WEDGE_PORT))?;
+    // The standard library's is 128.
+    SockRef::from(&listener).listen(BACKLOG)?;
+    Ok(listener)
+}
+
+/// Goes on with what comes, as long as the process lives.
+pub fn start(
+    listener: TcpListener,
+    support: Arc<Support>,
+    adopter: Arc<Adopter>,
+) -> io::Result<()> {
+    let files = netns::take_all_files()?.saturating_sub(OTHER_FILES);
+    let most = MOST.min((files / FILES) as usize).max(1);
     let busy = Arc::<AtomicUsize>::default();
     std::thread::Builder::new()
         .name("wedge".into())
         .spawn(move || {
-            for client in listener.incoming() {
-                let Ok(client) = client else {
-                    std::thread::sleep(Duration::from_millis(10));
+            loop {
+                if busy.load(Ordering::Relaxed) >= most {
+                    std::thread::sleep(PAUSE);
+                    continue;
+                }
+                let Ok((client, _)) = listener.accept() else {
+                    std::thread::sleep(PAUSE);
                     continue;
                 };
-                let count = busy.fetch_add(1, Ordering::Relaxed);
+                busy.fetch_add(1, Ordering::Relaxed);
                 let (support, adopter, busy) = (support.clone(), adopter.clone(), busy.clone());
                 let ended = busy.clone();
                 let work = move || {
@@ -57,7 +86,7 @@ pub fn start(support: Arc<Support>, adopter: Arc<Adopter>) -> io::Result<()> {
                     busy.fetch_sub(1, Ordering::Relaxed);
                 };
                 let builder = std::thread::Builder::new().name("wedge".into());
-                if count >= MOST || builder.spawn(work).is_err() {
+                if builder.spawn(work).is_err() {
                     ended.fetch_sub(1, Ordering::Relaxed);
                 }
             }

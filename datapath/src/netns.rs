@@ -95,21 +95,28 @@ pub fn in_own_session(command: &mut Command) -> &mut Command {
 pub fn with_all_files(command: &mut Command) -> &mut Command {
     // SAFETY: the hook makes two system calls on a variable of its own stack,
     // allocates nothing and takes no lock.
+    unsafe { command.pre_exec(|| take_all_files().map(|_| ())) }
+}
+
+/// As [`with_all_files`], for this process itself: how many that are.
+///
+/// # Errors
+/// The system's.
+pub fn take_all_files() -> io::Result<u64> {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the calls read and write a variable that outlives them.
     unsafe {
-        command.pre_exec(|| {
-            let mut limit = libc::rlimit {
-                rlim_cur: 0,
-                rlim_max: 0,
-            };
-            if libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == -1 {
-                return Err(io::Error::last_os_error());
-            }
-            limit.rlim_cur = limit.rlim_max;
-            match libc::setrlimit(libc::RLIMIT_NOFILE, &limit) {
-                -1 => Err(io::Error::last_os_error()),
-                _ => Ok(()),
-            }
-        })
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) == -1 {
+            return Err(io::Error::last_os_error());
+        }
+        limit.rlim_cur = limit.rlim_max;
+        match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(limit.rlim_cur),
+        }
     }
 }
 

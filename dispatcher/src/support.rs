@@ -340,6 +340,13 @@ impl Kept {
         times
     }
 
+    /// That one did not begin.
+    pub fn did_not_resume(&mut self) {
+        if let Some((_, times)) = &mut self.resumed {
+            *times = times.saturating_sub(1);
+        }
+    }
+
     fn size(&self) -> usize {
         ENTRY + self.state.request.len() + self.state.head.len() + self.ahead.bytes.len()
     }

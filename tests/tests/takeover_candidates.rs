@@ -1,14 +1,18 @@
 //! Who goes on with an answer, where those that are asked first do not (docs/protocol/takeover.md 4.2, 4.7).
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use trapeze_lab::Process;
-use trapeze_tests::saved::{Download, MIB, Site};
-use trapeze_tests::{Connection, same, until};
+use trapeze_tests::saved::{Download, MIB, Site, put};
+use trapeze_tests::{Connection, Content, VIP, same, until};
+
+/// A client that hears nothing for so long has failed.
+const HANGS: Duration = Duration::from_secs(30);
 
 /// The next one dies before it is known to be dead: of those that are well none is left out.
 #[test]
@@ -27,6 +31,79 @@ fn one_that_dies_when_it_is_asked_costs_no_answer() {
         same(&download.body, &site.large);
     }
     assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// The only one has no agent for a while: its data path answers heartbeats all the same.
+#[test]
+fn one_whose_agent_is_being_replaced_is_waited_for() {
+    let site = Site::up("take-replaced", 2);
+    let mut downloads: Vec<_> = (0..4).map(|_| site.start()).collect();
+    for download in &mut downloads {
+        download.read(2 * MIB).unwrap();
+    }
+    site.await_protection(4);
+    site.cluster.kill("b2", Some(Process::Agent)).unwrap();
+    site.cluster.kill("b1", None).unwrap();
+    until("it was asked in vain", || {
+        (site.count("refusals") > 2).then_some(())
+    });
+    site.cluster.start("b2", Some(Process::Agent)).unwrap();
+    for mut download in downloads {
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+    }
+    assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// More at once than a listener has room for by default, and than processes may have files.
+#[test]
+fn a_thousand_answers_are_gone_on_with_at_once() {
+    const CLIENTS: usize = 1000;
+    let site = Site::up("take-many", 2);
+    site.cluster.kill("b2", None).unwrap();
+    let body = Content::new(3, 1_200_000).bytes();
+    put(site.root.path(), "file", &body);
+    until("the other one has them all", || {
+        (site.cluster.backend("b2").state == "silent").then_some(())
+    });
+    let mut clients: Vec<_> = site.cluster.on("c1", || {
+        (0..CLIENTS).map(|_| with_a_small_window()).collect()
+    });
+    for client in &mut clients {
+        write!(
+            client,
+            "GET /file HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        )
+        .unwrap();
+    }
+    site.await_protection(CLIENTS);
+    site.cluster.start("b2", None).unwrap();
+    until("it is up", || {
+        (site.cluster.backend("b2").state == "up").then_some(())
+    });
+    site.cluster.kill("b1", None).unwrap();
+    std::thread::scope(|scope| {
+        for some in clients.chunks_mut(CLIENTS / 20) {
+            scope.spawn(|| {
+                for client in some {
+                    let mut answer = Vec::new();
+                    client.read_to_end(&mut answer).unwrap();
+                    same(&answer[answer.len() - body.len()..], &body);
+                }
+            });
+        }
+    });
+    assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// A connection of which the server can be far ahead.
+fn with_a_small_window() -> TcpStream {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+    socket.set_recv_buffer_size(32 << 10).unwrap();
+    socket.connect(&SocketAddr::from(VIP).into()).unwrap();
+    let stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(HANGS)).unwrap();
+    stream
 }
 
 /// The same with a server that sleeps: its host is well, and nobody checks it.

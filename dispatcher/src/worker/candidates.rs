@@ -13,6 +13,9 @@ use crate::cluster::Choice;
 use crate::memory::Placed;
 use crate::records::Record;
 
+/// Before a host that could not take an answer is asked again.
+const PAUSE: Duration = Duration::from_millis(100);
+
 impl State {
     /// The backend that is to go on with it next.
     pub(super) fn candidate(
@@ -84,10 +87,34 @@ impl State {
             })
     }
 
+    /// The latest candidate's host could not take it just now: nobody listened there yet, or too many wait. Another one is
+    /// asked, and where there is none the same again.
+    pub(super) fn is_put_off(&mut self, now: Duration, key: &FlowKey) {
+        let record = self.shared.records.get(key).ok().flatten();
+        if let Some(taking) = self.takings.all.get_mut(key) {
+            taking.put_off.extend(taking.tried.last());
+            taking.kept.did_not_resume();
+        }
+        if self.has_candidate(key, record.as_ref()) {
+            return;
+        }
+        let patience = self.cluster.config.limits.cache_timeout;
+        if let Some(taking) = self.takings.all.get_mut(key)
+            && now.saturating_sub(taking.begun) < patience
+        {
+            let put_off = std::mem::take(&mut taking.put_off);
+            taking.tried.retain(|slot| !put_off.contains(slot));
+            taking.due = now + PAUSE;
+        }
+    }
+
     /// Nobody listens where the latest candidate's server should: it counts as not tried, and is not chosen
     /// for a while.
     pub(super) fn has_no_server(&mut self, key: &FlowKey) {
-        let candidate = self.takings.all.get_mut(key).and_then(|t| t.tried.pop());
+        let candidate = self.takings.all.get_mut(key).and_then(|taking| {
+            taking.kept.did_not_resume();
+            taking.tried.pop()
+        });
         let record = self.shared.records.get(key).ok().flatten();
         let (Some(slot), Some(record)) = (candidate, record) else {
             return;

@@ -59,6 +59,7 @@ impl State {
             return self.count("late-refusals");
         }
         if self.on_taking_refused(now, &arrived.key, meta.epoch) {
+            self.is_put_off(now, &arrived.key);
             return self.count("refusals");
         }
         self.count("refusals");

@@ -55,6 +55,8 @@ pub(super) struct Taking {
     pub(super) kept: Kept,
     /// Who had it before, and whoever has refused.
     pub(super) tried: Vec<u32>,
+    /// Those of them whose hosts could not take it just then.
+    pub(super) put_off: Vec<u32>,
     pub(super) stage: Stage,
     pub(super) tries: u32,
     pub(super) due: Duration,
@@ -63,7 +65,7 @@ pub(super) struct Taking {
     /// Behind the answer's own request: what was sent ahead begins there.
     pub(super) boundary: ClientSeq,
     /// When its owner was found to be gone, or the move begun.
-    begun: Duration,
+    pub(super) begun: Duration,
     /// More was sent ahead than is known: unless it is over, nobody can go on.
     is_hopeless: bool,
     /// The client has answered, and nobody could go on with it yet.
@@ -98,6 +100,7 @@ impl Taking {
         Self {
             kept,
             tried: vec![slot],
+            put_off: Vec::new(),
             stage: Stage::Asking,
             tries: 0,
             due: now,
