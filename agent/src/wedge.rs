@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
@@ -37,6 +37,9 @@ const BACKLOG: i32 = MOST as i32;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Who has asked, or was asked, says something within this time.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A client that has not taken anything for so long is slow. Its server is asked anew if it says nothing for as long
+/// behind that.
+const SLOW: Duration = Duration::from_secs(1);
 /// A dispatcher is told so often, and so many times, that an answer is not gone on with.
 const REFUSAL_INTERVAL: Duration = Duration::from_millis(100);
 const REFUSALS: u32 = 20;
@@ -150,14 +153,32 @@ fn go_on(mut client: TcpStream, support: &Support, adopter: &Adopter) -> io::Res
     client.set_write_timeout(Some(CLIENTS_PATIENCE))?;
     client.set_nodelay(true)?;
     client.write_all(&rest.of_head)?;
-    match relay(&server, &mut client, &begun, &rest)? {
-        Relayed::All => finish(client),
-        Relayed::ToServersEnd if rest.end == End::UntilClose => {
-            reset_on_close(&client, false)?;
-            finish(client)
+    let mut found = (rest, server, begun);
+    let mut had = take.had + found.0.of_head.len() as u64;
+    loop {
+        let (rest, server, begun) = &found;
+        let before = had;
+        match relay(server, &mut client, begun, rest, &mut had)? {
+            Relayed::All => return finish(client),
+            Relayed::ToClientsEnd => return Ok(()),
+            Relayed::ToServersEnd if rest.end == End::UntilClose => {
+                reset_on_close(&client, false)?;
+                return finish(client);
+            }
+            Relayed::ToServersEnd if rest.end.is_open() || had == before => {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            // Clients that are slow may be too slow for the server, and are not for us.
+            Relayed::ToServersEnd => {
+                let take = Take {
+                    had,
+                    ..take.clone()
+                };
+                found = find_rest(&take, &flow, support)
+                    .map_err(|not_found| io::Error::other(not_found.why))?;
+                support.maps().count("asked-anew", 1)?;
+            }
         }
-        Relayed::ToServersEnd => Err(io::ErrorKind::UnexpectedEof.into()),
-        Relayed::ToClientsEnd => Ok(()),
     }
 }
 
@@ -296,17 +317,20 @@ fn refuse(
 /// How far an answer was relayed.
 enum Relayed {
     All,
+    /// Or as long as it says something.
     ToServersEnd,
     /// As most streams are.
     ToClientsEnd,
 }
 
-/// What is left of the body, of which some bytes have been read.
+/// What is left of the body, of which some bytes have been read; and of the answer, how many bytes the client was
+/// given.
 fn relay(
     server: &TcpStream,
     client: &mut TcpStream,
     begun: &[u8],
     rest: &Rest,
+    had: &mut u64,
 ) -> io::Result<Relayed> {
     let mut left = rest.bytes.end - rest.bytes.start;
     let begun = &begun[..begun.len().min(left as usize)];
@@ -314,6 +338,7 @@ fn relay(
         return ended(error);
     }
     left -= begun.len() as u64;
+    *had += begun.len() as u64;
     let mut pipe = Pipe::new()?;
     while left > 0 {
         let read = match pipe.fill(server, left.min(PIECE) as usize) {
@@ -325,12 +350,21 @@ fn relay(
                 }
                 continue;
             }
+            // Silent for too long, or it has reset the connection.
+            Err(_) if !rest.end.is_open() => return Ok(Relayed::ToServersEnd),
             Err(error) => return Err(error),
         };
+        let began = Instant::now();
         if let Err(error) = pipe.empty(client, read) {
             return ended(error);
         }
         left -= read as u64;
+        *had += read as u64;
+        // The kernel may have dropped what it had offered to take meanwhile, and the server's repeats it after
+        // a timer that has doubled for as long.
+        if began.elapsed() > SLOW && !rest.end.is_open() {
+            server.set_read_timeout(Some(SLOW))?;
+        }
     }
     Ok(Relayed::All)
 }

@@ -867,6 +867,7 @@ enum drop_reason {
 	X(BEGUN, "begun", "answers begun that may outlive this backend") \
 	X(BEGUN_UNSEEN, "begun-unseen", "answers that may not, for their heads came in several packets") \
 	X(ADOPTED, "taken-over", "answers of other backends gone on with here") \
+	X(ASKED_ANEW, "asked-anew", "of these, those whose server here was asked once more for what was left")         \
 	X(NOT_SAME, "not-same", "answers of other backends of which the rest was not provably the same here: reset") \
 	X(FORSAKEN, "forsaken", "answers begun here that another backend goes on with") \
 	X(UNFOLLOWED, "unfollowed", "connections whose answers cannot be followed any more") \

@@ -134,50 +134,75 @@ fn one_whose_server_sleeps_costs_no_answer() {
 #[test]
 fn an_answer_that_nobody_can_finish_is_not_gone_on_with_for_ever() {
     let site = Site::up("take-short", 2);
-    let asked = Arc::new(AtomicUsize::new(0));
-    let stop = Arc::new(AtomicBool::new(false));
-    let servers: Vec<_> = ["b1", "b2"]
-        .map(|name| {
-            site.cluster.kill(name, Some(Process::Server)).unwrap();
-            let (asked, stop) = (asked.clone(), stop.clone());
-            site.cluster
-                .spawn(name, move || serve_a_part(&asked, &stop))
-        })
-        .into();
-    // The dispatcher may have been refused meanwhile.
-    std::thread::sleep(Duration::from_millis(1200));
-    let mut download = site
-        .cluster
-        .on("c1", || Download::start(Connection::open()));
-    download.finish().unwrap_err();
-    same(&download.body, &vec![b'x'; PART]);
-    stop.store(true, Ordering::Relaxed);
-    servers
-        .into_iter()
-        .for_each(|server| server.join().unwrap());
-    let asked = asked.load(Ordering::Relaxed);
+    let asked = served_in_parts(
+        &site,
+        |from| PART.saturating_sub(from),
+        |download| {
+            download.finish().unwrap_err();
+            same(&download.body, &vec![b'x'; PART]);
+        },
+    );
     assert!((2..=6).contains(&asked), "{asked} requests");
     until("that is counted", || {
         (site.count("not-taken-over") == 1).then_some(())
     });
 }
 
-/// What there is of it.
+/// Each time the server closes in the midst, but further on: who goes on with it asks that server again.
+#[test]
+fn a_server_that_gets_further_each_time_is_asked_until_the_end() {
+    let site = Site::up("take-further", 2);
+    let asked = served_in_parts(
+        &site,
+        |from| PART.min(WHOLE - from),
+        |download| {
+            download.finish().unwrap();
+            same(&download.body, &vec![b'x'; WHOLE]);
+        },
+    );
+    assert_eq!(asked, WHOLE / PART);
+    assert_eq!(site.count("takeovers"), 1);
+}
+
+/// A download from servers that give so much of it from a place on, and close; how often they were asked.
+fn served_in_parts(site: &Site, part: fn(usize) -> usize, read: fn(&mut Download)) -> usize {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let stop = Arc::new(AtomicBool::new(false));
+    let servers = ["b1", "b2"].map(|name| {
+        site.cluster.kill(name, Some(Process::Server)).unwrap();
+        let (asked, stop) = (asked.clone(), stop.clone());
+        site.cluster
+            .spawn(name, move || serve_in_parts(part, &asked, &stop))
+    });
+    // The dispatcher may have been refused meanwhile.
+    std::thread::sleep(Duration::from_millis(1200));
+    let mut download = site
+        .cluster
+        .on("c1", || Download::start(Connection::open()));
+    read(&mut download);
+    stop.store(true, Ordering::Relaxed);
+    for server in servers {
+        server.join().unwrap();
+    }
+    asked.load(Ordering::Relaxed)
+}
+
+/// What there is of it, or at a time.
 const PART: usize = MIB;
 const WHOLE: usize = 4 * MIB;
 
-fn serve_a_part(asked: &AtomicUsize, stop: &AtomicBool) {
+fn serve_in_parts(part: fn(usize) -> usize, asked: &AtomicUsize, stop: &AtomicBool) {
     let listener = TcpListener::bind("0.0.0.0:80").unwrap();
     listener.set_nonblocking(true).unwrap();
     while !stop.load(Ordering::Relaxed) {
         match listener.accept() {
-            Ok((stream, _)) => answer_with_a_part(stream, asked),
+            Ok((stream, _)) => answer_with_a_part(stream, part, asked),
             Err(_) => std::thread::sleep(Duration::from_millis(1)),
         }
     }
 }
 
-fn answer_with_a_part(mut stream: TcpStream, asked: &AtomicUsize) {
+fn answer_with_a_part(mut stream: TcpStream, part: fn(usize) -> usize, asked: &AtomicUsize) {
     stream.set_nonblocking(false).unwrap();
     let mut request = Vec::new();
     while !request.ends_with(b"\r\n\r\n") {
@@ -203,7 +228,7 @@ fn answer_with_a_part(mut stream: TcpStream, asked: &AtomicUsize) {
         "HTTP/1.1 {status}\r\nETag: \"e\"\r\nX-Backend: b\r\nContent-Length: {}\r\n\r\n",
         WHOLE - from
     );
-    let part = vec![b'x'; PART.saturating_sub(from)];
+    let part = vec![b'x'; part(from)];
     // Its client may be gone.
     let _ = stream.write_all(head.as_bytes());
     let _ = stream.write_all(&part);
