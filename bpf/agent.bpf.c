@@ -140,6 +140,13 @@ struct probed {
 	__u32 how;
 };
 
+/* The dispatcher that asks does not know how many the one before it has given us (replication.md 4.6). */
+static __always_inline void reckon(const struct setup *known, struct probed *probed)
+{
+	probed->how = PROBE_RECKONED;
+	probed->next = known->answers.finished;
+}
+
 /* A verdict of look_probed(): there is an answer. */
 #define TO_ANSWER (-5)
 
@@ -162,12 +169,14 @@ static __noinline int look_probed(struct __sk_buff *skb, const struct segment *s
 	own = find_own_socket(skb, segment, known);
 	if (own.state) {
 		probed->clock = own_clock(known, own.clock_offset);
-		if (owes_nothing(known, &own, bpf_ntohs(meta.requests)))
+		probed->reached = own.rcv_nxt;
+		probed->next = own.snd_nxt;
+		if (meta.reason == PROBE_RECKON && has_answered_all(known, &own))
+			reckon(known, probed);
+		else if (owes_nothing(known, &own, bpf_ntohs(meta.requests)))
 			probed->how = PROBE_IDLE;
 		else
 			probed->how = has_not_begun(known, &own) ? PROBE_NOT_BEGUN : PROBE_STANDS;
-		probed->reached = own.rcv_nxt;
-		probed->next = own.snd_nxt;
 		return TO_ANSWER;
 	}
 	occupant = find_occupant(skb, segment);
@@ -179,6 +188,8 @@ static __noinline int look_probed(struct __sk_buff *skb, const struct segment *s
 		probed->reached = known->start;
 	else if (known->state != SETUP_CONFIRMED)
 		return drop(DROP_EARLY);
+	if (known->state == SETUP_VACANT && meta.reason == PROBE_RECKON)
+		reckon(known, probed);
 	return TO_ANSWER;
 }
 

@@ -30,6 +30,7 @@
 #include "lib/forward.bpf.h"
 #include "lib/heartbeat.bpf.h"
 #include "lib/flow.bpf.h"
+#include "lib/attended.bpf.h"
 #include "lib/standing.bpf.h"
 #include "lib/boundary.bpf.h"
 #include "lib/keeper.bpf.h"

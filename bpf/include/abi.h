@@ -121,6 +121,10 @@ enum held {
 #define PROBE_STANDS 1
 #define PROBE_IDLE 2 /* and has said all that it owes to so many requests, and the client has all */
 #define PROBE_NOT_BEGUN 3 /* and has said nothing to its first request but interim answers (1xx) */
+#define PROBE_RECKONED 4 /* has answered all that it was given: `requests` of them. Only to who asks how many */
+
+/* `reason` of a PROBE: how many requests have been answered, if that is all? */
+#define PROBE_RECKON 1
 
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1
@@ -210,6 +214,8 @@ enum expected {
 #define MARK_PROTECTED 256 /* an answer may outlive its owner: the daemon keeps what is asked ahead of its end */
 #define MARK_ENDS 512 /* with PROTECTED: what is asked from `answer_end` on is not ahead of it */
 #define MARK_LOST 1024 /* with TAKING: nobody will ever answer, and its client is to be reset where it is */
+#define MARK_STAYED 2048 /* requests have stayed with its owner of which other dispatchers are not told yet */
+#define MARK_UNSURE 4096 /* another dispatcher has told it, and requests may have stayed since: its owner is to be asked */
 
 /* How a flow's segments change between client and server, besides their numbers. */
 #define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */

@@ -9,6 +9,10 @@
  *   with another backend   the record moves; the packet goes by way of the owner, as
  *                          HANDOFF, which knows whether it may
  *
+ * Among other dispatchers only those that stay are placed here. The daemon tells the others of
+ * them a little later, and who keeps the flow next asks the owner how far it has come
+ * (docs/protocol/replication.md 4.6).
+ *
  * All else that reaches beyond the boundary is the daemon's.
  */
 #pragma once
@@ -172,7 +176,30 @@ static __always_inline bool may_be_ahead(const struct flow *flow, __u32 ack)
 static __always_inline bool may_begin(const struct flow *flow, __u32 ack)
 {
 	return flow->expect == EXPECT_HEAD && flow->state == FLOW_ESTABLISHED &&
-	       !(flow->marks & (MARK_HELD | MARK_PIPELINES)) && !may_be_ahead(flow, ack);
+	       !(flow->marks & (MARK_HELD | MARK_PIPELINES | MARK_UNSURE)) && !may_be_ahead(flow, ack);
+}
+
+/*
+ * May requests of this flow stay here without a word to the others? They have to know the flow,
+ * and a daemon has to be there to tell them soon. Not static, as the next: the verifier walks
+ * them once.
+ */
+__noinline int may_stay_untold(const struct flow *flow)
+{
+	if (!flow)
+		return 0;
+	return flow->version && !flow->splice.port && is_fit();
+}
+
+/* The daemon is to tell the others of it: once for all that stay until then. */
+__noinline int note_stay(struct flow *flow, const struct segment *segment)
+{
+	if (!flow || !segment || !is_among_others() || flow->marks & MARK_STAYED)
+		return 0;
+	__sync_fetch_and_or(&flow->marks, MARK_STAYED);
+	/* Full: the sweep finds the mark. */
+	bpf_ringbuf_output(&stays, (void *)&segment->key, sizeof(segment->key), BPF_RB_NO_WAKEUP);
+	return 0;
 }
 
 /* The request that starts in this packet. */
@@ -181,9 +208,11 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	struct workbench *bench = this_workbench();
 	struct decision *decision;
 	struct turn turn;
-	bool stays, begins;
+	bool stays, begins, among = is_among_others();
 
 	if (!segment || !flow || !bench)
+		return BOUNDARY_ASK;
+	if (among && !may_stay_untold(flow))
 		return BOUNDARY_ASK;
 	if (segment->seq != flow->next || !may_begin(flow, segment->ack) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
@@ -207,8 +236,8 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	/* An owner knows of a HEAD, and of a last request, only where it is a setup's first. */
 	stays = is_owner(flow, &turn) && !(bench->care & CARE_HEAD) &&
 		!(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE);
-	/* Spliced connections are opened, and ended, by the daemon. */
-	if (!stays && (decision->stays || flow->splice.port || turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
+	/* Spliced connections are opened, and ended, by the daemon; of moves the others know first. */
+	if (!stays && (among || decision->stays || flow->splice.port || turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
 		return BOUNDARY_ASK;
 	if (!take_record(flow))
 		return BOUNDARY_REPEATED;
@@ -224,6 +253,8 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 		begin_request(flow, segment, decision);
 		/* Last, and behind a barrier: who sees it sees all of the rest. */
 		__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload);
+		if (stays)
+			note_stay(flow, segment);
 	}
 	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
 	if (begins && stays)

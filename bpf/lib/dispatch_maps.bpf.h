@@ -61,6 +61,12 @@ struct {
 	__uint(max_entries, 1 << 20);
 } reports SEC(".maps");
 
+/* Keys of flows that are marked MARK_STAYED. Where it is full the daemon's sweep finds them. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} stays SEC(".maps");
+
 /* A word may be read from any place of a head. */
 #define HEAD_ROOM (HEAD_MAX + 8)
 

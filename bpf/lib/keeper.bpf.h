@@ -29,42 +29,12 @@ struct passage {
 	__u8 by_joining; /* that one keeps nothing yet */
 };
 
-static __always_inline bool is_among_others(void)
-{
-	struct node *self = this_node();
-
-	return self && self->among;
-}
-
 /* Are there flows that only others have records of? */
 static __always_inline bool is_in_sub_cluster(void)
 {
 	struct node *self = this_node();
 
 	return self && self->among == AMONG_SUB_CLUSTERS;
-}
-
-static __always_inline struct presence *own_presence(void)
-{
-	__u32 zero = 0;
-
-	return bpf_map_lookup_elem(&presence, &zero);
-}
-
-/* Its presence, as long as its daemon sees to its records. */
-static __always_inline struct presence *attended(void)
-{
-	struct presence *us = own_presence();
-
-	return us && bpf_ktime_get_coarse_ns() < us->until_ns ? us : NULL;
-}
-
-/* Without its daemon, or before the others know of it, it keeps nothing (1.2). */
-static __always_inline bool is_fit(void)
-{
-	struct presence *us = attended();
-
-	return us && us->says && us->says != PRESENCE_JOINING;
 }
 
 /* A slot of the dispatchers map, or NO_DISPATCHER: this one. */

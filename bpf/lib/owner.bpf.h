@@ -58,6 +58,13 @@ static __always_inline bool owes_nothing(const struct setup *known, const struct
 	       own->snd_una == known->answers.next;
 }
 
+/* Has it said all that there is to say to what it has had, however much that was? */
+static __always_inline bool has_answered_all(const struct setup *known, const struct own_socket *own)
+{
+	return known->meta.tcp_options & CARE_FOLLOW && known->answers.flags & ANSWER_ENDED &&
+	       !why_held(known, own, known->answers.taken, known->answers.finished);
+}
+
 /* Has it said nothing but interim answers, up to snd_nxt? */
 static __always_inline bool has_not_begun(const struct setup *known, const struct own_socket *own)
 {

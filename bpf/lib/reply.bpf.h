@@ -85,7 +85,8 @@ static __always_inline int refuse(struct __sk_buff *skb, const struct encapsulat
 /*
  * How far did this flow get: what its socket expects next, or, when that has
  * come and gone, all that the dispatcher asks about. `next` and `clock` are the
- * socket's own, if `how` says that it stands.
+ * socket's own, if `how` says that it stands; of one that is reckoned `next` is how
+ * many requests it has answered.
  */
 static __always_inline int answer_probe(struct __sk_buff *skb, const struct encapsulation *received,
 					const struct segment *segment, __u32 reached, __u8 how, __u32 next,
@@ -99,7 +100,9 @@ static __always_inline int answer_probe(struct __sk_buff *skb, const struct enca
 	outer->meta.kind = META_PROBE_ANSWER;
 	outer->meta.reason = how;
 	outer->meta.value = bpf_htonl(reached);
-	if (how != PROBE_GONE)
+	if (how == PROBE_RECKONED)
+		outer->meta.requests = bpf_htons(next);
+	else if (how != PROBE_GONE)
 		__builtin_memcpy(&outer->meta.mss, words, sizeof(words));
 	return send_reply(skb, segment);
 }

@@ -407,7 +407,8 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 		return false;
 	decision = decision_for(ctx, segment, bench, service);
 	rules = bpf_map_lookup_elem(&standing, &zero);
-	if (!decision || !rules || decision->stays)
+	/* What begins, others must have a record of first, and only the daemon tells them. */
+	if (!decision || !rules || decision->stays || is_among_others())
 		return false;
 	if (!whose_turn(decision, &turn, NULL) || turn.slot >= BACKENDS_MAX ||
 	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),

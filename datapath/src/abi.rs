@@ -618,6 +618,10 @@ pub const MARK_PROTECTED: u32 = 256;
 pub const MARK_ENDS: u32 = 512;
 /// Nobody will ever answer: the client is to be reset.
 pub const MARK_LOST: u32 = 1024;
+/// Requests have stayed with its owner of which other dispatchers are not told yet.
+pub const MARK_STAYED: u32 = 2048;
+/// Another dispatcher has told it, and requests may have stayed since.
+pub const MARK_UNSURE: u32 = 4096;
 /// `enum answer_phase`: in a body of known length.
 pub const ANSWER_BODY: u8 = 5;
 /// Until close, of which something remains: counted as a body is.

@@ -375,6 +375,39 @@ impl FinishedRequests {
     }
 }
 
+/// Flows of which requests have stayed with their owner, as the data path tells of them.
+pub struct StayedFlows {
+    ring: libbpf_rs::RingBuffer<'static>,
+    taken: Arc<Mutex<Vec<abi::FlowKey>>>,
+}
+
+impl StayedFlows {
+    /// Of the dispatcher that is pinned in that directory. One reader at a time.
+    pub fn open(pins: &Path) -> io::Result<Self> {
+        let map =
+            libbpf_rs::MapHandle::from_pinned_path(pins.join("stays")).map_err(io::Error::other)?;
+        let taken = Arc::<Mutex<Vec<abi::FlowKey>>>::default();
+        let mut builder = libbpf_rs::RingBufferBuilder::new();
+        let into = taken.clone();
+        let take = move |bytes: &[u8]| {
+            if let Some(key) = abi::read(bytes) {
+                into.lock().expect("nobody panics with it").push(key);
+            }
+            0
+        };
+        builder.add(&map, take).map_err(io::Error::other)?;
+        let ring = builder.build().map_err(io::Error::other)?;
+        Ok(Self { ring, taken })
+    }
+
+    /// All since the last call.
+    pub fn take(&self) -> io::Result<Vec<abi::FlowKey>> {
+        self.ring.consume().map_err(io::Error::other)?;
+        let mut taken = self.taken.lock().expect("nobody panics with it");
+        Ok(std::mem::take(&mut taken))
+    }
+}
+
 /// The turns map in this process's memory: daemon and data path take turns of one row.
 #[derive(Debug)]
 pub struct SharedTurns {

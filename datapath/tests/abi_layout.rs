@@ -317,6 +317,8 @@ fn constants_are_the_same() {
         ("MARK_TAKING", abi::MARK_TAKING),
         ("MARK_PROTECTED", abi::MARK_PROTECTED),
         ("MARK_ENDS", abi::MARK_ENDS),
+        ("MARK_STAYED", abi::MARK_STAYED),
+        ("MARK_UNSURE", abi::MARK_UNSURE),
         ("ANSWER_BODY", abi::ANSWER_BODY.into()),
     ] {
         assert_eq!(constant(name), u64::from(mark), "{name}");

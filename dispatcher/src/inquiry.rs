@@ -18,7 +18,7 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_datapath::abi::{self, Flow, FlowState, GENEVE_PORT};
+use trapeze_datapath::abi::{self, Flow, FlowState, GENEVE_PORT, MARK_UNSURE};
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
@@ -65,7 +65,10 @@ impl Inquiry {
                 ..meta
             },
             None => Meta {
-                kind: Kind::Probe,
+                kind: match flow.marks & MARK_UNSURE {
+                    0 => Kind::Probe,
+                    _ => Kind::Reckon,
+                },
                 requests: flow.requests as u16,
                 ..meta
             },

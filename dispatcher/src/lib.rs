@@ -7,6 +7,7 @@
 //!  standing what was decided, for the data path to repeat
 //!  sweep    records age ─► deleted          pulse    heartbeats ─► who is alive
 //!  control  the command line asks           lib      signals: reload, stop
+//!  stays    other dispatchers are told what the data path has let by
 //!  workload what sprays and other dispatchers are told
 //!  peers    the other dispatchers: who keeps what, records to and from them
 //!  members  those of them that are registered in etcd
@@ -39,6 +40,7 @@ mod records;
 mod registry;
 mod splice;
 mod standing;
+mod stays;
 mod support;
 mod sweep;
 mod unanswered;
@@ -225,6 +227,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn("pulse", move || pulse.run())?);
+    let stays = stays::Stays::open(shared.clone(), &own)?;
+    threads.push(spawn("stays", move || stays.run())?);
     let (for_knocks, knocker) = (shared.clone(), own.clone());
     threads.push(spawn("knocks", move || knocks::run(&for_knocks, &knocker))?);
     let (for_checks, checker) = (shared.clone(), own.clone());

@@ -105,15 +105,18 @@ impl Look<'_> {
             Looked::Bad(answer) => return Looked::Bad(answer),
             Looked::Done(decision) | Looked::Cut(decision, _) => decision,
         };
-        // A data path could not tell other dispatchers what it decides.
-        let is_alone = !self.shared.peers.are_there();
         if let (Inspection::Http(head), Decision::To(choice)) = (&inspection, &decision)
-            && is_alone
             // Each of these is kept.
             && !choice.retry.keeps()
         {
             let standing = &self.shared.standing;
-            let seen = Seen { vip, head, bytes };
+            let seen = Seen {
+                vip,
+                head,
+                bytes,
+                // A data path could not tell other dispatchers what goes elsewhere.
+                stays: self.shared.peers.are_there(),
+            };
             let told = standing.remember(self.decisions, self.cluster, health, &seen, choice);
             self.not_remembered |= told.is_err();
         }

@@ -10,6 +10,7 @@ mod record;
 mod replica;
 mod reseal;
 mod spliced;
+mod stays;
 mod take_back;
 mod takeover;
 mod untold;

@@ -12,6 +12,7 @@
 //!  support   owners that are gone in the midst of an answer
 //!  words     what clients and wedges are told then
 //!  heirs     dispatchers that are gone in the midst of that
+//!  unsure    flows that another dispatcher has kept: how far their owners have come
 //! ```
 
 mod ahead;
@@ -31,6 +32,7 @@ mod returned;
 mod splice;
 mod support;
 mod takeover;
+mod unsure;
 mod way;
 mod words;
 
@@ -67,6 +69,7 @@ use heirs::Heritage;
 use retry::Retries;
 use splice::Connections;
 use support::Takings;
+use unsure::Unsure;
 
 /// What a worker counts, as shown by `trapeze status`.
 #[derive(Clone, Debug, Default)]
@@ -105,6 +108,8 @@ pub(crate) struct State {
     pauses: Pauses,
     /// Later packets of requests that come back.
     behind: Behind,
+    /// What waits until it is known how far its owner has come.
+    unsure: Unsure,
     /// Answers that are to outlive their backends, and those that do just now.
     support: Support,
     takings: Takings,
@@ -146,6 +151,7 @@ impl Worker {
                 to_servers: Outbox::default(),
                 pauses: Pauses::default(),
                 behind: Behind::default(),
+                unsure: Unsure::default(),
                 support: Support::default(),
                 takings: Takings::default(),
                 heritage: Heritage::default(),
@@ -175,6 +181,7 @@ impl Worker {
                 self.state.waiting.next_due(),
                 self.state.connections.next_due(),
                 self.state.behind.next_due(),
+                self.state.unsure.next_due(),
                 self.state.support.next_due(),
                 self.state.takings.next_due(),
                 self.state.heritage.next_due(),
@@ -206,6 +213,7 @@ impl Worker {
             self.state.on_waiting_due(now);
             self.state.on_connections_due(now);
             self.state.on_behind_due(now);
+            self.state.on_unsure_due(now);
             self.state.on_heritage_due(now);
             self.state.on_support_due(now);
             self.state.on_retries_due(now);
@@ -285,11 +293,18 @@ impl State {
                         self.on_not_begun(&arrived.key, packet.meta.epoch, sender.next);
                     }
                     let asked = (packet.meta.epoch, ClientSeq::new(arrived.header.seq));
+                    self.hears_how_far(now, &arrived.key, asked.0, received, sender.is_some());
                     if received == asked.1 {
                         self.on_lost(&arrived.key, asked.0, received);
                     } else if let Some(sender) = sender.filter(|sender| sender.is_idle) {
                         self.on_idle(&arrived.key, asked, received, sender.next);
                     }
+                }
+            }
+            Kind::Reckoned { received } => {
+                if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
+                    let all = (received, packet.meta.requests);
+                    self.on_reckoned(now, &arrived.key, packet.meta.epoch, all);
                 }
             }
             Kind::Next { .. } => self.on_next(now, &packet.meta, packet.inner),

@@ -93,6 +93,14 @@ pub enum Kind {
     },
     /// Dispatcher to backend: how far did this flow get?
     Probe,
+    /// The same of a flow that another dispatcher has kept: and how many requests have been
+    /// answered, if that is all?
+    Reckon,
+    /// Backend to dispatcher: so far, and that is all. *requests* says how many.
+    Reckoned {
+        /// The next byte that the server's socket expects.
+        received: ClientSeq,
+    },
     /// Backend to dispatcher: so far.
     ProbeAnswer {
         /// The next byte that the server's socket expects.
@@ -399,6 +407,8 @@ impl Kind {
             Self::ForwardAfter { predecessor } => (1, 0, predecessor.to_bits()),
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
+            Self::Reckon => (3, PROBE_RECKON, 0),
+            Self::Reckoned { received } => (4, PROBE_RECKONED, received.raw()),
             Self::ProbeAnswer { received, sender } => {
                 let how = match sender {
                     None => 0,
@@ -455,7 +465,11 @@ impl Kind {
             2 => Self::Request {
                 server_isn: ServerSeq::new(value),
             },
+            3 if raw[3] == PROBE_RECKON => Self::Reckon,
             3 => Self::Probe,
+            4 if raw[3] == PROBE_RECKONED => Self::Reckoned {
+                received: ClientSeq::new(value),
+            },
             4 => Self::ProbeAnswer {
                 received: ClientSeq::new(value),
                 sender: match raw[3] {
@@ -589,6 +603,10 @@ const ECN: u8 = 8;
 
 /// Of a FORWARD's reason.
 const FORWARD_KEPT: u8 = 1;
+/// *reason* of a PROBE that asks how many requests have been answered, and of the word that they
+/// are all.
+const PROBE_RECKON: u8 = 1;
+const PROBE_RECKONED: u8 = 4;
 
 const FOLLOW: u8 = 16;
 const HEAD: u8 = 32;

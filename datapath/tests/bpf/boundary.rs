@@ -5,18 +5,20 @@ use std::net::Ipv4Addr;
 
 use trapeze_core::flow::addr_bytes;
 use trapeze_core::head::{Expected, likeness};
+use trapeze_core::membership::lots::NOBODY;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
     MARK_ENDS, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
-    MARK_SHORT_BEFORE, MARK_TUNNEL, Pod, Standing, Turn,
+    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
 use crate::bench::*;
+use crate::keeper::{Daemon, among};
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
@@ -791,5 +793,42 @@ fn a_vacant_flow_is_as_one_that_has_proved_itself() {
         let forged = segment(RST, NEXT.wrapping_add(1), ANSWERED, b"").frame();
         assert_eq!(run(&bench, &vacant, &forged), Outcome::drop("vacant"));
         assert_eq!(bench.flow().state, FlowState::Vacant as u32);
+    }
+}
+
+/// The others are told of it by the daemon, once for all that stay until then (replication.md 4.6).
+#[test]
+fn among_others_what_stays_is_marked_and_nothing_moves() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let known = Flow {
+            version: 3,
+            ..asked_once()
+        };
+        let kept = bench(hook, SLOT);
+        among(&kept, |_| NOBODY, Daemon::Fit);
+        let outcome = run(&kept, &known, &later(REQUEST).frame());
+        assert_eq!(outcome.counted, ["stayed", "forwarded"], "{hook:?}");
+        let after = kept.flow();
+        assert_eq!((after.next, after.requests), (END, 2));
+        assert_eq!((after.marks, after.version), (MARK_STAYED, 3));
+
+        let asks = |what: &str, bench: &Bench, flow: &Flow| {
+            let outcome = run(bench, flow, &later(REQUEST).frame());
+            assert_eq!(outcome.counted, ["to-daemon"], "{what}, {hook:?}");
+            let after = bench.flow();
+            assert_eq!((after.next, after.requests), (NEXT, 1), "{what}, {hook:?}");
+        };
+        asks("nobody else knows the flow", &kept, &asked_once());
+        let told = Flow {
+            marks: MARK_UNSURE,
+            ..known
+        };
+        asks("another one has kept it", &kept, &told);
+        let moves = bench(hook, OTHER_SLOT);
+        among(&moves, |_| NOBODY, Daemon::Fit);
+        asks("it would move", &moves, &known);
+        let joins = bench(hook, SLOT);
+        among(&joins, |_| NOBODY, Daemon::Joining);
+        asks("it does not keep flows yet", &joins, &known);
     }
 }

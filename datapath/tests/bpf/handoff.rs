@@ -598,3 +598,41 @@ fn a_probe_is_told_that_nothing_is_owed() {
     assert_eq!(is_idle(&owner, 1), None, "it has come");
     assert_eq!(is_idle(&owner, 2), None);
 }
+
+/// What a dispatcher needs to know of a flow that another one has kept (replication.md 4.6).
+#[test]
+fn who_does_not_know_how_many_it_was_given_is_told() {
+    let mut owner = Owner::new();
+    let ask = |owner: &Owner| {
+        let ask = followed(Kind::Reckon, EPOCH, START);
+        let packet = segment(ACK, SECOND ^ 1 << 31, FIRST, b"").packet();
+        let got = owner.run(&sealed(&ask, &packet)).packet.unwrap();
+        let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
+        (told.meta.kind, told.meta.requests)
+    };
+    let is_at_work = |(kind, _): (Kind, u16)| match kind {
+        Kind::ProbeAnswer {
+            received,
+            sender: Some(sender),
+        } => !sender.is_idle && received.raw() == SECOND,
+        _ => false,
+    };
+    let is_reckoned = |requests| {
+        let received = ClientSeq::new(SECOND);
+        (Kind::Reckoned { received }, requests)
+    };
+    assert!(is_at_work(ask(&owner)), "it has not answered");
+    owner.answer(ANSWER);
+    assert_eq!(
+        ask(&owner),
+        is_reckoned(1),
+        "whether the client has heard it or not"
+    );
+    let next = segment(ACK | PSH, SECOND, end_of(ANSWER), REQUEST).packet();
+    let frame = sealed(&followed(Kind::Forward, EPOCH, START), &next);
+    owner.agent.receive("the next", &frame, &["received"]);
+    assert!(
+        !matches!(ask(&owner).0, Kind::Reckoned { .. }),
+        "it has come"
+    );
+}

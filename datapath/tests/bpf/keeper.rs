@@ -25,7 +25,7 @@ const KEEPERS_SLOT: u16 = 9;
 
 /// Whether its own daemon is there, and keeps flows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Daemon {
+pub enum Daemon {
     Fit,
     Joining,
     Leaving,
@@ -33,7 +33,7 @@ enum Daemon {
 }
 
 /// A dispatcher among others; the lots are dealt as `slot_of` says.
-fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
+pub fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
     let maps = &bench.maps;
     let node = maps.node.get(&0).unwrap().unwrap();
     let node = Node {

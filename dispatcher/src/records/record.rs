@@ -12,6 +12,7 @@ use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::{self, Care, Meta};
 use trapeze_datapath::abi::{
     Flow, FlowState, MARK_ENDS, MARK_MOVING, MARK_PROTECTED, MARK_RELEASING, MARK_TUNNEL,
+    MARK_UNSURE,
 };
 
 use crate::look::Extent;
@@ -132,6 +133,11 @@ impl Record {
     /// Has its owner been asked to give it up?
     pub fn is_releasing(&self) -> bool {
         self.marks & MARK_RELEASING != 0
+    }
+
+    /// May it have been given requests of which only the dispatcher knows that kept it before?
+    pub fn is_unsure(&self) -> bool {
+        self.marks & MARK_UNSURE != 0
     }
 
     /// Has it no boundaries?

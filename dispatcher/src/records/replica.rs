@@ -16,12 +16,12 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::Meta;
 use trapeze_datapath::abi::{
     self, Finished, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_RELEASING,
-    MARK_TAKING, MARK_TUNNEL, Pod, Splice,
+    MARK_STAYED, MARK_TAKING, MARK_TUNNEL, MARK_UNSURE, Pod, Splice,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
-use super::{Record, Records};
+use super::{Record, Records, stays};
 use crate::peers;
 
 /// Of the marks those that hold at every dispatcher.
@@ -91,7 +91,12 @@ impl Records {
         flow.refreshed_ns = known.refreshed_ns;
         flow.turn = known.turn;
         let is_private = flow.state == FlowState::Reading as u32 && known.version == 0;
-        let is_known = known.version != 0 && what_others_know(known) == what_others_know(flow);
+        // What has stayed is what only the data path knows; who is sure says so, for the one that
+        // kept the flow before is not any more.
+        let is_late = known.marks & MARK_STAYED != 0
+            || known.marks & MARK_UNSURE != 0 && flow.marks & MARK_UNSURE == 0;
+        let is_known =
+            known.version != 0 && !is_late && what_others_know(known) == what_others_know(flow);
         let is_news = self.peers.are_there() && !is_private && !is_known;
         if is_news {
             self.raise_version(flow);
@@ -102,6 +107,7 @@ impl Records {
     pub(super) fn raise_version(&self, flow: &mut Flow) {
         flow.version = flow.version.wrapping_add(1).max(1);
         flow.maker = self.peers.own.octets();
+        flow.marks &= !MARK_STAYED;
         flow.told = flow.state;
         flow.turn = self.peers.herald.turn();
         flow.refreshed_ns = clock::monotonic().as_nanos() as u64;
@@ -164,7 +170,9 @@ impl Records {
         if is_private || flow.marks & MARK_MOVING != 0 || self.is_doubted(flow) {
             return Ok(None);
         }
-        let is_told = |flow: &Flow| flow.version != 0 && flow.state == flow.told;
+        let is_told = |flow: &Flow| {
+            flow.version != 0 && flow.state == flow.told && flow.marks & MARK_STAYED == 0
+        };
         if is_told(flow) {
             return Ok(self.record_of(key, flow));
         }
@@ -277,6 +285,9 @@ impl Records {
     pub fn tell_what_has_been_seen(&self, key: &abi::FlowKey, flow: &Flow) -> io::Result<()> {
         if flow.version == 0 || !self.peers.are_there() {
             return Ok(());
+        }
+        if flow.marks & MARK_STAYED != 0 {
+            self.tell_stay(key)?;
         }
         let has_ended = flow.state != flow.told;
         let refreshed = Duration::from_nanos(flow.refreshed_ns);
@@ -449,7 +460,7 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         ),
         false => (0, 0, 0),
     };
-    Flow {
+    let mut flow = Flow {
         meta: record.option,
         client_isn: record.client_isn.raw(),
         server_isn: record.server_isn.raw(),
@@ -482,7 +493,11 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         refreshed_ns: now,
         splice: (record.splice.as_ref()).map_or(Splice::zeroed(), Splice::from),
         ..Flow::zeroed()
+    };
+    if stays::is_unsure(&flow) {
+        flow.marks |= MARK_UNSURE;
     }
+    flow
 }
 
 #[cfg(test)]

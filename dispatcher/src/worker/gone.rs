@@ -19,6 +19,12 @@ impl State {
             return self.count("malformed");
         };
         let records = &self.shared.records;
+        // It has answered whatever its socket has had.
+        let known = records.reckon(&arrived.key, meta.epoch, Some((meta.start, meta.requests)));
+        if known.is_err() {
+            self.count("record-failures");
+        }
+        let records = &self.shared.records;
         match records.vacate(&arrived.key, meta.epoch, meta.requests, meta.start, end) {
             Ok(Some(vacated)) => self.on_vacant(&vacated),
             Ok(None) => self.on_gone(now, meta, arrived, end),

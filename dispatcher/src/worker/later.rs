@@ -49,7 +49,9 @@ impl State {
         if record.cookie != arrived.cookie {
             return self.count("late-packets");
         }
-        self.pass_on(now, &record, arrived, inner);
+        if !self.asks_how_far(now, &record, &arrived, (meta, inner)) {
+            self.pass_on(now, &record, arrived, inner);
+        }
         self.act();
     }
 
@@ -367,6 +369,10 @@ impl State {
     pub(super) fn take_from_owners(&mut self, now: Duration, keys: &[FlowKey]) {
         for key in keys {
             if self.waiting.get(key).is_some() || self.intake.holds(key) {
+                continue;
+            }
+            // It comes again.
+            if self.asks_about_idle(now, key) {
                 continue;
             }
             // From here on its packets come here, and wait.

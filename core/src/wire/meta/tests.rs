@@ -101,6 +101,10 @@ fn every_kind_is_read_as_written() {
         Kind::Next {
             server_isn: ServerSeq::new(12),
         },
+        Kind::Reckon,
+        Kind::Reckoned {
+            received: ClientSeq::new(13),
+        },
         Kind::ForwardAfter {
             predecessor: Ipv4Addr::new(10, 0, 0, 9),
         },

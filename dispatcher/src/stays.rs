@@ -1,0 +1,52 @@
+//! Tells the other dispatchers of requests that have stayed with their owners, which the data path
+//! has let by without a word: a flow once in a while, however many there were
+//! (docs/protocol/replication.md 4.6).
+
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use trapeze_core::config::Dispatcher;
+use trapeze_datapath::dispatcher::StayedFlows;
+use trapeze_datapath::udp::UdpSocket;
+
+use crate::{Shared, v4};
+
+/// So late the others are told, of a flow that is used all the time so often.
+const INTERVAL: Duration = Duration::from_millis(50);
+
+pub struct Stays {
+    shared: Arc<Shared>,
+    socket: UdpSocket,
+    flows: StayedFlows,
+}
+
+impl Stays {
+    pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
+        let flows = StayedFlows::open(&shared.node.pins())?;
+        let socket = UdpSocket::bind(SocketAddrV4::new(v4(own.address)?, 0), 0, 1)?;
+        Ok(Self {
+            shared,
+            socket,
+            flows,
+        })
+    }
+
+    /// Until the daemon stops.
+    pub fn run(self) -> anyhow::Result<()> {
+        while !self.shared.stopping.load(Ordering::Relaxed) {
+            std::thread::sleep(INTERVAL);
+            let stayed = self.flows.take()?;
+            if stayed.is_empty() {
+                continue;
+            }
+            for key in &stayed {
+                self.shared.records.tell_stay(key)?;
+            }
+            let keys = &self.shared.cluster().keys;
+            self.shared.records.tell_peers(&self.socket, keys)?;
+        }
+        Ok(())
+    }
+}
