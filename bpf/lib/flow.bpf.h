@@ -67,11 +67,12 @@ static __always_inline bool has_seen_syn(const struct flow *flow)
 	return flow->syn_seen_ns && bpf_ktime_get_coarse_ns() - flow->syn_seen_ns <= SYN_SEEN_LIFETIME_NS;
 }
 
-/* Of a flow that other dispatchers know: its SYN may have gone by there. */
+/* A SYN may have gone by at another dispatcher, of those that have come since the record was made, too. */
 static __always_inline bool is_doubtful(const struct flow *flow, const struct segment *segment)
 {
-	return flow->version && (flow->state != FLOW_ESTABLISHED ||
-				 !is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ));
+	return (flow->version || is_among_others()) &&
+	       (flow->state != FLOW_ESTABLISHED ||
+		!is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ));
 }
 
 /*

@@ -1,15 +1,17 @@
 //! Packets of flows with a record: where they go, byte for byte, and how they
 //! age the record; and how a new connection under an old name is told.
 
+use trapeze_core::membership::lots::NOBODY;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::Kind;
-use trapeze_datapath::abi::{ENCAP_LEN, Flow, FlowState, Pod, Proof, SiphashKey};
+use trapeze_datapath::abi::{ENCAP_LEN, Flow, FlowState, Node, Pod, Proof, SiphashKey};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::{clock, netns};
 
 use crate::bench::*;
 use crate::cookie::{self, NO_SCALE, Terms, key_of};
 use crate::handshake::agreed;
+use crate::keeper::{Daemon, among};
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
@@ -489,6 +491,41 @@ fn a_reused_port_is_known_by_its_cookie() {
                 bench.expect("damaged, it proves nothing", &damaged, &forwarded(&damaged));
                 let ack = segment(ACK, NEXT, SERVER_ISN + 1, b"").frame();
                 bench.expect("the old one's stray ACK", &ack, &forwarded(&ack));
+            }
+        }
+    }
+}
+
+/// One SYN of many: it has gone by at another dispatcher, of those that came when this record was there already.
+#[test]
+fn a_reused_port_is_known_among_others_without_its_syn() {
+    let isn = CLIENT_ISN.wrapping_add(1 << 28);
+    for bench in Bench::both() {
+        let period = cookie::period();
+        let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);
+        let first = segment(ACK | PSH, isn + 1, cookie.wrapping_add(1), REQUEST).frame();
+        let terms = agreed(&TERMS, &SERVICE);
+        let packet = to_daemon_after(EPOCH, terms, isn, cookie, &first);
+        let its_own = Outcome::new(Verdict::Pass, packet, &["cookie-valid", "to-daemon"]);
+        for old in [FlowState::Established, FlowState::ClientFin] {
+            for (what, has_others, version, expected) in [
+                ("alone", false, 0, &forwarded(&first)),
+                ("made alone", true, 0, &its_own),
+                ("made among others", true, 3, &its_own),
+                ("alone again", false, 3, &its_own),
+            ] {
+                bench.reset();
+                among(&bench, |_| NOBODY, Daemon::Fit);
+                if !has_others {
+                    let node = bench.maps.node.get(&0).unwrap().unwrap();
+                    let alone = Node { among: 0, ..node };
+                    bench.maps.node.put(&0, &alone, Update::Any).unwrap();
+                }
+                bench.put_flow(&Flow {
+                    version,
+                    ..record(old)
+                });
+                bench.expect(&format!("{old:?}, {what}"), &first, expected);
             }
         }
     }
