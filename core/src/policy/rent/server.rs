@@ -216,7 +216,8 @@ impl History {
         pool: &Pool,
         mean_kib: f64,
     ) {
-        let Some(lifetime_kib) = self.ages.lifetime_kib(&pool.ages) else {
+        let lifetime_kib = self.ages.lifetime_kib(&pool.ages);
+        let Some(lifetime_kib) = lifetime_kib.filter(|&kib| kib >= FEWEST * mean_kib) else {
             server.lifetime_kib = f32::INFINITY;
             (server.rent_us, server.turnover) = (0.0, 0.0);
             return;
@@ -275,6 +276,9 @@ const PRIOR: f64 = 32.0;
 /// Late answers are those of half a lifetime: a whole one has twice as many. The other
 /// two: what is kept will be asked for more than once.
 const LATE: f64 = 4.0;
+/// A memory that keeps fewer answers of mean size is none. Where a host is busy at times all its
+/// answers seem to be read then, one after the other: it is that what such a lifetime would mean.
+const FEWEST: f64 = 16.0;
 /// Answers awaited from one backend.
 const AWAITED_MAX: usize = 1024;
 /// What takes so much of an expected read longer than an answer from memory is one, however

@@ -166,3 +166,21 @@ fn how_often_is_learnt_from_what_stood() {
     let settled = pool.settled(7, again).expect("a million times in between");
     assert!(settled.lasts <= Duration::from_secs(2));
 }
+
+/// Its host has other work then, and all answers wait for that: nothing has left its memory.
+#[test]
+fn a_server_that_is_slow_at_times_forgets_nothing() {
+    let mut pool = Pool::new();
+    for round in 0..400u64 {
+        let elapsed = if round % 10 < 7 { FAST } else { SLOW };
+        for n in 0..12 {
+            pool.ask(n % 3, elapsed);
+        }
+    }
+    for object in 0..3 {
+        let chosen = pool.ask(object, FAST);
+        let settled = pool.settled(object, chosen);
+        let lasts = settled.expect("it is asked for all the time").lasts;
+        assert!(lasts >= Duration::from_secs(1), "{object}: {lasts:?}");
+    }
+}
