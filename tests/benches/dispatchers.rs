@@ -2,10 +2,12 @@
 //! of its daemon, and of its data path as the kernel accounts for it.
 //!
 //! `cargo build --release -p trapeze-cli`, then `cargo bench -p trapeze-tests --bench
-//! dispatchers`, as root, with wrk; `-- ROUNDS` for another number than 3.
+//! dispatchers`, as root, with wrk; `-- ROUNDS` for another number than 3, `-- POLICY` for another
+//! policy than round-robin, under which nothing stands among several dispatchers.
 
 use std::time::Duration;
 
+use trapeze_core::config::PolicyKind;
 use trapeze_datapath::run_time::{RunTime, Timing};
 use trapeze_lab::Process;
 use trapeze_tests::{Cluster, until};
@@ -50,9 +52,11 @@ struct Done {
 fn main() {
     let rounds = std::env::args().find_map(|arg| arg.parse().ok());
     let rounds: usize = rounds.unwrap_or(ROUNDS);
+    let named = |arg: String| PolicyKind::ALL.into_iter().find(|kind| kind.name() == arg);
+    let policy = std::env::args().find_map(named);
     let _timing = Timing::begin().expect("the kernel times programs");
     for mode in ["flow-hash", "batch"] {
-        let cluster = cluster(mode);
+        let cluster = cluster(mode, policy);
         println!("sprayed by {mode}; µs of a processor for each request, daemon + data path:");
         for case in &CASES {
             let mut each = [Vec::new(), Vec::new()];
@@ -95,12 +99,13 @@ impl Case {
     }
 }
 
-fn cluster(mode: &str) -> Cluster {
+fn cluster(mode: &str, policy: Option<PolicyKind>) -> Cluster {
     let cluster = Cluster::with("scale", |options| {
         options.sprays = Some(1);
         options.spray_mode = Some(mode.into());
         options.dispatchers = Some(2);
         options.backends = Some(2);
+        options.policy = policy;
     });
     // For a connection each: as trapeze_lab::load says.
     cluster.run("c1", &["sysctl", "-q", "-w", "net.ipv4.tcp_tw_reuse=1"]);
