@@ -91,12 +91,11 @@ impl Records {
         flow.refreshed_ns = known.refreshed_ns;
         flow.turn = known.turn;
         let is_private = flow.state == FlowState::Reading as u32 && known.version == 0;
-        // What has stayed is what only the data path knows; who is sure says so, for the one that
-        // kept the flow before is not any more.
-        let is_late = known.marks & MARK_STAYED != 0
-            || known.marks & MARK_UNSURE != 0 && flow.marks & MARK_UNSURE == 0;
+        // Who is sure says so, for the one that kept the flow before is not any more. What has
+        // stayed is told in its own time (`tell_stay`): nothing follows from that.
+        let is_sure_now = known.marks & MARK_UNSURE != 0 && flow.marks & MARK_UNSURE == 0;
         let is_known =
-            known.version != 0 && !is_late && what_others_know(known) == what_others_know(flow);
+            known.version != 0 && !is_sure_now && what_others_know(known) == what_others_know(flow);
         let is_news = self.peers.are_there() && !is_private && !is_known;
         if is_news {
             self.raise_version(flow);
