@@ -587,6 +587,7 @@ enum answer_phase {
 #define ANSWER_CLOSING 1 /* the server closes behind this answer */
 #define ANSWER_ENDED 2 /* at least one has */
 #define ANSWER_TO_HEAD 4 /* the next is one to a HEAD */
+#define ANSWER_AHEAD 4096 /* its client may ask before it is answered: how many it has asked is not known */
 /* Of the answer whose head is being read: */
 #define ANSWER_INTERIM 8 /* 1xx: the answer proper follows */
 #define ANSWER_TUNNEL 16 /* 101 */

@@ -88,7 +88,7 @@ static __always_inline void end_answer(struct answers *answers)
 {
 	answers->finished++;
 	answers->unread = 0;
-	answers->flags = (answers->flags & ANSWER_CLOSING) | ANSWER_ENDED;
+	answers->flags = (answers->flags & (ANSWER_CLOSING | ANSWER_AHEAD)) | ANSWER_ENDED;
 	answers->phase = ANSWER_STATUS;
 }
 
@@ -115,8 +115,9 @@ static __always_inline int read_status(struct answers *answers, const __u8 *piec
 		answers->flags |= ANSWER_OLD;
 	if (code == 101)
 		answers->flags |= ANSWER_TUNNEL;
+	/* Behind 100 comes the rest of this request; behind another it may be the next one. */
 	else if (code < 200)
-		answers->flags |= ANSWER_INTERIM;
+		answers->flags |= code == 100 ? ANSWER_INTERIM : ANSWER_INTERIM | ANSWER_AHEAD;
 	else if (code == 204 || code == 304 || answers->flags & ANSWER_TO_HEAD)
 		answers->flags |= ANSWER_BODILESS;
 	answers->phase = ANSWER_FIELDS;
@@ -533,6 +534,7 @@ static __always_inline int follow_payload(context_t *ctx, struct answers *answer
 __noinline int follow(context_t *ctx, struct answers *answers, const struct said *said)
 {
 	volatile __u8 *busy;
+	__u16 finished;
 	int result;
 
 	if (!answers || !said || (answers->phase > ANSWER_CHUNK_DATA && !is_until_close(answers)))
@@ -541,7 +543,11 @@ __noinline int follow(context_t *ctx, struct answers *answers, const struct said
 	/* The socket's lock is held, or a record's: nobody else follows it meanwhile. */
 	*busy = 1;
 	barrier();
+	finished = answers->finished;
 	result = follow_payload(ctx, answers, said);
+	/* Something has come while it was being said. */
+	if (answers->finished != finished && answers->taken != said->ack)
+		answers->flags |= ANSWER_AHEAD;
 	barrier();
 	*busy = 0;
 	return result;

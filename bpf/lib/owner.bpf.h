@@ -58,10 +58,14 @@ static __always_inline bool owes_nothing(const struct setup *known, const struct
 	       own->snd_una == known->answers.next;
 }
 
-/* Has it said all that there is to say to what it has had, however much that was? */
+/*
+ * Has it said all that there is to say to what it has had, however much that was? Of a client that
+ * asks ahead nobody knows: two requests may have come before the first one's answer began.
+ */
 static __always_inline bool has_answered_all(const struct setup *known, const struct own_socket *own)
 {
-	return known->meta.tcp_options & CARE_FOLLOW && known->answers.flags & ANSWER_ENDED &&
+	return known->meta.tcp_options & CARE_FOLLOW &&
+	       (known->answers.flags & (ANSWER_ENDED | ANSWER_AHEAD)) == ANSWER_ENDED &&
 	       !why_held(known, own, known->answers.taken, known->answers.finished);
 }
 

@@ -636,3 +636,33 @@ fn who_does_not_know_how_many_it_was_given_is_told() {
         "it has come"
     );
 }
+
+/// Two of them may have come before the first one's answer began, and seem to be one.
+#[test]
+fn of_who_asks_ahead_nobody_knows_how_many_there_were() {
+    let early = b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n";
+    let go_on = b"HTTP/1.1 100 Continue\r\n\r\n";
+    let (begins, ends) = ANSWER.split_at(ANSWER.len() / 2);
+    for (what, before, ahead, rest, is_known) in [
+        ("behind 103", &early[..], true, ANSWER, false),
+        ("behind 103, not yet", &early[..], false, ANSWER, false),
+        ("the body, behind 100", &go_on[..], true, ANSWER, true),
+        ("before the end", begins, true, ends, false),
+        ("afterwards", begins, false, ends, true),
+    ] {
+        let mut owner = Owner::new();
+        owner.answer(before);
+        if ahead {
+            let next = segment(ACK | PSH, SECOND, end_of(before), REQUEST).packet();
+            let frame = sealed(&followed(Kind::Forward, EPOCH, START), &next);
+            owner.agent.receive("more", &frame, &["received"]);
+        }
+        owner.answer(rest);
+        let ask = followed(Kind::Reckon, EPOCH, START);
+        let packet = segment(ACK, SECOND ^ 1 << 31, FIRST, b"").packet();
+        let got = owner.run(&sealed(&ask, &packet)).packet.unwrap();
+        let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
+        let known = matches!(told.meta.kind, Kind::Reckoned { .. });
+        assert_eq!(known, is_known, "{what}: {:?}", told.meta.kind);
+    }
+}
