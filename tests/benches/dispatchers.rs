@@ -10,7 +10,7 @@ use std::time::Duration;
 use trapeze_core::config::PolicyKind;
 use trapeze_datapath::run_time::{RunTime, Timing};
 use trapeze_lab::Process;
-use trapeze_tests::{Cluster, until};
+use trapeze_tests::{Cluster, until, without_node};
 
 const ROUNDS: usize = 3;
 const CONNECTIONS: u32 = 32;
@@ -115,10 +115,9 @@ fn cluster(mode: &str, policy: Option<PolicyKind>) -> Cluster {
 /// One is alone by its configuration, not because the other is dead.
 fn have_dispatchers(cluster: &Cluster, two: bool) {
     let config = cluster.config();
-    let (start, end) = section(&config, "d2");
-    let given: String = match two {
+    let given = match two {
         true => config.clone(),
-        false => config[..start].to_owned() + &config[end..],
+        false => without_node(&config, "d2"),
     };
     for (host, process) in [("s1", Process::Spray), ("d1", Process::Dispatch)] {
         cluster.reload(host, process, &given);
@@ -134,18 +133,6 @@ fn have_dispatchers(cluster: &Cluster, two: bool) {
         .then_some(())
     });
     std::thread::sleep(Duration::from_millis(500));
-}
-
-/// Where the section of a node begins and ends.
-fn section(config: &str, name: &str) -> (usize, usize) {
-    let named = config
-        .find(&format!("name = \"{name}\""))
-        .expect("it is there");
-    let start = config[..named].rfind("[[").expect("a section");
-    let end = config[named..]
-        .find("[[")
-        .map_or(config.len(), |at| named + at);
-    (start, end)
 }
 
 /// Microseconds for each request at a dispatcher: its daemon's, its data path's.

@@ -453,6 +453,16 @@ pub fn taking_turns(text: &str) -> String {
 
 const TURNS: &str = "policy = \"round-robin\"\n";
 
+/// A configuration without the section of that node, which is not the last one.
+pub fn without_node(config: &str, name: &str) -> String {
+    let named = config
+        .find(&format!("name = \"{name}\""))
+        .expect("it is there");
+    let start = config[..named].rfind("[[").expect("a section");
+    let end = config[named..].find("[[").expect("another one behind it") + named;
+    config[..start].to_owned() + &config[end..]
+}
+
 /// Waits until `look` finds something, within [`PATIENCE`].
 pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();

@@ -20,7 +20,7 @@ mod splice;
 mod tally;
 
 pub use clients::work_meanwhile;
-pub use cluster::{Cluster, PATIENCE, until};
+pub use cluster::{Cluster, PATIENCE, until, without_node};
 pub use connection::{Connection, Response, VIP, VIP_TLS};
 pub use content::{Content, Dice, same};
 pub use counts::Counts;

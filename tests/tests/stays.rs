@@ -1,14 +1,16 @@
 //! Requests that stay with their owners need no daemon where there are several dispatchers either,
 //! and whoever keeps the flow next asks the owner (docs/protocol/replication.md 4.6).
 
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use trapeze_core::config::PolicyKind;
+use trapeze_datapath::abi::{MARK_TUNNEL, MARK_UNSURE};
 use trapeze_lab::Process;
 use trapeze_tests::numbered::Numbered;
-use trapeze_tests::scattered::{ready, scattered_over};
-use trapeze_tests::{Cluster, Connection, Raised, until};
+use trapeze_tests::scattered::{keeper, ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Raised, same, until, without_node};
 
 const BOTH: [&str; 2] = ["d1", "d2"];
 const CLIENTS: u64 = 12;
@@ -114,5 +116,132 @@ fn daemons_that_die_while_requests_stay_lose_none_and_repeat_none() {
         std::thread::sleep(Duration::from_millis(1500));
         cluster.start(victim, Some(Process::Dispatch)).unwrap();
         ready(&cluster, &BOTH, victim);
+    });
+}
+
+/// It goes, and comes back with nothing: the other one has been alone meanwhile, and has told nobody.
+#[test]
+fn dispatchers_go_and_come_by_reload_while_requests_stay() {
+    let cluster = cluster("staypeers");
+    let both = cluster.config();
+    while_clients_ask(&cluster, |victim| {
+        let other = BOTH.iter().find(|name| **name != victim).unwrap();
+        let alone = without_node(&both, victim);
+        let reload = |config: &str| {
+            for spray in ["s1", "s2"] {
+                cluster.reload(spray, Process::Spray, config);
+            }
+            cluster.reload(other, Process::Dispatch, config);
+        };
+        reload(&alone);
+        cluster.kill(victim, None).unwrap();
+        std::thread::sleep(Duration::from_millis(500));
+        let config = cluster.status().expect("the lab is up").config;
+        std::fs::write(config, &both).expect("the configuration is written");
+        cluster.start(victim, None).unwrap();
+        reload(&both);
+        ready(&cluster, &BOTH, victim);
+    });
+}
+
+/// Connections that `name` keeps.
+fn kept_by<'c>(cluster: &'c Cluster, name: &str) -> impl Iterator<Item = Connection> + use<'c> {
+    let name = name.to_owned();
+    let c1 = Ipv4Addr::new(10, 77, 0, 1);
+    std::iter::repeat_with(move || cluster.on("c1", Connection::open))
+        .filter(move |client| keeper(cluster, &BOTH, SocketAddrV4::new(c1, client.port())) == name)
+}
+
+/// They are idle, and nothing says so but their owner.
+#[test]
+fn an_owner_is_asked_before_it_is_drained() {
+    let cluster = cluster("staydrain");
+    let numbered = Numbered::of(&cluster, &["1k"]);
+    let mut asked = vec![0; 100];
+    let mut ask = |client: &mut Connection, number: u64| {
+        asked[number as usize] += 1;
+        let answered = numbered.ask_each(client, [number]);
+        answered.expect("it is answered")[&number].clone()
+    };
+    let mut first = cluster.on("c1", Connection::open);
+    let number = (0..100).find(|&number| ask(&mut first, number) == "b1");
+    let number = number.expect("of three backends it is one");
+    let mut clients: Vec<Connection> = kept_by(&cluster, "d1").take(4).collect();
+    for _ in 0..5 {
+        for client in &mut clients {
+            assert_eq!(ask(client, number), "b1");
+        }
+    }
+    assert!(counted(&cluster, "d1").0 > 0, "they have stayed");
+    let record = |client: &Connection| {
+        let port = client.port().to_be_bytes();
+        let flows = cluster.dispatcher_maps_of("d2").flows.all().unwrap();
+        let its = flows.into_iter().find(|(key, _)| key.client_port == port);
+        its.expect("d2 has its record").1
+    };
+    for client in &clients {
+        until("all of it is told, and d2 cannot know that", || {
+            let flow = record(client);
+            (flow.requests == 5 && flow.marks & MARK_UNSURE != 0).then_some(())
+        });
+    }
+    cluster.kill("d1", None).unwrap();
+    until("all flows are d2's", || {
+        let status = cluster.dispatch_status("d2")?;
+        (status.peers.iter().all(|peer| !peer.fit)).then_some(())
+    });
+    let drained = cluster.trapeze("d2", &["drain", "b1", "--deadline", "20s"]);
+    assert!(drained.status.success(), "{drained:?}");
+    for client in &mut clients {
+        assert_eq!(record(client).marks & MARK_UNSURE, 0, "its owner was asked");
+        assert_ne!(ask(client, number), "b1");
+    }
+    check_logs(&cluster, &asked);
+}
+
+/// It has had more than its record says, and does not come to the end of that: where the next
+/// request begins nobody knows.
+#[test]
+fn an_owner_that_is_at_work_for_long_keeps_the_connection() {
+    let cluster = scattered_over(&BOTH, "staylong", |options| {
+        options.backends = Some(1);
+        options.policy = Some(PolicyKind::Hrw);
+    });
+    let [short, long] = ["1k", "100m"].map(|name| cluster.document(name));
+    let get = |path: &str| format!("GET /{path} HTTP/1.1\r\nHost: site.example\r\n\r\n");
+    let mut d1s = kept_by(&cluster, "d1");
+    let (mut client, mut other) = (d1s.next().unwrap(), d1s.next().unwrap());
+    // From here on decisions stand for both.
+    other.send(get("100m")).skip(1000).unwrap();
+    other.abort();
+    for _ in 0..2 {
+        same(&client.send(get("1k")).response().body, &short);
+    }
+    // d2 knows of these, and then nobody is there who tells it more.
+    std::thread::sleep(Duration::from_millis(300));
+    let status = cluster.status().expect("the lab is up");
+    let pid = status.host("d1").unwrap().processes[&Process::Dispatch].pid;
+    let pid = pid.expect("it runs").to_string();
+    let before = counted(&cluster, "d1").0;
+    cluster.run("d1", &["kill", "-STOP", &pid]);
+    client.send(get("100m"));
+    until("it stays", || {
+        (cluster.dispatcher_named("d1").of("stayed") > before).then_some(())
+    });
+    cluster.kill("d1", None).unwrap();
+    client.send(get("1k"));
+    until("it is known that nobody knows", || {
+        let flows = cluster.dispatcher_maps_of("d2").flows.all().unwrap();
+        let its = |port: &[u8; 2]| u16::from_be_bytes(*port) == client.port();
+        let mut flows = flows.iter().filter(|(key, _)| its(&key.client_port));
+        flows
+            .any(|(_, flow)| flow.marks & MARK_TUNNEL != 0)
+            .then_some(())
+    });
+    same(&client.response().body, &long);
+    same(&client.response().body, &short);
+    same(&client.send(get("1k")).response().body, &short);
+    until("its owner was asked", || {
+        (counted(&cluster, "d2").1 > 0).then_some(())
     });
 }
