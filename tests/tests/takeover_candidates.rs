@@ -161,7 +161,7 @@ fn a_server_that_gets_further_each_time_is_asked_until_the_end() {
         },
     );
     assert_eq!(asked, WHOLE / PART);
-    assert_eq!(site.count("takeovers"), 1);
+    site.await_taken(1);
 }
 
 /// A download from servers that give so much of it from a place on, and close; how often they were asked.
