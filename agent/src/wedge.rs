@@ -71,11 +71,9 @@ pub fn start(
         .name("wedge".into())
         .spawn(move || {
             loop {
-                if busy.load(Ordering::Relaxed) >= most {
-                    std::thread::sleep(PAUSE);
-                    continue;
-                }
-                let Ok((client, _)) = listener.accept() else {
+                let has_room = busy.load(Ordering::Relaxed) < most;
+                let accepted = has_room.then(|| listener.accept());
+                let Some(Ok((client, _))) = accepted else {
                     std::thread::sleep(PAUSE);
                     continue;
                 };

@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use trapeze_core::config::Attach;
 
@@ -17,6 +16,7 @@ use crate::abi::{
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu, check, share};
 use crate::object::{self, LoadError, MapSize};
+use crate::ring::Ring;
 
 static DISPATCH_TC: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch_tc.o"));
 static DISPATCH_XDP: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/dispatch_xdp.o"));
@@ -342,70 +342,15 @@ impl Loads {
     }
 }
 
-/// The first requests that flows have finished, as the data path tells of them.
-pub struct FinishedRequests {
-    ring: libbpf_rs::RingBuffer<'static>,
-    taken: Arc<Mutex<Vec<Finished>>>,
+/// The first requests that flows of the dispatcher that is pinned in that directory have finished. One reader at a
+/// time.
+pub fn finished_requests(pins: &Path) -> io::Result<Ring<Finished>> {
+    Ring::open(&pins.join("reports"))
 }
 
-impl FinishedRequests {
-    /// Of the dispatcher that is pinned in that directory. One reader at a time.
-    pub fn open(pins: &Path) -> io::Result<Self> {
-        let map = libbpf_rs::MapHandle::from_pinned_path(pins.join("reports"))
-            .map_err(io::Error::other)?;
-        let taken = Arc::<Mutex<Vec<Finished>>>::default();
-        let mut builder = libbpf_rs::RingBufferBuilder::new();
-        let into = taken.clone();
-        let take = move |bytes: &[u8]| {
-            if let Some(finished) = abi::read(bytes) {
-                into.lock().expect("nobody panics with it").push(finished);
-            }
-            0
-        };
-        builder.add(&map, take).map_err(io::Error::other)?;
-        let ring = builder.build().map_err(io::Error::other)?;
-        Ok(Self { ring, taken })
-    }
-
-    /// All since the last call.
-    pub fn take(&self) -> io::Result<Vec<Finished>> {
-        self.ring.consume().map_err(io::Error::other)?;
-        let mut taken = self.taken.lock().expect("nobody panics with it");
-        Ok(std::mem::take(&mut taken))
-    }
-}
-
-/// Flows of which requests have stayed with their owner, as the data path tells of them.
-pub struct StayedFlows {
-    ring: libbpf_rs::RingBuffer<'static>,
-    taken: Arc<Mutex<Vec<abi::FlowKey>>>,
-}
-
-impl StayedFlows {
-    /// Of the dispatcher that is pinned in that directory. One reader at a time.
-    pub fn open(pins: &Path) -> io::Result<Self> {
-        let map =
-            libbpf_rs::MapHandle::from_pinned_path(pins.join("stays")).map_err(io::Error::other)?;
-        let taken = Arc::<Mutex<Vec<abi::FlowKey>>>::default();
-        let mut builder = libbpf_rs::RingBufferBuilder::new();
-        let into = taken.clone();
-        let take = move |bytes: &[u8]| {
-            if let Some(key) = abi::read(bytes) {
-                into.lock().expect("nobody panics with it").push(key);
-            }
-            0
-        };
-        builder.add(&map, take).map_err(io::Error::other)?;
-        let ring = builder.build().map_err(io::Error::other)?;
-        Ok(Self { ring, taken })
-    }
-
-    /// All since the last call.
-    pub fn take(&self) -> io::Result<Vec<abi::FlowKey>> {
-        self.ring.consume().map_err(io::Error::other)?;
-        let mut taken = self.taken.lock().expect("nobody panics with it");
-        Ok(std::mem::take(&mut taken))
-    }
+/// Its flows of which requests have stayed with their owner. One reader at a time.
+pub fn stayed_flows(pins: &Path) -> io::Result<Ring<FlowKey>> {
+    Ring::open(&pins.join("stays"))
 }
 
 /// The turns map in this process's memory: daemon and data path take turns of one row.

@@ -64,18 +64,19 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use trapeze_core::config::{Attach, Config, Dispatcher, Registration};
 use trapeze_core::membership::Workload;
-use trapeze_datapath::abi::{self, ENCAP_LEN, Front, Service};
+use trapeze_datapath::abi::{self, ENCAP_LEN, Finished, Front, Service};
 use trapeze_datapath::attach;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
-    DispatcherMaps, DispatcherOptions, FinishedRequests, FlowChanger, Loads, Parter,
-    attach_dispatcher, load_dispatcher,
+    DispatcherMaps, DispatcherOptions, FlowChanger, Loads, Parter, attach_dispatcher,
+    finished_requests, load_dispatcher,
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
 use trapeze_datapath::map::{Update, fill_services, fill_tag_keys};
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
+use trapeze_datapath::ring::Ring;
 use trapeze_datapath::signal::{Signal, Signals};
 use trapeze_membership::{self as membership, Begun, Membership};
 
@@ -115,7 +116,7 @@ pub(crate) struct Shared {
     records: Records,
     peers: Arc<Peers>,
     standing: Standing,
-    reports: Mutex<FinishedRequests>,
+    reports: Mutex<Ring<Finished>>,
     health: Health,
     drains: Drains,
     forsaken: Forsaken,
@@ -191,7 +192,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         records,
         peers,
         standing,
-        reports: Mutex::new(FinishedRequests::open(&node.pins())?),
+        reports: Mutex::new(finished_requests(&node.pins())?),
         health: Health::new(loads, cluster.config.limits.heartbeat, own.workers),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         forsaken: Forsaken::default(),

@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use trapeze_core::config::Dispatcher;
-use trapeze_datapath::dispatcher::StayedFlows;
+use trapeze_datapath::abi::FlowKey;
+use trapeze_datapath::dispatcher::stayed_flows;
+use trapeze_datapath::ring::Ring;
 use trapeze_datapath::udp::UdpSocket;
 
 use crate::{Shared, v4};
@@ -19,12 +21,12 @@ const INTERVAL: Duration = Duration::from_millis(50);
 pub struct Stays {
     shared: Arc<Shared>,
     socket: UdpSocket,
-    flows: StayedFlows,
+    flows: Ring<FlowKey>,
 }
 
 impl Stays {
     pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
-        let flows = StayedFlows::open(&shared.node.pins())?;
+        let flows = stayed_flows(&shared.node.pins())?;
         let socket = UdpSocket::bind(SocketAddrV4::new(v4(own.address)?, 0), 0, 1)?;
         Ok(Self {
             shared,

@@ -14,22 +14,33 @@ use trapeze_tests::{Connection, Content, VIP, same, until};
 /// A client that hears nothing for so long has failed.
 const HANGS: Duration = Duration::from_secs(30);
 
-/// The next one dies before it is known to be dead: of those that are well none is left out.
-#[test]
-fn one_that_dies_when_it_is_asked_costs_no_answer() {
-    let site = Site::up("take-next", 3);
-    let mut downloads: Vec<_> = (0..9).map(|_| site.start()).collect();
+/// So many that are in progress, and protected.
+fn begun(site: &Site, count: usize) -> Vec<Download> {
+    let mut downloads: Vec<_> = (0..count).map(|_| site.start()).collect();
     for download in &mut downloads {
         download.read(2 * MIB).unwrap();
     }
-    site.await_protection(9);
-    site.cluster.kill("b1", None).unwrap();
-    std::thread::sleep(Duration::from_millis(300));
-    site.cluster.kill("b2", None).unwrap();
+    site.await_protection(count);
+    downloads
+}
+
+/// Each comes whole.
+fn finish(site: &Site, downloads: Vec<Download>) {
     for mut download in downloads {
         download.finish().unwrap();
         same(&download.body, &site.large);
     }
+}
+
+/// The next one dies before it is known to be dead: of those that are well none is left out.
+#[test]
+fn one_that_dies_when_it_is_asked_costs_no_answer() {
+    let site = Site::up("take-next", 3);
+    let downloads = begun(&site, 9);
+    site.cluster.kill("b1", None).unwrap();
+    std::thread::sleep(Duration::from_millis(300));
+    site.cluster.kill("b2", None).unwrap();
+    finish(&site, downloads);
     assert_eq!(site.count("not-taken-over"), 0);
 }
 
@@ -37,21 +48,14 @@ fn one_that_dies_when_it_is_asked_costs_no_answer() {
 #[test]
 fn one_whose_agent_is_being_replaced_is_waited_for() {
     let site = Site::up("take-replaced", 2);
-    let mut downloads: Vec<_> = (0..4).map(|_| site.start()).collect();
-    for download in &mut downloads {
-        download.read(2 * MIB).unwrap();
-    }
-    site.await_protection(4);
+    let downloads = begun(&site, 4);
     site.cluster.kill("b2", Some(Process::Agent)).unwrap();
     site.cluster.kill("b1", None).unwrap();
     until("it was asked in vain", || {
         (site.count("refusals") > 2).then_some(())
     });
     site.cluster.start("b2", Some(Process::Agent)).unwrap();
-    for mut download in downloads {
-        download.finish().unwrap();
-        same(&download.body, &site.large);
-    }
+    finish(&site, downloads);
     assert_eq!(site.count("not-taken-over"), 0);
 }
 
@@ -110,20 +114,13 @@ fn with_a_small_window() -> TcpStream {
 #[test]
 fn one_whose_server_sleeps_costs_no_answer() {
     let site = Site::up("take-asleep", 3);
-    let mut downloads: Vec<_> = (0..6).map(|_| site.start()).collect();
-    for download in &mut downloads {
-        download.read(2 * MIB).unwrap();
-    }
-    site.await_protection(6);
+    let mut downloads = begun(&site, 6);
     let asleep = downloads.iter().position(|one| one.owner == "b2").unwrap();
     let mut asleep = downloads.swap_remove(asleep);
     site.cluster.signal_server("b2", "-STOP");
     site.cluster.kill("b1", None).unwrap();
     downloads.retain(|one| one.owner != "b2");
-    for mut download in downloads {
-        download.finish().unwrap();
-        same(&download.body, &site.large);
-    }
+    finish(&site, downloads);
     site.cluster.signal_server("b2", "-CONT");
     asleep.finish().unwrap();
     same(&asleep.body, &site.large);

@@ -11,13 +11,14 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
-    self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, COOKIE_ROTATIONS, Flow, FlowKey, FlowState,
-    MARK_TUNNEL, Node, Pod, Proof, Service, ServiceKey, SiphashKey,
+    self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, COOKIE_ROTATIONS, Finished, Flow, FlowKey,
+    FlowState, MARK_TUNNEL, Node, Pod, Proof, Service, ServiceKey, SiphashKey,
 };
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::{DispatcherMaps, FinishedRequests, FlowChanger, Parter};
+use trapeze_datapath::dispatcher::{DispatcherMaps, FlowChanger, Parter, finished_requests};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::object;
+use trapeze_datapath::ring::Ring;
 
 use crate::cookie::{self, key_of};
 use crate::kernel::{self, Pins};
@@ -68,7 +69,7 @@ pub struct Bench {
     pub program: OwnedFd,
     pub maps: DispatcherMaps,
     pub proofs: Map<FlowKey, Proof>,
-    pub finished: FinishedRequests,
+    pub finished: Ring<Finished>,
     pub changer: FlowChanger,
     pub parter: Parter,
     _loaded: object::Loaded,
@@ -100,7 +101,7 @@ impl Bench {
             hook,
             program: loaded.program("dispatch"),
             maps: DispatcherMaps::open(pins.path()).unwrap(),
-            finished: FinishedRequests::open(pins.path()).unwrap(),
+            finished: finished_requests(pins.path()).unwrap(),
             proofs: Map::from_pin(&loaded.pin("proofs")).unwrap(),
             changer: FlowChanger::of(&loaded),
             parter: Parter::of(&loaded),
