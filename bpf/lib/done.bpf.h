@@ -12,15 +12,16 @@
 /* and so many at once. */
 #define ALLOWED_MAX 64
 
-/* To the daemon: of this setup. */
-static __always_inline void say_done(const struct flow_key *key, const struct setup *setup, struct done *done)
+/* To the daemon: of this setup. `wakeup`: is it to hear of it at once? */
+static __always_inline void say_done(const struct flow_key *key, const struct setup *setup, struct done *done,
+				     __u64 wakeup)
 {
 	done->key = *key;
 	if (setup->origin)
 		done->key.client_port = setup->origin;
 	done->dispatcher = setup->dispatcher;
 	done->end = setup->answers.next;
-	bpf_ringbuf_output(&dones, done, sizeof(*done), 0);
+	bpf_ringbuf_output(&dones, done, sizeof(*done), wakeup);
 }
 
 static __noinline int tell_done(const struct flow_key *key, struct setup *setup)
@@ -34,7 +35,8 @@ static __noinline int tell_done(const struct flow_key *key, struct setup *setup)
 	done->meta = setup->meta;
 	done->meta.kind = META_DONE;
 	done->meta.start = bpf_htonl(setup->wanted);
-	say_done(key, setup, done);
+	/* A client waits. */
+	say_done(key, setup, done, BPF_RB_FORCE_WAKEUP);
 	return 0;
 }
 
@@ -71,7 +73,7 @@ static __noinline int tell_answered(const struct flow_key *key, const struct set
 	done->meta.start = bpf_htonl(setup->answers.taken);
 	done->meta.requests = bpf_htons(setup->answers.finished);
 	done->meta.value = bpf_htonl(setup->answers.next);
-	say_done(key, setup, done);
+	say_done(key, setup, done, BPF_RB_NO_WAKEUP);
 	return 0;
 }
 

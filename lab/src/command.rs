@@ -1,5 +1,6 @@
 //! `trapeze lab …`: from the command line to the lab and back to the terminal.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
@@ -39,7 +40,8 @@ pub fn run(args: Args) -> Result<ExitCode> {
             let host = Lab::open(&name)?.host(&host)?;
             let (program, arguments) = command.split_first().context("give a command to run")?;
             // Becomes the command, so that signals and the exit status are its own.
-            let error = host.command(program).args(arguments).exec();
+            let mut command = host.command(program);
+            let error = command.args(arguments).env("PATH", path()?).exec();
             eprintln!(
                 "cannot run {} on {}: {error}",
                 program.display(),
@@ -78,4 +80,13 @@ fn print(text: &str) -> Result<()> {
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         result => Ok(result?),
     }
+}
+
+/// Where programs are found: `trapeze`, too, where nobody has installed it.
+fn path() -> Result<OsString> {
+    let own = std::env::current_exe()?;
+    let own = own.parent().context("a program is in a directory")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let places = std::env::split_paths(&path).chain([own.into()]);
+    Ok(std::env::join_paths(places)?)
 }

@@ -86,7 +86,7 @@ impl Agent {
 
     /// What its daemon is to tell dispatchers: DONE (14) or ANSWERED (29), as META_* have it.
     pub fn to_tell(&self, kind: u8) -> Vec<Done> {
-        let told = self.dones.wait(Duration::from_millis(50)).unwrap();
+        let told = self.dones.gather(Duration::from_millis(50)).unwrap();
         told.into_iter()
             .filter(|done| done.meta[1] == kind)
             .collect()
