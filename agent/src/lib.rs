@@ -5,6 +5,7 @@
 
 mod checks;
 mod done;
+mod kept;
 mod message;
 mod prepare;
 mod preview;
@@ -85,7 +86,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let teller = Teller::start(&node.pins(), v4(own.address)?, keys(&config)?)
         .context("cannot listen to the data path")?;
     let adopter = Arc::new(Adopter::of(&loaded));
-    let supporting = Supporting::start(&node.pins(), adopter.clone(), v4(own.address)?, &config)
+    let supporting = Supporting::start(&node, adopter.clone(), v4(own.address)?, &config)
         .context("cannot listen to the data path")?;
     // Another cluster's agent may be on this host: all else works without.
     let support = supporting.support.clone();

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
@@ -24,8 +24,10 @@ use trapeze_core::wire::tcp;
 use trapeze_datapath::abi::{self, ANSWER_BODY, ANSWER_ENDLESS};
 use trapeze_datapath::agent::{Adopter, AgentMaps, begun};
 use trapeze_datapath::clock;
+use trapeze_datapath::node::Node;
 use trapeze_datapath::ring::{Begun, Ring};
 
+use crate::kept::{self, Kept};
 use crate::message::enclose;
 use crate::request::request_of;
 
@@ -38,6 +40,10 @@ const SAY_INTERVAL: Duration = Duration::from_millis(50);
 const WAITS_INTERVAL: Duration = Duration::from_millis(200);
 /// and where the longest answers are by now, if they are slow.
 const VAST_INTERVAL: Duration = Duration::from_millis(400);
+/// How often what is known is written down, if there is something new,
+const KEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// and no oftener than takes so little of a processor.
+const KEEP_SHARE: u32 = 100;
 /// Answers that are announced at once; what is more is not protected.
 const MOST: usize = 16_384;
 
@@ -50,6 +56,10 @@ pub struct Support {
     keys: Mutex<Keys>,
     rules: Mutex<Arc<Config>>,
     answers: Mutex<HashMap<FlowKey, Announced>>,
+    /// What the daemon after this one finds of them,
+    kept: PathBuf,
+    /// and whether that is not all any more.
+    is_news: AtomicBool,
     stopping: AtomicBool,
 }
 
@@ -78,24 +88,28 @@ pub struct Supporting {
 }
 
 impl Supporting {
-    /// Of the agent pinned in that directory, speaking from this address.
+    /// Of that agent, speaking from this address. What the daemon before knew it knows.
     pub fn start(
-        pins: &Path,
+        node: &Node,
         adopter: Arc<Adopter>,
         own: Ipv4Addr,
         config: &Config,
     ) -> io::Result<Self> {
-        let ring = begun(pins)?;
+        let pins = node.pins();
+        let ring = begun(&pins)?;
         let keys = Keys::new(&config.keys).expect("a checked configuration has a key");
         let support = Arc::new(Support {
-            maps: AgentMaps::open(pins)?,
+            maps: AgentMaps::open(&pins)?,
             adopter,
             socket: UdpSocket::bind((own, 0))?,
             keys: Mutex::new(keys),
             rules: Mutex::new(Arc::new(config.clone())),
             answers: Mutex::default(),
+            kept: node.run_dir().join("answers"),
+            is_news: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
         });
+        support.recall();
         let works = support.clone();
         let thread = std::thread::Builder::new()
             .name("support".into())
@@ -188,6 +202,7 @@ impl Support {
 
     fn run(&self, ring: &Ring<Begun>) {
         let mut say_again_at = Instant::now();
+        let mut keep_at = say_again_at;
         let mut young = Young::default();
         while !self.stopping.load(Ordering::Relaxed) {
             // Sooner, if the data path says that there is little room left.
@@ -212,6 +227,53 @@ impl Support {
                 say_again_at = looked + SAY_INTERVAL;
                 self.say_again();
             }
+            if looked >= keep_at {
+                let began = Instant::now();
+                self.keep();
+                keep_at = looked + KEEP_INTERVAL.max(began.elapsed() * KEEP_SHARE);
+            }
+        }
+        self.keep();
+    }
+
+    /// Writes down what is known, for the daemon after this one.
+    fn keep(&self) {
+        if !self.is_news.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let now = Instant::now();
+        let answers = self.answers();
+        let all = answers.iter().map(|(flow, announced)| Kept {
+            flow: *flow,
+            state: announced.state.clone(),
+            clock_offset: announced.clock_offset,
+            delay: announced.waits.map_or(Duration::ZERO, |(since, delay)| {
+                (since + delay).saturating_duration_since(now)
+            }),
+        });
+        if let Err(error) = kept::write(&self.kept, &self.keys(), all) {
+            let path = self.kept.display();
+            eprintln!("{path}: answers will not be protected after a restart: {error}");
+        }
+    }
+
+    /// What the daemon before has written down; what of it is over by now goes with the next look.
+    fn recall(&self) {
+        let now = Instant::now();
+        for kept in kept::read(&self.kept, &self.keys()) {
+            let Some(length) = kept.state.whole() else {
+                continue;
+            };
+            let announced = Announced {
+                said_at: kept.state.offset,
+                state: kept.state,
+                length,
+                clock_offset: kept.clock_offset,
+                due: now,
+                look_at: now,
+                waits: (!kept.delay.is_zero()).then_some((now, kept.delay)),
+            };
+            self.note(&kept.flow, announced);
         }
     }
 
@@ -304,6 +366,7 @@ impl Support {
         let has_room = answers.len() < MOST || answers.contains_key(flow);
         if has_room {
             answers.insert(*flow, announced);
+            self.is_news.store(true, Ordering::Relaxed);
         }
         has_room
     }

@@ -59,6 +59,34 @@ fn one_whose_agent_is_being_replaced_is_waited_for() {
     assert_eq!(site.count("not-taken-over"), 0);
 }
 
+/// A daemon that dies is followed by one that goes on telling of what had begun before: else the dispatcher would
+/// forget it.
+#[test]
+fn answers_are_protected_after_their_agents_restart() {
+    let site = Site::up("take-restarted", 2);
+    let config =
+        site.cluster.config() + "[limits]\nupdate_interval = \"200ms\"\ncache_timeout = \"1s\"\n";
+    site.cluster.reload("d1", Process::Dispatch, &config);
+    for name in ["b1", "b2"] {
+        site.cluster.reload(name, Process::Agent, &config);
+    }
+    let downloads = begun(&site, 4);
+    // What is known is written down twice a second.
+    std::thread::sleep(Duration::from_secs(1));
+    for name in ["b1", "b2"] {
+        site.cluster.kill(name, Some(Process::Agent)).unwrap();
+    }
+    site.await_protection(0);
+    for name in ["b1", "b2"] {
+        site.cluster.start(name, Some(Process::Agent)).unwrap();
+    }
+    site.await_protection(4);
+    site.cluster.kill("b1", None).unwrap();
+    finish(&site, downloads);
+    assert_eq!(site.count("not-taken-over"), 0);
+    assert!(site.count("taken-over") > 0);
+}
+
 /// More at once than a listener has room for by default, and than processes may have files.
 #[test]
 fn a_thousand_answers_are_gone_on_with_at_once() {
