@@ -194,6 +194,15 @@ fn read_http(section: &mut Section<'_>, inherited: HttpProbe) -> HttpProbe {
         let message = "an answer to HEAD has no body: write `method = \"GET\"`, or remove `body`";
         section.source.error(body.span(), message);
     }
+    if let Some(body) = &body
+        && let Some(status) = &status
+        && (status.get_ref().iter())
+            .all(|range| range.clone().all(|status| BODILESS.contains(&status)))
+    {
+        let message =
+            "no answer with such a status has a body: allow another `status`, or remove `body`";
+        section.source.error(body.span(), message);
+    }
     HttpProbe {
         method: method.map_or(inherited.method, |v| v.into_inner()),
         path: path.map_or(inherited.path, |v| v.into_inner()),
@@ -232,6 +241,9 @@ fn target(value: &DeValue<'_>) -> Result<String, String> {
     Ok(path.to_owned())
 }
 
+/// Their answers end behind the head (RFC 9112 §6.3).
+const BODILESS: [u16; 3] = [101, 204, 304];
+
 /// `200`, `"2xx"`, `"200-399"`, or an array of these.
 fn statuses(value: &DeValue<'_>) -> Result<Vec<RangeInclusive<u16>>, String> {
     match value.as_array() {
@@ -247,6 +259,7 @@ fn status(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
         let is_valid = from <= to && (200..=599).contains(&from) && to <= 599;
         match is_valid || (from, to) == (101, 101) {
             true => Ok(from..=to),
+            false if from > to => Err(format!("{expected}, the lower one first")),
             false => Err(format!("{expected}, from 200 to 599")),
         }
     };

@@ -164,7 +164,7 @@ fn mistakes_say_what_to_do() {
         ),
         (
             "[pool.check]\ntype = \"http\"\nstatus = \"300-200\"",
-            "expected a status",
+            "the lower one first",
         ),
         (
             "[pool.check]\ntype = \"http\"\nstatus = \"ok\"",
@@ -181,6 +181,10 @@ fn mistakes_say_what_to_do() {
         (
             "[pool.check]\ntype = \"http\"\nmethod = \"HEAD\"\nbody = \"a\"",
             "HEAD has no body",
+        ),
+        (
+            "[pool.check]\ntype = \"http\"\nstatus = [204, 304]\nbody = \"a\"",
+            "no answer with such a status has a body",
         ),
         ("slow_start = \"500ms\"", "from \"1s\""),
         ("[pool.outliers]\nfailures = 0", "from 1 to"),
