@@ -208,13 +208,13 @@ impl Support {
             // Sooner, if the data path says that there is little room left.
             let looked = Instant::now();
             let protects = self.maps.protecting.get(&0).ok().flatten();
-            let woken = ring.wait(match protects {
+            let told = ring.gather(match protects {
                 Some(protects) if protects.from > 0 => LOOK_INTERVAL,
                 _ => SAY_INTERVAL,
             });
-            match woken.and_then(|woken| Ok((woken, ring.take()?))) {
-                Ok((woken, told)) => {
-                    let begun = woken.into_iter().chain(told);
+            match told {
+                Ok(told) => {
+                    let begun = told.into_iter();
                     let due = young.look(looked, begun.map(|told| (told.answer.key.into(), told)));
                     due.iter().for_each(|told| self.on_begun(told));
                 }

@@ -82,13 +82,6 @@ impl<T: Told> Ring<T> {
         Ok(std::mem::take(&mut taken))
     }
 
-    /// All since the last call; waits for the first at most so long.
-    pub fn wait(&self, timeout: Duration) -> io::Result<Vec<T>> {
-        self.ring.poll(timeout).map_err(io::Error::other)?;
-        let mut taken = self.taken.lock().expect("nobody panics with it");
-        Ok(std::mem::take(&mut taken))
-    }
-
     /// All since the last call; waits so long, unless there is something that its data path wakes
     /// its reader for.
     pub fn gather(&self, timeout: Duration) -> io::Result<Vec<T>> {
