@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-const PROGRAMS: [&str; 6] = [
+const PROGRAMS: [&str; 7] = [
     "spray_tc",
     "spray_xdp",
     "dispatch_tc",
     "dispatch_xdp",
     "agent",
     "lab_switch",
+    "softirq",
 ];
 
 fn main() {

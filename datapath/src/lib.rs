@@ -27,6 +27,7 @@ pub mod raw;
 pub mod ring;
 pub mod run_time;
 pub mod signal;
+pub mod softirq;
 pub mod spray;
 pub mod switch;
 pub mod udp;

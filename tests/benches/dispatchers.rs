@@ -1,24 +1,27 @@
 //! What a request costs each dispatcher, with one and with two behind a spray: the processor time
-//! of its daemon, and of its data path as the kernel accounts for it.
+//! of its daemon, and of its data path as the kernel accounts for it. Softirqs that interrupt the
+//! daemon are not its own: what it sends goes through the whole lab in them. What a daemon does by
+//! time, requests or none, is a line of its own.
 //!
 //! `cargo build --release -p trapeze-cli`, then `cargo bench -p trapeze-tests --bench
 //! dispatchers`, as root, with wrk; `-- ROUNDS` for another number than 3, `-- POLICY` for another
 //! policy than round-robin, under which nothing stands among several dispatchers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use trapeze_core::config::PolicyKind;
 use trapeze_datapath::run_time::{RunTime, Timing};
+use trapeze_datapath::softirq::Interruptions;
 use trapeze_lab::Process;
 use trapeze_tests::{Cluster, until, without_node};
 
 const ROUNDS: usize = 3;
 const CONNECTIONS: u32 = 32;
 const SECONDS: u32 = 3;
+/// So long a daemon is watched without requests.
+const IDLE: Duration = Duration::from_secs(4);
 /// The most that issue 5 allows each of two, of what one has.
 const BAR: f64 = 0.6;
-/// Of /proc/PID/stat.
-const TICK: Duration = Duration::from_millis(10);
 
 /// What clients do.
 struct Case {
@@ -49,42 +52,77 @@ struct Done {
     data_path: RunTime,
 }
 
+/// What a request has cost each dispatcher: microseconds of its daemon's, of its data path's, and how
+/// many packets that has seen.
+#[derive(Clone, Copy)]
+struct Cost {
+    daemon: f64,
+    data_path: f64,
+    packets: f64,
+}
+
+impl Cost {
+    fn time(&self) -> f64 {
+        self.daemon + self.data_path
+    }
+}
+
+impl std::fmt::Display for Cost {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self {
+            daemon,
+            data_path,
+            packets,
+        } = self;
+        write!(f, "{daemon:6.2} + {data_path:6.2} ({packets:6.1} packets)")
+    }
+}
+
 fn main() {
     let rounds = std::env::args().find_map(|arg| arg.parse().ok());
     let rounds: usize = rounds.unwrap_or(ROUNDS);
     let named = |arg: String| PolicyKind::ALL.into_iter().find(|kind| kind.name() == arg);
     let policy = std::env::args().find_map(named);
     let _timing = Timing::begin().expect("the kernel times programs");
+    let interruptions = Interruptions::begin().expect("the kernel times softirqs");
     for mode in ["flow-hash", "batch"] {
         let cluster = cluster(mode, policy);
+        let idle = [false, true].map(|two| {
+            have_dispatchers(&cluster, two);
+            idle(&cluster, &interruptions, two)
+        });
         println!("sprayed by {mode}; µs of a processor for each request, daemon + data path:");
         for case in &CASES {
             let mut each = [Vec::new(), Vec::new()];
             for round in 0..rounds {
                 for turn in 0..2 {
                     let two = (round + turn) % 2 == 1;
+                    let by_time = idle[usize::from(two)];
                     have_dispatchers(&cluster, two);
-                    each[usize::from(two)].push(costs(&cluster, case, two));
+                    each[usize::from(two)].push(costs(
+                        &cluster,
+                        &interruptions,
+                        case,
+                        (two, by_time),
+                    ));
                 }
             }
             report(case, &mut each);
         }
+        let [one, two] = idle.map(|share| share * 1e6);
+        println!("  by time, each second        one: {one:.0}   each of two: {two:.0}");
     }
 }
 
-fn report(case: &Case, each: &mut [Vec<(f64, f64)>; 2]) {
+fn report(case: &Case, each: &mut [Vec<Cost>; 2]) {
     let [one, two] = each.each_mut().map(|costs| {
-        costs.sort_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1)));
+        costs.sort_by(|a, b| a.time().total_cmp(&b.time()));
         costs[costs.len() / 2]
     });
+    let ratio = two.time() / one.time();
     println!(
-        "  {:26} one: {:5.2} + {:5.2}   each of two: {:5.2} + {:5.2}   {:.2} (the bar {BAR})",
-        case.name,
-        one.0,
-        one.1,
-        two.0,
-        two.1,
-        (two.0 + two.1) / (one.0 + one.1)
+        "  {:26} one: {one}   each of two: {two}   {ratio:.2} (the bar {BAR})",
+        case.name
     );
 }
 
@@ -135,41 +173,53 @@ fn have_dispatchers(cluster: &Cluster, two: bool) {
     std::thread::sleep(Duration::from_millis(500));
 }
 
-/// Microseconds for each request at a dispatcher: its daemon's, its data path's.
-fn costs(cluster: &Cluster, case: &Case, two: bool) -> (f64, f64) {
-    let names: &[&str] = if two { &["d1", "d2"] } else { &["d1"] };
-    let of_all = || {
-        names
-            .iter()
-            .map(|name| done(cluster, name))
-            .collect::<Vec<_>>()
-    };
-    let before = of_all();
-    let requests = load(cluster, case);
-    let after = of_all();
-    let number = (requests * names.len() as u64) as f64;
-    let sum = |get: fn(&Done) -> Duration| {
-        let total = |all: &[Done]| all.iter().map(get).sum::<Duration>();
-        (total(&after) - total(&before)).as_secs_f64() * 1e6 / number
-    };
-    (sum(|done| done.daemon), sum(|done| done.data_path.time))
+/// Which dispatchers there are.
+const fn names(two: bool) -> &'static [&'static str] {
+    if two { &["d1", "d2"] } else { &["d1"] }
 }
 
-fn done(cluster: &Cluster, name: &str) -> Done {
-    let status = cluster.status().expect("the lab is up");
-    let host = status.hosts.iter().find(|host| host.name == name);
-    let pid = host.and_then(|host| host.processes[&Process::Dispatch].pid);
-    let stat = format!("/proc/{}/stat", pid.expect("it has been started"));
-    let stat = std::fs::read_to_string(stat).expect("it runs");
-    // utime and stime are the 14th and 15th; the second, in parentheses, may have blanks.
-    let fields = stat.rsplit(')').next().expect("a name").split_whitespace();
-    let ticks: u32 = (fields.skip(11).take(2))
-        .map(|field| field.parse::<u32>().expect("a number"))
-        .sum();
-    Done {
-        daemon: TICK * ticks,
-        data_path: cluster.run_time(name, "link_dispatch"),
+/// The share of a processor that each dispatcher's daemon has without requests.
+fn idle(cluster: &Cluster, interruptions: &Interruptions, two: bool) -> f64 {
+    let all = || done(cluster, interruptions, two).daemon;
+    let (began, before) = (Instant::now(), all());
+    std::thread::sleep(IDLE);
+    (all() - before).as_secs_f64() / began.elapsed().as_secs_f64() / names(two).len() as f64
+}
+
+/// At each dispatcher, of which there are `two` or one; `by_time`: what [`idle`] says.
+fn costs(
+    cluster: &Cluster,
+    interruptions: &Interruptions,
+    case: &Case,
+    (two, by_time): (bool, f64),
+) -> Cost {
+    let (began, before) = (Instant::now(), done(cluster, interruptions, two));
+    let requests = load(cluster, case);
+    let (took, after) = (began.elapsed(), done(cluster, interruptions, two));
+    let number = (requests * names(two).len() as u64) as f64;
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / number;
+    Cost {
+        daemon: micros(after.daemon - before.daemon)
+            - micros(took) * by_time * names(two).len() as f64,
+        data_path: micros(after.data_path.time - before.data_path.time),
+        packets: (after.data_path.runs - before.data_path.runs) as f64 / number,
     }
+}
+
+/// By all dispatchers together.
+fn done(cluster: &Cluster, interruptions: &Interruptions, two: bool) -> Done {
+    let status = cluster.status().expect("the lab is up");
+    let mut all = Done::default();
+    for name in names(two) {
+        let host = status.hosts.iter().find(|host| host.name == *name);
+        let pid = host.and_then(|host| host.processes[&Process::Dispatch].pid);
+        let pid = pid.expect("it has been started");
+        all.daemon += interruptions.own_time(pid).expect("it runs");
+        let data_path = cluster.run_time(name, "link_dispatch");
+        all.data_path.runs += data_path.runs;
+        all.data_path.time += data_path.time;
+    }
+    all
 }
 
 /// How many requests were answered.
