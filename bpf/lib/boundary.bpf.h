@@ -188,7 +188,8 @@ __noinline int may_stay_untold(const struct flow *flow)
 {
 	if (!flow)
 		return 0;
-	return flow->version && !flow->splice.port && is_fit();
+	/* Of a server without an agent who keeps the flow next can ask nobody, and leaves the connection there. */
+	return flow->version && !(flow->splice.port && flow->splice.changes & SPLICE_SPLIT) && is_fit();
 }
 
 /* The daemon is to tell the others of it: once for all that stay until then. */

@@ -82,6 +82,13 @@ impl Config {
         }
     }
 
+    /// Do sprays send all packets from one address and port to another to the same dispatcher, as
+    /// long as that is there? Routers may, by a hash of their own.
+    pub fn is_sprayed_by_flow(&self) -> bool {
+        let has_sprays = !self.sprays.is_empty() || self.membership.is_some();
+        has_sprays && self.spraying.mode == SprayMode::FlowHash
+    }
+
     /// The spray that a host takes itself for.
     pub fn own_spray(&self, name: &str) -> Result<&Spray, NotNamed> {
         let names = self.sprays.iter().map(|s| &s.name);

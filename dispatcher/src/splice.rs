@@ -26,6 +26,8 @@ use crate::v4;
 const FIRST_PORT: u16 = 1024;
 /// So many ports are looked at for one that is free.
 const PORTS_TO_TRY: usize = 64;
+/// So many may lead to other dispatchers before one is taken that does.
+const OTHERS_PORTS: usize = 256;
 
 /// Connections from this dispatcher's splice address, and those that others have told.
 pub struct Splices {
@@ -66,18 +68,29 @@ impl Splices {
     }
 
     /// A port for that flow's connection to a server: what comes to it is the daemon's from
-    /// now on. `is_over` ends a flow that has one, if it can. None: all are in use.
+    /// now on. One that `is_ours`, if there is one: what comes to it comes by this dispatcher.
+    /// `is_over` ends a flow that has one, if it can. None: all are in use.
     pub fn take_port(
         &self,
         flow: &abi::FlowKey,
         server: SocketAddrV4,
+        is_ours: impl Fn(SocketAddrV4) -> bool,
         is_over: impl Fn(&abi::FlowKey) -> io::Result<bool>,
     ) -> io::Result<Option<SocketAddrV4>> {
         let Some(own) = self.own else {
             return Ok(None);
         };
-        for _ in 0..PORTS_TO_TRY {
-            let own = SocketAddrV4::new(own, self.next_port(flow, server));
+        let next = || SocketAddrV4::new(own, self.next_port(flow, server));
+        for attempt in 0..2 * PORTS_TO_TRY {
+            let mut own = next();
+            if attempt < PORTS_TO_TRY {
+                for _ in 0..OTHERS_PORTS {
+                    if is_ours(own) {
+                        break;
+                    }
+                    own = next();
+                }
+            }
             let splice = between(own, server);
             let key = splice.key(*server.ip());
             let connecting = Spliced {

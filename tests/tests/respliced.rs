@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use trapeze_datapath::abi::MARK_TUNNEL;
 use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::numbered::{Answered, Numbered, check_logs};
-use trapeze_tests::scattered::scattered_over;
-use trapeze_tests::{Cluster, Connection, Content, Splice, same, until};
+use trapeze_tests::scattered::{cut_power_in_turn, deal_in_turn, ready};
+use trapeze_tests::{Cluster, Connection, Content, Raised, Splice, same, until};
 
 /// b1 and b2 are spliced, b3 rebuilds; the path says whose a request is.
 fn by_path(test: &str, pools: &str) -> Cluster {
@@ -296,27 +298,126 @@ fn visit(cluster: &Cluster, clients: u64, connections: u64) -> Answered {
     all
 }
 
-/// Each packet comes to another dispatcher than the one before: none of them has heard all of an
-/// answer, and connections stay where they are.
+/// Behind sprays that go by flow the dispatcher that keeps a flow hears what its server says.
 #[test]
-fn behind_several_dispatchers_no_byte_changes_and_each_request_runs_once() {
-    let cluster = scattered_over(&["d1", "d2"], "respseveral", |options| {
-        options.transfer = Some("splice".into());
+fn behind_several_dispatchers_each_request_goes_where_it_belongs() {
+    let cluster = several("respmore", 3);
+    check_logs(&cluster, &visit(&cluster, 6, 4));
+    let mut given_up = 0;
+    for name in DISPATCHERS {
+        let counts = cluster.dispatcher_named(name);
+        assert_eq!(counts.of("unfollowed"), 0, "{name}: {counts:?}");
+        given_up += counts.of("given-up");
+        let counters = cluster.dispatch_status(name).unwrap().counters;
+        assert_eq!(counters.get("kept"), None, "{name}: {counters:?}");
+    }
+    assert!(given_up > 200, "{given_up}");
+    for (seed, host) in (1..).zip(["c1", "b1", "b2", "b3"]) {
+        cluster.link(host, &LinkSettings { seed, ..bad() }).unwrap();
+    }
+    visit(&cluster, 4, 2);
+}
+
+/// Who keeps a flow next has not heard what its server has said: it stays there, or has nothing
+/// of that server's any more.
+#[test]
+fn power_cuts_cost_no_request_and_none_runs_twice() {
+    let cluster = several("respcuts", 3);
+    let numbered = Numbered::of(&cluster, &["1k", "100k", "empty", "10k", "1m"]);
+    let (stop, all) = (AtomicBool::new(false), Mutex::new(Answered::new()));
+    std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
+        let mut clients = Vec::new();
+        for client in 0..6u64 {
+            let (cluster, numbered, stop, all) = (&cluster, &numbered, &stop, &all);
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    let mut begin = client * 1_000_000;
+                    while !stop.load(Ordering::Relaxed) {
+                        let mut stream = Connection::open();
+                        for _ in 0..12 {
+                            let answered = numbered.ask_each(&mut stream, begin..begin + 4);
+                            let answered = answered.expect("a connection that lasts");
+                            all.lock().unwrap().extend(answered);
+                            begin += 4;
+                        }
+                    }
+                });
+            }));
+        }
+        cut_power_in_turn(&cluster, &DISPATCHERS, 6, &clients);
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("all answers are right");
+        }
+    });
+    check_logs(&cluster, &all.into_inner().unwrap());
+}
+
+/// Others are told late of requests that stay, and their server cannot be asked how many it has had:
+/// whoever keeps the flow next leaves it there.
+#[test]
+fn what_stays_behind_several_needs_no_daemon_and_outlives_its_dispatcher() {
+    let cluster = several("respstayed", 1);
+    let one = ("1k", cluster.document("1k"));
+    let stayed = || DISPATCHERS.map(|name| cluster.dispatcher_named(name).of("stayed"));
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        for _ in 0..40 {
+            assert_eq!(asked(&mut client, &one), "b1");
+        }
+        let (keeper, other) = match stayed() {
+            [first, 0] if first >= 36 => ("d1", "d2"),
+            [0, second] if second >= 36 => ("d2", "d1"),
+            counts => panic!("{counts:?}"),
+        };
+        cluster.kill(keeper, None).unwrap();
+        for _ in 0..40 {
+            assert_eq!(asked(&mut client, &one), "b1");
+        }
+        let counts = cluster.dispatcher_named(other);
+        assert_eq!(counts.of("stayed"), 0, "{counts:?}");
+        let flows = cluster.dispatcher_maps_of(other).flows.all().unwrap();
+        assert!(
+            flows.iter().any(|(_, flow)| flow.marks & MARK_TUNNEL != 0),
+            "{flows:?}"
+        );
+    });
+}
+
+/// Each packet comes to another dispatcher than the one before: none of them has heard all of an
+/// answer, and connections stay where they are. So they do where dispatchers have been told
+/// otherwise.
+#[test]
+fn behind_sprays_in_turn_no_byte_changes_and_each_request_runs_once() {
+    let cluster = several("respseveral", 2);
+    deal_in_turn(&cluster);
+    check_logs(&cluster, &visit(&cluster, 4, 4));
+    let config = cluster.config();
+    for name in DISPATCHERS {
+        cluster.reload(name, Process::Dispatch, &config);
+    }
+    let before = DISPATCHERS.map(|name| cluster.dispatcher_named(name).of("given-up"));
+    cluster.link("c1", &bad()).unwrap();
+    visit(&cluster, 4, 3);
+    let after = DISPATCHERS.map(|name| cluster.dispatcher_named(name).of("given-up"));
+    assert_eq!(before, after);
+}
+
+const DISPATCHERS: [&str; 2] = ["d1", "d2"];
+
+/// Two dispatchers behind sprays that go by flow, and so many spliced backends that log.
+fn several(test: &str, backends: u8) -> Cluster {
+    let cluster = Splice::Whole.cluster(test, |options| {
+        options.sprays = Some(2);
+        options.dispatchers = Some(2);
+        options.backends = Some(backends);
         options.access_log = true;
     });
-    until("its servers have been asked", || {
-        let up = ["b1", "b2"].map(|name| cluster.backend(name).state == "up");
-        (up == [true, true]).then_some(())
-    });
-    check_logs(&cluster, &visit(&cluster, 4, 4));
-    cluster.link("c1", &bad()).unwrap();
-    visit(&cluster, 2, 3);
-    for name in ["d1", "d2"] {
-        let counts = cluster.dispatcher_named(name);
-        assert_eq!(counts.of("given-up"), 0, "{counts:?}");
-        let overheard = cluster.dispatcher_maps_of(name).overheard.all().unwrap();
-        assert_eq!(overheard, []);
+    for name in DISPATCHERS {
+        ready(&cluster, &DISPATCHERS, name);
     }
+    cluster
 }
 
 /// Those that stay, stay by a decision that stands, without a daemon.

@@ -12,7 +12,8 @@ use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
     MARK_ENDS, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
-    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, Standing, Turn,
+    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT, Splice, Standing,
+    Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -819,6 +820,20 @@ fn among_others_what_stays_is_marked_and_nothing_moves() {
             assert_eq!((after.next, after.requests), (NEXT, 1), "{what}, {hook:?}");
         };
         asks("nobody else knows the flow", &kept, &asked_once());
+        let split = Splice {
+            port: 7000u16.to_be_bytes(),
+            changes: SPLICE_SPLIT,
+            ..Splice::zeroed()
+        };
+        let split = Flow {
+            splice: split,
+            ..known
+        };
+        asks(
+            "its owner cannot be asked how far it has come",
+            &kept,
+            &split,
+        );
         let told = Flow {
             marks: MARK_UNSURE,
             ..known

@@ -19,13 +19,22 @@ const LINGER: Duration = Duration::from_secs(2);
 impl Records {
     /// A port of ours for that flow's connection to a server; none is free: None. Of flows
     /// that have ended, the one whose turn it is makes room: with each port once in a
-    /// minute a server could take a thousand connections a second, and no more.
+    /// minute a server could take a thousand connections a second, and no more. What the server says
+    /// to it comes by this dispatcher, where sprays go by flow.
     pub fn take_port(
         &self,
         key: &FlowKey,
         server: SocketAddrV4,
     ) -> io::Result<Option<SocketAddrV4>> {
-        (self.splices).take_port(&(*key).into(), server, |old| self.is_over(old))
+        // As sprays name it by whom what the server says comes: the server is the client.
+        let is_ours = |own: SocketAddrV4| {
+            let said = FlowKey {
+                client: server.into(),
+                vip: own.into(),
+            };
+            self.peers.keeps(&said)
+        };
+        (self.splices).take_port(&(*key).into(), server, is_ours, |old| self.is_over(old))
     }
 
     /// Nothing came of a connection.

@@ -76,5 +76,5 @@ pub(super) fn is_unsure(told: &Flow) -> bool {
     told.state == FlowState::Established as u32
         && told.expect == Expected::Head.number()
         && told.marks & DAEMONS == 0
-        && told.splice.terms().is_none()
+        && told.splice.terms().is_none_or(|splice| !splice.split)
 }

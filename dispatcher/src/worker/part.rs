@@ -22,8 +22,8 @@ impl State {
         record: &Record,
         waiting: &Waiting,
     ) {
-        // Since there are others, what the server says may come by them.
-        if self.shared.peers.are_there() {
+        // Since others came, what the server says may come by them.
+        if !self.hears_servers() {
             return self.stay(now, key, record, waiting);
         }
         let told = self.intake.told(key, waiting.start);
@@ -36,6 +36,7 @@ impl State {
                     ..Header::default()
                 };
                 self.splice(record, reset, Vec::new());
+                let clock = self.latest_clock(key, clock);
                 self.as_drained(now, key, record, waiting, (ServerSeq::new(end), clock));
             }
             Ok(Parted::NotYet) if matches!(waiting.target, Target::Nobody) => {
@@ -51,6 +52,18 @@ impl State {
                 self.count("record-failures");
                 self.stay(now, key, record, waiting);
             }
+        }
+    }
+
+    /// Of a server's clock as it was heard here, and as the client echoes it: it may have heard of it
+    /// by another dispatcher, too.
+    fn latest_clock(&self, key: &FlowKey, heard: u32) -> u32 {
+        let echo = (self.intake.opening(key))
+            .and_then(|opening| opening.options.timestamps)
+            .map_or(0, |clocks| clocks.echo);
+        match heard != 0 && echo.wrapping_sub(heard).cast_signed() > 0 {
+            true => echo,
+            false => heard,
         }
     }
 

@@ -450,16 +450,21 @@ impl State {
         }
     }
 
-    /// Whoever rewrites a server's answers can know where they end; of several dispatchers none
-    /// would hear all of them.
+    /// Whoever rewrites a server's answers can know where they end.
     pub(super) fn splice_care(&self, choice: &Choice, extent: &Extent) -> Care {
-        let is_heard = choice.transfer.has_agent() || !self.shared.peers.are_there();
+        let is_heard = choice.transfer.has_agent() || self.hears_servers();
         let follow = is_heard && self.cluster.care(choice.pool).follow;
         Care {
             follow,
             head: follow && extent.is_head,
             ..Care::default()
         }
+    }
+
+    /// Of several dispatchers one hears all that a server without an agent says where sprays go by flow:
+    /// else none does.
+    pub(super) fn hears_servers(&self) -> bool {
+        !self.shared.peers.are_there() || self.cluster.config.is_sprayed_by_flow()
     }
 
     /// Of a SYN to a server on whose host an agent is that one is told what to make of the
@@ -494,7 +499,7 @@ impl State {
     ) {
         // What the server says may come by another dispatcher now: this one would not hear that it has what
         // waits here, and does not tell the client so.
-        if self.shared.peers.are_there() && self.intake.is_reading(key) {
+        if !self.hears_servers() && self.intake.is_reading(key) {
             return;
         }
         let now = clock::monotonic();

@@ -64,6 +64,13 @@ impl State {
             return false;
         }
         let key = arrived.key;
+        if record.splice.is_some() {
+            self.leave_there(&key, record.epoch);
+            if let Ok(Some(record)) = self.shared.records.get(&key) {
+                self.pass_on(now, &record, *arrived, inner);
+            }
+            return true;
+        }
         if self.is_silent(record.slot) {
             self.know_no_better(&key, record.epoch);
             return false;
@@ -89,6 +96,10 @@ impl State {
         let Some(record) = record.filter(|record| record.is_unsure()) else {
             return false;
         };
+        if record.splice.is_some() {
+            self.leave_there(key, record.epoch);
+            return true;
+        }
         if self.is_silent(record.slot) {
             self.know_no_better(key, record.epoch);
             return false;
@@ -175,6 +186,15 @@ impl State {
         }
     }
 
+    /// A server without an agent cannot be asked: all that comes is its own. It is not known where a
+    /// request starts.
+    fn leave_there(&mut self, key: &FlowKey, epoch: u32) {
+        if self.shared.records.stay(key).is_err() {
+            self.count("record-failures");
+        }
+        self.know_no_better(key, epoch);
+    }
+
     /// The record is as good as can be had.
     fn know_no_better(&mut self, key: &FlowKey, epoch: u32) {
         if self.shared.records.reckon(key, epoch, None).is_err() {
@@ -210,11 +230,10 @@ impl State {
             };
             let is_over = now >= asked.since + PATIENCE;
             if is_silent || is_over {
-                // All that comes is its owner's: it is not known where a request starts.
-                if asked.is_at_work && !is_silent && self.shared.records.stay(&key).is_err() {
-                    self.count("record-failures");
+                match asked.is_at_work && !is_silent {
+                    true => self.leave_there(&key, record.epoch),
+                    false => self.know_no_better(&key, record.epoch),
                 }
-                self.know_no_better(&key, record.epoch);
                 self.let_on(now, &key);
                 continue;
             }
