@@ -600,6 +600,8 @@ enum answer_phase {
 /* Between two answers: */
 #define ANSWER_GONE 2048 /* it has closed, and the client has been told; or the client has reset */
 #define ANSWER_HUNG_UP 1024 /* the server has closed, and its FIN waits until the client has all */
+/* Of the next answer: */
+#define ANSWER_MIDWAY 8192 /* an interim one has been said: what the server has taken is not answered, and may not be whole */
 
 /* So much of a line is kept when it is cut by the end of a packet: more than all of those that count have. */
 #define LINE_ROOM 64

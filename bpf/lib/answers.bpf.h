@@ -259,7 +259,7 @@ static __always_inline int end_head(struct answers *answers)
 	__u32 flags = answers->flags;
 
 	if (flags & ANSWER_INTERIM) {
-		answers->flags &= ~ANSWER_OF_HEAD;
+		answers->flags = (flags & ~ANSWER_OF_HEAD) | ANSWER_MIDWAY;
 		answers->phase = ANSWER_STATUS;
 		return 0;
 	}
@@ -557,4 +557,10 @@ __noinline int follow(context_t *ctx, struct answers *answers, const struct said
 static __always_inline bool is_between_answers(const struct answers *answers)
 {
 	return answers->phase == ANSWER_STATUS && !answers->line_length;
+}
+
+/* Has all been answered that the server had had of the client when it spoke last? */
+static __always_inline bool has_answered(const struct answers *answers)
+{
+	return is_between_answers(answers) && (answers->flags & (ANSWER_ENDED | ANSWER_MIDWAY)) == ANSWER_ENDED;
 }

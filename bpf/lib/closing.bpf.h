@@ -47,9 +47,8 @@ static __always_inline bool closes_idle(const struct setup *setup, const struct 
 	const struct answers *answers = &setup->answers;
 
 	return outlives(setup) && h->tcp.flags & (TCP_FIN | TCP_RST) &&
-	       h->tcp.flags & TCP_ACK && !payload && is_between_answers(answers) &&
-	       (answers->flags & (ANSWER_ENDED | ANSWER_CLOSING)) == ANSWER_ENDED &&
-	       bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
+	       h->tcp.flags & TCP_ACK && !payload && has_answered(answers) &&
+	       !(answers->flags & ANSWER_CLOSING) && bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
 /*
@@ -61,16 +60,15 @@ static __always_inline bool closes_with_answer(const struct setup *setup, const 
 	const struct answers *answers = &setup->answers;
 
 	return outlives(setup) && h->tcp.flags & TCP_FIN && payload &&
-	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
-	       (answers->flags & (ANSWER_ENDED | ANSWER_CLOSING)) == ANSWER_ENDED &&
-	       bpf_ntohl(h->tcp.seq) + payload == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
+	       setup->state == SETUP_CONFIRMED && has_answered(answers) &&
+	       !(answers->flags & ANSWER_CLOSING) && bpf_ntohl(h->tcp.seq) + payload == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
 /* Does a request come to a socket that its server has closed, and will not hear it? */
 static __always_inline bool meets_closed(const struct setup *known, const struct segment *segment,
 					 const struct meta *meta)
 {
-	return known->answers.flags & ANSWER_HUNG_UP && known->state == SETUP_CONFIRMED &&
+	return known->answers.flags & ANSWER_HUNG_UP && known->state == SETUP_CONFIRMED && has_answered(&known->answers) &&
 	       known->epoch == bpf_ntohl(meta->epoch) && starts_request(segment, known->answers.taken);
 }
 

@@ -54,7 +54,7 @@ static __always_inline enum held of_this_stay(enum held reason, const struct set
 static __always_inline bool owes_nothing(const struct setup *known, const struct own_socket *own, __u16 requests)
 {
 	return known->meta.tcp_options & CARE_FOLLOW && own->state == TCP_STATE_ESTABLISHED &&
-	       known->answers.flags & ANSWER_ENDED && !why_held(known, own, known->answers.taken, requests) &&
+	       has_answered(&known->answers) && !why_held(known, own, known->answers.taken, requests) &&
 	       own->snd_una == known->answers.next;
 }
 
@@ -65,7 +65,7 @@ static __always_inline bool owes_nothing(const struct setup *known, const struct
 static __always_inline bool has_answered_all(const struct setup *known, const struct own_socket *own)
 {
 	return known->meta.tcp_options & CARE_FOLLOW &&
-	       (known->answers.flags & (ANSWER_ENDED | ANSWER_AHEAD)) == ANSWER_ENDED &&
+	       has_answered(&known->answers) && !(known->answers.flags & ANSWER_AHEAD) &&
 	       !why_held(known, own, known->answers.taken, known->answers.finished);
 }
 

@@ -169,7 +169,7 @@ static __always_inline bool closes_unanswered(const struct setup *setup, const s
 
 	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
 	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
-	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE)) && bpf_ntohl(h->tcp.seq) == answers->next &&
+	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE | ANSWER_MIDWAY)) && bpf_ntohl(h->tcp.seq) == answers->next &&
 	       (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) != next_start(setup)) &&
 	       (answers->unread < UNREAD_TIMES || answers->flags & ANSWER_HUNG_UP);
 }
@@ -337,7 +337,7 @@ static __noinline bool may_run_again(const struct leaving *h, __u32 start)
 	barrier_var(at);
 	if (at > UNREAD_MAX - sizeof(word) || bpf_probe_read_kernel(&word, sizeof(word), unread->packet + at))
 		return false;
-	return is_idempotent(word);
+	return may_run_twice(word);
 }
 
 /* The request comes in again, as its dispatcher would send it here (handoff.md 7.3). */
@@ -358,8 +358,10 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	again.ack = bpf_htonl(setup->answers.next);
 	if (is_sockets && (!full || full->snd_una + setup->server_shift != setup->answers.next))
 		return TC_ACT_UNSPEC;
-	/* Who has said FIN answers nothing; but may have read all, or read on. */
-	was_read = is_sockets && (h->tcp.flags & TCP_FIN || full->copied_seq + setup->client_shift != again.start);
+	/* Who has said FIN answers nothing; but may have read all, or read on. The kernel may say RST for it since. */
+	said_before = setup->answers.flags & ANSWER_HUNG_UP && (h->tcp.flags & TCP_FIN || setup->answers.unread);
+	was_read = is_sockets ? h->tcp.flags & TCP_FIN || full->copied_seq + setup->client_shift != again.start :
+				said_before;
 	if (was_read && !may_run_again(h, again.start))
 		return TC_ACT_UNSPEC;
 	/* All that lies there, but for the FIN; or what the client has sent. */
@@ -372,7 +374,6 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	 * Who says FIN has its lock, and would not hear the RST before the request: when its timer says it
 	 * again. Or when the client says the request again, which has not heard that it has come (7.4).
 	 */
-	said_before = h->tcp.flags & TCP_FIN && setup->answers.flags & ANSWER_HUNG_UP;
 	if (h->tcp.flags & TCP_FIN && !said_before) {
 		setup->answers.flags |= ANSWER_HUNG_UP;
 		setup->answers.unread++;

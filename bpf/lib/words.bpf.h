@@ -25,10 +25,9 @@ static __always_inline bool is_get_request(__u64 word)
 	return (word & 0xffffffff) == 0x20544547ull;
 }
 
-/* These, PUT, DELETE, OPTIONS, TRACE (RFC 9110 9.2.2). */
-static __always_inline bool is_idempotent(__u64 word)
+/* These, DELETE, OPTIONS, TRACE: idempotent (RFC 9110 9.2.2), and no upload, as PUT is. */
+static __always_inline bool may_run_twice(__u64 word)
 {
-	return is_get_request(word) || is_head_request(word) || (word & 0xffffffff) == 0x20545550ull ||
-	       (word & 0xffffffffffffff) == 0x204554454c4544ull || word == 0x20534e4f4954504full ||
+	return is_get_request(word) || is_head_request(word) || (word & 0xffffffffffffff) == 0x204554454c4544ull || word == 0x20534e4f4954504full ||
 	       (word & 0xffffffffffff) == 0x204543415254ull;
 }

@@ -229,15 +229,14 @@ fn an_idempotent_request_without_an_answer_is_answered_by_another() {
 /// been told that they have come.
 #[test]
 fn a_request_of_many_packets_without_an_answer_is_answered_by_another() {
-    let body = Content::new(10, 20_000).bytes();
-    let head = "PUT /upload/read HTTP/1.1\r\nHost: a\r\nContent-Length: 20000\r\n\r\n";
+    let long = "x".repeat(4000);
+    let request = format!("GET /1k HTTP/1.1\r\nHost: a\r\nX-Long: {long}\r\n\r\n");
     let cluster = Cluster::configured("read", 2, TWO, |_| {});
     let listener = listen_at_b1(&cluster);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut stream = accept_and_answer_one(&listener);
-            let mut got = vec![0; head.len() + body.len()];
-            stream.read_exact(&mut got).unwrap();
+            read_head(&mut stream);
             drop(listener);
             stream.shutdown(Shutdown::Write).unwrap();
             let _ = stream.read(&mut [0; 100]);
@@ -245,21 +244,98 @@ fn a_request_of_many_packets_without_an_answer_is_answered_by_another() {
         cluster.on("c1", || {
             let mut client = one_that_was_answered();
             Connection::open().ask("/1k");
-            client.send(head);
-            std::thread::sleep(Duration::from_millis(10));
-            let response = client.send(&body).response();
-            assert_eq!(response.status, 201, "{}", response.head);
+            let response = client.send(&request).response();
+            assert_eq!(response.ok(), "b2");
         });
     });
-    let stored = std::fs::read(cluster.uploads("b2").join("read")).unwrap();
-    same(&stored, &body);
 }
 
-/// It may have run: what may not run twice does not, nor where the pool says that nothing may.
+/// Its client has been told to go on, and says the body: that is no request, whoever has closed.
+#[test]
+fn a_body_that_was_asked_for_is_never_a_request() {
+    let cluster = Cluster::configured("continues", 1, ONE_BACKEND, |_| {});
+    let listener = listen_at_b1(&cluster);
+    let request = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let interim = [
+        "HTTP/1.1 100 Continue\r\n\r\n",
+        "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
+    ];
+    let (cases, methods) = (2 * 2 * interim.len(), ["PUT", "POST"]);
+    let served = std::sync::Mutex::new(Vec::new());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            listener.set_nonblocking(true).unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                let Ok((mut stream, _)) = listener.accept() else {
+                    std::thread::sleep(Duration::from_millis(5));
+                    continue;
+                };
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(LONG)).unwrap();
+                let mut head = Vec::new();
+                let mut byte = [0];
+                while stream.read(&mut byte).unwrap_or(0) == 1 {
+                    head.extend(byte);
+                    if !head.ends_with(b"\r\n\r\n") {
+                        continue;
+                    }
+                    let text = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
+                    served.lock().unwrap().push(text.clone());
+                    if text.starts_with("GET") {
+                        stream.write_all(answer("one").as_bytes()).unwrap();
+                        continue;
+                    }
+                    let which = usize::from(text.contains("/hints"));
+                    stream.write_all(interim[which].as_bytes()).unwrap();
+                    std::thread::sleep(Duration::from_millis(30));
+                    break;
+                }
+            }
+        });
+        cluster.on("c1", || {
+            for (method, path) in methods.iter().flat_map(|m| [(m, "/go-on"), (m, "/hints")]) {
+                for is_second in [false, true] {
+                    let mut client = Connection::open();
+                    if is_second {
+                        expect(&client.ask("/1k"), "one");
+                    }
+                    let length = request.len();
+                    client.send(format!(
+                        "{method} {path} HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+                    ));
+                    let mut said = [0; 200];
+                    let length = client.stream().read(&mut said).unwrap();
+                    assert!(
+                        said[..length].starts_with(b"HTTP/1.1 10"),
+                        "{method} {path}"
+                    );
+                    std::thread::sleep(Duration::from_millis(100));
+                    let _ = client.stream().write_all(request);
+                    expect_over(&mut client);
+                }
+            }
+            stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+    });
+    let served = served.into_inner().unwrap();
+    assert!(
+        served.iter().all(|head| !head.contains("/smuggled")),
+        "{served:?}"
+    );
+    let uploads = served.iter().filter(|head| !head.starts_with("GET"));
+    assert_eq!(uploads.count(), cases, "{served:?}");
+}
+
+/// It may have run: what may not run twice does not, nor an upload, nor where the pool says that nothing may.
 #[test]
 fn what_has_perhaps_run_runs_again_only_where_it_may() {
     let never = ONE_BACKEND.replace("[[service]]", "retry = \"never\"\n[[service]]");
-    for (name, site, method) in [("post", ONE_BACKEND, "POST"), ("never", &never, "GET")] {
+    for (name, site, method) in [
+        ("post", ONE_BACKEND, "POST"),
+        ("put", ONE_BACKEND, "PUT"),
+        ("never", &never, "GET"),
+    ] {
         let cluster = Cluster::configured(name, 1, site, |_| {});
         let listener = listen_at_b1(&cluster);
         std::thread::scope(|scope| {
