@@ -264,9 +264,11 @@ fn read_head(server: &mut impl Read) -> io::Result<Vec<u8>> {
             None if answer.len() >= HEAD_MAX => break,
             None => {}
         }
-        match server.read(&mut piece)? {
-            0 => break,
-            count => answer.extend_from_slice(&piece[..count]),
+        match server.read(&mut piece) {
+            Ok(0) => break,
+            Ok(count) => answer.extend_from_slice(&piece[..count]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
     }
     Ok(answer)
@@ -304,12 +306,17 @@ fn refuse(
     for _ in 0..REFUSALS {
         support.tell(flow, &refusal);
         match client.read(&mut [0; 512]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if is_no_end(&error) => {}
             Ok(count) if count > 0 => {}
             _ => break,
         }
     }
     Ok(())
+}
+
+/// Nothing has come yet, or the process was stopped meanwhile.
+fn is_no_end(error: &io::Error) -> bool {
+    [io::ErrorKind::WouldBlock, io::ErrorKind::Interrupted].contains(&error.kind())
 }
 
 /// How far an answer was relayed.

@@ -83,9 +83,13 @@ impl<T: Told> Ring<T> {
     }
 
     /// All since the last call; waits so long, unless there is something that its data path wakes
-    /// its reader for.
+    /// its reader for, or the process has been stopped and goes on.
     pub fn gather(&self, timeout: Duration) -> io::Result<Vec<T>> {
-        self.ring.poll(timeout).map_err(io::Error::other)?;
-        self.take()
+        match self.ring.poll(timeout) {
+            Err(error) if error.kind() != libbpf_rs::ErrorKind::Interrupted => {
+                Err(io::Error::other(error))
+            }
+            _ => self.take(),
+        }
     }
 }

@@ -56,6 +56,11 @@ fn an_answer_outlives_its_backend_if_its_rule_says_so() {
             "host = \"b\"\nprotect_from = false",
         ),
         (
+            "rule-kept",
+            "protect_from = 1000000\nretry = \"always\"\n",
+            "host = \"b\"\nprotect_from = false",
+        ),
+        (
             "rule-more",
             "protect_from = 1000000\n",
             "host = \"b\"\nprotect_from = 100000000",

@@ -87,6 +87,30 @@ fn answers_are_protected_after_their_agents_restart() {
     assert!(site.count("taken-over") > 0);
 }
 
+/// What waits for something in the kernel hears of that when the process goes on.
+#[test]
+fn answers_are_protected_after_their_agent_has_been_stopped_for_a_moment() {
+    let site = Site::up("take-stopped", 2);
+    for name in ["b1", "b2"] {
+        let status = site.cluster.status().unwrap();
+        let pid = status.host(name).unwrap().processes[&Process::Agent].pid;
+        let pid = pid.unwrap().to_string();
+        for signal in ["-STOP", "-CONT"] {
+            let sent = std::process::Command::new("kill")
+                .args([signal, &pid])
+                .status();
+            assert!(sent.unwrap().success());
+            std::thread::sleep(Duration::from_millis(300));
+        }
+    }
+    let downloads = begun(&site, 4);
+    site.await_protection(4);
+    site.cluster.kill("b1", None).unwrap();
+    finish(&site, downloads);
+    assert_eq!(site.count("not-taken-over"), 0);
+    assert!(site.count("taken-over") > 0);
+}
+
 /// More at once than a listener has room for by default, and than processes may have files.
 #[test]
 fn a_thousand_answers_are_gone_on_with_at_once() {

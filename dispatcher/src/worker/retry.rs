@@ -136,7 +136,8 @@ impl State {
         }
         let is_retried = self.retries.all.contains_key(key)
             || (self.unanswered).is_orphan(now, (record.slot, key), record.epoch);
-        if !is_retried {
+        // What has been answered in part is another thing.
+        if !is_retried && !self.takes_over(now, key, record) {
             self.count("not-retried");
             self.abandon(key, record.epoch);
         }
