@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::health::Word;
-use trapeze_core::intake::{Action, Arrived, Bounds, Intake};
+use trapeze_core::intake::{Action, Arrived, Bounds, End, Intake};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::takeover::Assembly;
@@ -428,6 +428,19 @@ impl State {
                     }
                 }
                 Action::TooSlow { key } => self.on_slow_head(&key),
+                // Its client has been reset, and its owner has never had what it was told that has come.
+                Action::Ended {
+                    key,
+                    isns,
+                    why: End::Unconfirmed,
+                } => {
+                    if let Ok(Some(record)) = self.shared.records.get(&key)
+                        && (record.isns == isns || record.cookie == isns.server)
+                        && record.has_backend()
+                    {
+                        let _ = self.shared.records.abandon(&key, record.epoch);
+                    }
+                }
                 Action::Ended { key, isns, .. } => {
                     let _ = self.shared.records.end_reading(&key, isns);
                 }

@@ -1,9 +1,10 @@
 //! Connections that nobody will ever answer: their clients are told, wherever they are
 //! (docs/protocol/encapsulation.md 6.5b).
 
-use std::io::{ErrorKind, Read};
+use std::io::{ErrorKind, Read, Write};
 use std::time::{Duration, Instant};
 
+use trapeze_datapath::abi::{Flow, FlowState};
 use trapeze_lab::LinkSettings;
 use trapeze_tests::{Cluster, Connection, same, until};
 
@@ -119,4 +120,45 @@ fn so_does_one_that_has_asked_ahead() {
     assert_eq!(how, ErrorKind::ConnectionReset);
     let body = body(&answer);
     same(body, &ten[..body.len()]);
+}
+
+/// A body in chunks goes by way of the daemon, which tells its client what has come. When the client
+/// has been reset nothing is left of the connection.
+#[test]
+fn nothing_is_left_of_uploads_that_nobody_gets() {
+    const UPLOADS: u64 = 6;
+    let cluster = Cluster::with("lost-uploads", |options| options.backends = Some(1));
+    let established = || {
+        let flows = cluster.dispatcher_maps().flows.all().unwrap();
+        let open = |flow: &Flow| flow.state == FlowState::Established as u32;
+        flows.iter().filter(|(_, flow)| open(flow)).count() as u64
+    };
+    let mut clients: Vec<Connection> = cluster.on("c1", || {
+        let begin = |number| {
+            let mut client = Connection::open();
+            client.send(format!(
+                "POST /upload/{number} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+            ));
+            client
+        };
+        (0..UPLOADS).map(begin).collect()
+    });
+    let chunk = [&b"4e20\r\n"[..], &[b'x'; 20_000], b"\r\n"].concat();
+    for round in 0..40 {
+        for client in &mut clients {
+            let _ = client.stream().write_all(&chunk);
+        }
+        std::thread::sleep(Duration::from_millis(50));
+        if round == 10 {
+            assert_eq!(established(), UPLOADS);
+            cluster.kill("b1", None).unwrap();
+        }
+    }
+    for client in &mut clients {
+        // Whoever was writing just then has heard of it so.
+        let (answer, how) = read_out(client, BY_THEN);
+        let ends = [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof];
+        assert!(answer.is_empty() && ends.contains(&how), "{how}");
+    }
+    until("no flow is open", || (established() == 0).then_some(()));
 }
