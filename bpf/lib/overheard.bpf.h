@@ -14,6 +14,7 @@
 #pragma once
 
 #include "answers.bpf.h"
+#include "summing.bpf.h"
 
 /* By the key of `splices`; of flows without boundaries there is none. */
 struct {
@@ -52,60 +53,24 @@ static __always_inline __u64 counted_ahead(const struct answers *answers)
 		       0;
 }
 
-/* A sum over a segment, piece by piece. */
-struct summing {
-	context_t *ctx;
-	struct piece *piece;
-	__u32 offset; /* in the frame, of what comes next */
-	__u32 left; /* how much that is */
-	__u32 sum;
-};
-
-static long sum_piece(__u64 index, struct summing *summing)
-{
-	struct piece *piece = summing->piece;
-	__u32 length = summing->left;
-	__s64 sum;
-
-	if (length > PIECE_MAX)
-		length = PIECE_MAX;
-	barrier_var(length);
-	if (!length || length > PIECE_MAX)
-		return 1;
-	/* The last word may be of fewer bytes. */
-	*(__u32 *)(piece->bytes + (length & ~3u)) = 0;
-	if (context_load(summing->ctx, summing->offset, piece->bytes, length))
-		return 1;
-	sum = bpf_csum_diff(NULL, 0, (void *)piece->bytes, (length + 3) & ~3u, summing->sum);
-	if (sum < 0)
-		return 1;
-	summing->sum = sum;
-	summing->offset += length;
-	summing->left -= length;
-	return 0;
-}
-
 /* Is a segment as it was sent? Its IP packet is 64 KiB at most. Not static: the verifier walks it once. */
 __noinline bool is_whole(context_t *ctx, const struct segment *segment)
 {
 	const __u32 at = sizeof(struct ethhdr) + sizeof(struct iphdr);
-	struct summing summing = { .ctx = ctx, .offset = at };
-	__u32 zero = 0;
+	__u32 length, sum;
 	__u64 pseudo;
 	__u16 check;
 
 	if (!segment)
 		return false;
-	summing.left = segment->header_length + segment->payload;
-	summing.piece = bpf_map_lookup_elem(&pieces, &zero);
-	pseudo = pseudo_header_sum(segment->client, segment->vip, summing.left);
-	if (!summing.piece || context_load(ctx, at + offsetof(struct tcp_header, check), &check, sizeof(check)))
+	length = segment->header_length + segment->payload;
+	pseudo = pseudo_header_sum(segment->client, segment->vip, length);
+	if (context_load(ctx, at + offsetof(struct tcp_header, check), &check, sizeof(check)))
 		return false;
 	/* No link has been where it could have changed. */
 	if (check == checksum_fold(pseudo))
 		return true;
-	bpf_loop(0x10000 / PIECE_MAX, sum_piece, &summing, 0);
-	return !summing.left && checksum_fold(pseudo + summing.sum) == 0xffff;
+	return sum_frame(ctx, at, length, &sum) && checksum_fold(pseudo + sum) == 0xffff;
 }
 
 static __always_inline bool skip_gap(struct answers *answers, __u32 gap)

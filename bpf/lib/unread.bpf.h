@@ -7,6 +7,8 @@
  */
 #pragma once
 
+#include "summing.bpf.h"
+
 /* A packet that a request's first one, which came in again, has before it. */
 #define BEHIND_MARK 0x545a0005
 
@@ -221,6 +223,7 @@ struct again {
 	__u32 behind; /* the start; the next packet's, when this one has been laid out */
 	__u32 reach; /* what they bring, in bytes */
 	bool fin; /* the client has said behind the last that it sends no more */
+	bool needs_sum; /* the frame is the kernel's own RST: nobody completes its checksum */
 	__be32 ack; /* of all that was said before */
 };
 
@@ -249,7 +252,7 @@ __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct ag
 	length = unread->length;
 	barrier_var(length);
 	if (unread->seq == seq && payload && length > tcp && length <= UNREAD_MAX) {
-		/* Of the pseudo header alone: a card, or nobody, completes it. */
+		/* Of the pseudo header alone: a card, or nobody, completes it in a frame that was a socket's. */
 		sum = checksum_fold(pseudo_header_sum(h->ip.daddr, h->ip.saddr, length - tcp));
 		if (again->fin && again->behind + payload == again->reach)
 			unread->packet[tcp + offsetof(struct tcp_header, flags)] |= TCP_FIN;
@@ -264,6 +267,24 @@ __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct ag
 	}
 	leave_unread(unread);
 	return done;
+}
+
+/*
+ * The same, with a checksum of its own where that is needed: in the field is the pseudo header's sum. Not static: it
+ * is walked once.
+ */
+__noinline int lay_out_whole(struct __sk_buff *skb, const struct leaving *h, struct again *again, __u32 at)
+{
+	int length = lay_out(skb, h, again, at);
+	__u32 tcp = at + sizeof(struct iphdr), sum;
+	__u16 check;
+
+	if (length <= (int)sizeof(struct iphdr) || !again || !again->needs_sum)
+		return length;
+	if (!sum_frame(skb, tcp, length - sizeof(struct iphdr), &sum))
+		return 0;
+	check = ~checksum_fold(sum);
+	return bpf_skb_store_bytes(skb, tcp + offsetof(struct tcp_header, check), &check, sizeof(check), 0) ? 0 : length;
 }
 
 /*
@@ -299,7 +320,7 @@ static __noinline int send_behind(struct __sk_buff *skb, const struct leaving *h
 	for (int i = 1; i < UNREAD_PACKETS && again->behind < again->reach; i++) {
 		if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 			return drop(DROP_REWRITE);
-		length = lay_out(skb, h, again, INNER_IP);
+		length = lay_out_whole(skb, h, again, INNER_IP);
 		if (length <= 0)
 			return drop(DROP_REWRITE);
 		fill_encapsulation(outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
@@ -356,19 +377,22 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		return TC_ACT_UNSPEC;
 	again.start = next_start(setup);
 	again.ack = bpf_htonl(setup->answers.next);
-	if (is_sockets && (!full || full->snd_una + setup->server_shift != setup->answers.next))
+	again.needs_sum = !is_sockets;
+	if (!is_sockets)
+		full = NULL;
+	else if (!full || full->snd_una + setup->server_shift != setup->answers.next)
 		return TC_ACT_UNSPEC;
 	/* Who has said FIN answers nothing; but may have read all, or read on. The kernel may say RST for it since. */
 	said_before = setup->answers.flags & ANSWER_HUNG_UP && (h->tcp.flags & TCP_FIN || setup->answers.unread);
-	was_read = is_sockets ? h->tcp.flags & TCP_FIN || full->copied_seq + setup->client_shift != again.start :
-				said_before;
+	was_read = said_before ||
+		   (full && (h->tcp.flags & TCP_FIN || full->copied_seq + setup->client_shift != again.start));
 	if (was_read && !may_run_again(h, again.start))
 		return TC_ACT_UNSPEC;
 	/* All that lies there, but for the FIN; or what the client has sent. */
-	again.fin = is_sockets && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
-	end = is_sockets ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
+	again.fin = full && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
+	end = full ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
 	again.reach = reach_of_copies(h, again.start, end);
-	if (is_sockets && again.reach < end)
+	if (full && again.reach < end)
 		return TC_ACT_UNSPEC;
 	/*
 	 * Who says FIN has its lock, and would not hear the RST before the request: when its timer says it
@@ -380,7 +404,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		count_event(EVENT_RETRIED);
 		return drop(DROP_SERVER_CLOSE);
 	}
-	length = lay_out(skb, h, &again, sizeof(struct ethhdr));
+	length = lay_out_whole(skb, h, &again, sizeof(struct ethhdr));
 	if (length <= 0)
 		return length ? TC_ACT_UNSPEC : drop(DROP_REWRITE);
 	if (!said_before) {

@@ -357,6 +357,38 @@ fn what_has_perhaps_run_runs_again_only_where_it_may() {
     }
 }
 
+/// Each time the server reads what is there and closes, and the rest of the body meets a socket that
+/// is gone. Its client hears the end all the same.
+#[test]
+fn a_body_that_comes_after_its_server_has_closed_waits_for_nobody() {
+    for (method, times) in [("DELETE", 3), ("PUT", 1)] {
+        let cluster = Cluster::configured(&method.to_lowercase(), 1, ONE_BACKEND, |_| {});
+        let listener = listen_at_b1(&cluster);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..times {
+                    let mut stream = accept(&listener);
+                    read_head(&mut stream);
+                    let _ = stream.read(&mut [0; 4000]);
+                    stream.shutdown(Shutdown::Both).unwrap();
+                }
+            });
+            cluster.on("c1", || {
+                let mut client = Connection::open();
+                client.send(format!(
+                    "{method} /a HTTP/1.1\r\nHost: a\r\nContent-Length: 800\r\n\r\n"
+                ));
+                for length in [500, 300] {
+                    let _ = client.stream().write_all(&[b'x'; 500][..length]);
+                    std::thread::sleep(Duration::from_millis(300));
+                }
+                expect_over(&mut client);
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("retried"), times - 1, "{method}");
+    }
+}
+
 /// Who never answers is asked three times, and not for ever.
 #[test]
 fn a_server_that_never_answers_is_not_asked_for_ever() {
