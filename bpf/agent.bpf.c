@@ -479,7 +479,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 		keep_fin_back(skb, h, setup);
 		return TC_ACT_UNSPEC;
 	}
-	if (closes_in_midst(setup, h) || closes_on_kept(setup, h, payload))
+	if (closes_in_midst(setup, h) || closes_on_kept(skb, setup, h, payload))
 		return tell_cut_off(skb, h, setup, payload);
 	if (closes_unanswered(setup, h, payload)) {
 		verdict = return_unread(skb, h, setup);

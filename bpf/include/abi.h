@@ -115,6 +115,8 @@ enum held {
 
 /* `reason` of a FORWARD: the dispatcher keeps the flow's first request, and gives it to another one if this one's server closes */
 #define FORWARD_KEPT 1
+/* The `reason` of a VACATED: its server has said nothing but interim answers, up to `value`, to such a request. */
+#define VACATED_KEPT 1
 
 /* `reason` of a PROBE_ANSWER: does the socket stand? */
 #define PROBE_GONE 0

@@ -129,31 +129,40 @@ static __always_inline bool closes_in_midst(const struct setup *setup, const str
 	       setup->answers.phase == ANSWER_BODY;
 }
 
-/* Does the server close on a request that its dispatcher keeps, having said nothing but interim answers? */
-static __always_inline bool closes_on_kept(const struct setup *setup, const struct leaving *h, __u32 payload)
+/*
+ * Does the server close on a request that its dispatcher keeps, having said nothing but interim answers? Of a client
+ * that has closed its side, too, nobody can ask what it has heard.
+ */
+static __always_inline bool closes_on_kept(struct __sk_buff *skb, const struct setup *setup, const struct leaving *h,
+					   __u32 payload)
 {
 	const struct answers *answers = &setup->answers;
+	struct tcp_sock *full = sending_socket(skb);
 
+	if (full && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN)
+		return false;
 	return setup->meta.reason == FORWARD_KEPT && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
 	       setup->state == SETUP_CONFIRMED && !answers->finished && is_between_answers(answers) &&
-	       !(answers->flags & ANSWER_GONE) && bpf_ntohl(h->tcp.seq) == answers->next;
+	       !(answers->flags & ANSWER_GONE) && is_at_end(h, answers);
 }
 
 /*
  * The client need not hear of it yet: its dispatcher does, as of a server that has closed and owes
  * an answer (handoff.md 7.2). The socket repeats its FIN, and so the word of it.
  */
-static __noinline int tell_cut_off(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
-				   __u32 payload)
+static __noinline int tell_cut_off(struct __sk_buff *skb, const struct leaving *h, struct setup *setup, __u32 payload)
 {
 	if (!h || !setup)
 		return TC_ACT_UNSPEC;
 	if (payload)
 		return set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN) ? TC_ACT_UNSPEC :
 											     drop(DROP_REWRITE);
+	if (h->tcp.flags & TCP_FIN)
+		setup->answers.flags |= ANSWER_HUNG_UP;
 	if (!turn_round(skb, h, TCP_ACK))
 		return drop(DROP_REWRITE);
-	return tell_vacated(skb, h, setup, setup->answers.taken);
+	return tell_vacated(skb, h, setup, setup->answers.taken,
+			    is_between_answers(&setup->answers) ? VACATED_KEPT : 0);
 }
 
 /* For BPF_PROG_RUN. Returns enum adopted. */

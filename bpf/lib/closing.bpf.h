@@ -41,6 +41,14 @@ static __always_inline void note_all_taken(struct setup *setup, const struct lea
 		answers->taken = setup->wanted;
 }
 
+/* Does it stand behind all that the server has said? An RST may stand behind a FIN that was not to be heard. */
+static __always_inline bool is_at_end(const struct leaving *h, const struct answers *answers)
+{
+	__u32 behind = bpf_ntohl(h->tcp.seq) - answers->next;
+
+	return !behind || (behind == 1 && h->tcp.flags & TCP_RST && answers->flags & ANSWER_HUNG_UP);
+}
+
 /* Does the server close here, with nothing owed, as far as it can know? */
 static __always_inline bool closes_idle(const struct setup *setup, const struct leaving *h, __u32 payload)
 {
@@ -131,7 +139,7 @@ static __always_inline bool turn_round(struct __sk_buff *skb, const struct leavi
 
 /* The turned segment is an ACK of the client's now: to the dispatcher with it. */
 static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
-				   __u32 start)
+				   __u32 start, __u8 reason)
 {
 	struct encapsulation outer = {};
 	struct meta *meta = &outer.meta;
@@ -150,7 +158,7 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	*meta = setup->meta;
 	meta->kind = META_VACATED;
 	meta->key_id = self->signing_key;
-	meta->reason = 0;
+	meta->reason = reason;
 	meta->start = bpf_htonl(start);
 	meta->requests = bpf_htons(setup->answers.finished);
 	meta->value = bpf_htonl(setup->answers.next);
@@ -199,7 +207,7 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 	skb->mark = 0;
 	if (!set_flags(skb, h->tcp.offset, TCP_RST, TCP_ACK))
 		return drop(DROP_REWRITE);
-	return tell_vacated(skb, h, setup, setup->start);
+	return tell_vacated(skb, h, setup, setup->start, 0);
 }
 
 /* A server that closes what is parked: its FIN becomes the RST for its own socket. */

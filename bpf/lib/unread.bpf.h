@@ -171,7 +171,7 @@ static __always_inline bool closes_unanswered(const struct setup *setup, const s
 
 	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
 	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
-	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE | ANSWER_MIDWAY)) && bpf_ntohl(h->tcp.seq) == answers->next &&
+	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE | ANSWER_MIDWAY)) && is_at_end(h, answers) &&
 	       (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) != next_start(setup)) &&
 	       (answers->unread < UNREAD_TIMES || answers->flags & ANSWER_HUNG_UP);
 }

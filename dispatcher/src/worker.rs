@@ -316,7 +316,9 @@ impl State {
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
             Kind::Done => self.on_done(now, &packet.meta, packet.inner),
             Kind::Answered { end } => self.on_answered(&packet.meta, packet.inner, end),
-            Kind::Vacated { end } => self.on_vacated(now, &packet.meta, packet.inner, end),
+            Kind::Vacated { end, is_kept } => {
+                self.on_vacated(now, &packet.meta, packet.inner, (end, is_kept));
+            }
             Kind::Support => self.on_support(now, &packet.meta, packet.inner),
             Kind::Splice => self.on_server(now, packet.inner),
             Kind::EchoReply { feedback } => {

@@ -327,6 +327,32 @@ fn a_body_that_was_asked_for_is_never_a_request() {
     assert_eq!(uploads.count(), cases, "{served:?}");
 }
 
+/// Its client can be asked nothing, and waits for an answer: that comes as where no request is kept.
+#[test]
+fn a_request_behind_which_its_client_closes_is_answered_by_another() {
+    let kept = TWO.replace("[[service]]", "retry = \"idempotent\"\n[[service]]");
+    let cluster = Cluster::configured("half", 2, &kept, |_| {});
+    let listener = listen_at_b1(&cluster);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = accept(&listener);
+            read_head(&mut stream);
+            drop(listener);
+            std::thread::sleep(Duration::from_millis(50));
+            stream.shutdown(Shutdown::Both).unwrap();
+        });
+        cluster.on("c1", || {
+            let ask = |_| {
+                let mut client = Connection::open();
+                client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n").finish();
+                assert_eq!(client.response().ok(), "b2");
+            };
+            (0..2).for_each(ask);
+        });
+    });
+    assert_eq!(cluster.agent("b1").of("retried"), 1);
+}
+
 /// It may have run: what may not run twice does not, nor an upload, nor where the pool says that nothing may.
 #[test]
 fn what_has_perhaps_run_runs_again_only_where_it_may() {

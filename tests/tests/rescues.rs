@@ -56,7 +56,7 @@ fn an_answer_outlives_its_backend_if_its_rule_says_so() {
             "host = \"b\"\nprotect_from = false",
         ),
         (
-            "rule-kept",
+            "rule-kept-too",
             "protect_from = 1000000\nretry = \"always\"\n",
             "host = \"b\"\nprotect_from = false",
         ),

@@ -171,6 +171,8 @@ pub enum Kind {
     Vacated {
         /// Where its last answer ended.
         end: ServerSeq,
+        /// It has said nothing but interim answers to a request that the dispatcher keeps, up to there.
+        is_kept: bool,
     },
     /// Owner to the one before it: an acknowledgement for your range.
     Gc {
@@ -437,7 +439,7 @@ impl Kind {
             Self::Forsake => (12, 2, 0),
             Self::Released { end, drained, .. } => (13, if drained { 1 } else { 2 }, end.raw()),
             Self::Done => (14, 0, 0),
-            Self::Vacated { end } => (15, 0, end.raw()),
+            Self::Vacated { end, is_kept } => (15, is_kept.into(), end.raw()),
             Self::Gc { end, .. } => (16, 0, end.raw()),
             Self::Retired { end, .. } => (17, 0, end.raw()),
             Self::Next { server_isn } => (18, 0, server_isn.raw()),
@@ -527,6 +529,7 @@ impl Kind {
             14 => Self::Done,
             15 => Self::Vacated {
                 end: ServerSeq::new(value),
+                is_kept: raw[3] == VACATED_KEPT,
             },
             16 => Self::Gc {
                 end: ServerSeq::new(value),
@@ -603,6 +606,7 @@ const ECN: u8 = 8;
 
 /// Of a FORWARD's reason.
 const FORWARD_KEPT: u8 = 1;
+const VACATED_KEPT: u8 = 1;
 /// *reason* of a PROBE that asks how many requests have been answered, and of the word that they
 /// are all.
 const PROBE_RECKON: u8 = 1;

@@ -82,7 +82,10 @@ fn a_server_that_owes_nothing_closes_for_itself() {
     let told = geneve::open(told, DISPATCHER.into(), &keys()).expect("its tag is good");
     let end = ServerSeq::new(end_of(ANSWER));
     let expected = Meta {
-        kind: Kind::Vacated { end },
+        kind: Kind::Vacated {
+            end,
+            is_kept: false,
+        },
         start: ClientSeq::new(SECOND),
         requests: 1,
         ..outliving()

@@ -345,7 +345,8 @@ fn a_server_that_closes_on_a_seat_leaves_the_client_alone() {
     assert_eq!(
         told.meta.kind,
         Kind::Vacated {
-            end: ServerSeq::new(end)
+            end: ServerSeq::new(end),
+            is_kept: false,
         }
     );
     assert_eq!(

@@ -14,7 +14,13 @@ use crate::records::Vacated;
 
 impl State {
     /// A server has closed, and its owner says that nothing is owed.
-    pub(super) fn on_vacated(&mut self, now: Duration, meta: &Meta, inner: &[u8], end: ServerSeq) {
+    pub(super) fn on_vacated(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        inner: &[u8],
+        (end, is_kept): (ServerSeq, bool),
+    ) {
         let Ok(arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
@@ -27,18 +33,28 @@ impl State {
         let records = &self.shared.records;
         match records.vacate(&arrived.key, meta.epoch, meta.requests, meta.start, end) {
             Ok(Some(vacated)) => self.on_vacant(&vacated),
-            Ok(None) => self.on_gone(now, meta, arrived, end),
+            Ok(None) => self.on_gone(now, meta, arrived, (end, is_kept)),
             Err(_) => self.count("record-failures"),
         }
     }
 
     /// A server has closed that owes something, or has not read all of what it has
     /// answered: its client hears the FIN (docs/protocol/handoff.md 7.2).
-    fn on_gone(&mut self, now: Duration, meta: &Meta, mut arrived: Arrived<'_>, end: ServerSeq) {
+    fn on_gone(
+        &mut self,
+        now: Duration,
+        meta: &Meta,
+        mut arrived: Arrived<'_>,
+        (end, is_kept): (ServerSeq, bool),
+    ) {
         let key = arrived.key;
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
+        // What its client has heard was no answer.
+        if is_kept && record.epoch == meta.epoch {
+            self.on_not_begun(&key, meta.epoch, end);
+        }
         if self.closes_on_kept(now, meta, &key, &record) {
             return;
         }

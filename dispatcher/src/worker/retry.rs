@@ -174,7 +174,9 @@ impl State {
             return;
         }
         let (slot, key, epoch) = (record.slot, &arrived.key, record.epoch);
-        if (self.unanswered).is_to_be_asked(now, (slot, key), epoch, record.heard) {
+        // The record may not have heard that yet.
+        let heard = record.heard.later_of(ServerSeq::new(arrived.header.ack));
+        if (self.unanswered).is_to_be_asked(now, (slot, key), epoch, heard) {
             let header = Header {
                 seq: record.next.raw(),
                 ack: record.heard.raw(),

@@ -139,6 +139,11 @@ fn every_kind_is_read_as_written() {
         }),
         Kind::Vacated {
             end: ServerSeq::new(9),
+            is_kept: false,
+        },
+        Kind::Vacated {
+            end: ServerSeq::new(9),
+            is_kept: true,
         },
         Kind::Answered {
             end: ServerSeq::new(u32::MAX),
@@ -433,6 +438,7 @@ fn the_numbers_are_those_of_abi_h() {
         (
             Kind::Vacated {
                 end: ServerSeq::new(0),
+                is_kept: false,
             },
             "META_VACATED",
         ),
