@@ -352,11 +352,7 @@ impl Records {
         let mut lost = None;
         self.exchange(key, |flow| {
             lost = None;
-            let record = Record::read(flow)?;
-            if record.state != FlowState::Established
-                || record.epoch != epoch
-                || inquiry::asked_at(flow) != asked_at
-            {
+            if !is_lost(flow, epoch, asked_at)? {
                 return None;
             }
             lost = Some(*flow);
@@ -370,6 +366,18 @@ impl Records {
             self.loads.closed(flow.backend);
         }
         Ok(lost)
+    }
+
+    /// The record of which [`Self::lost`] would say so.
+    pub fn would_be_lost(
+        &self,
+        key: &FlowKey,
+        epoch: u32,
+        asked_at: u32,
+    ) -> io::Result<Option<Record>> {
+        let flow = self.maps.flows.get(&(*key).into())?;
+        let flow = flow.filter(|flow| is_lost(flow, epoch, asked_at) == Some(true));
+        Ok(flow.as_ref().and_then(Record::read))
     }
 
     /// Takes a record away that was for reading, or has no backend; another connection's
@@ -408,4 +416,14 @@ impl Records {
     fn finished(&self, flow: &Flow) -> Option<Finished> {
         latest::finished(flow, self.loads.stood(flow.backend))
     }
+}
+
+/// Was its backend asked there, and has the client said nothing since? None: it is in no state that we know.
+fn is_lost(flow: &Flow, epoch: u32, asked_at: u32) -> Option<bool> {
+    let record = Record::read(flow)?;
+    Some(
+        record.state == FlowState::Established
+            && record.epoch == epoch
+            && inquiry::asked_at(flow) == asked_at,
+    )
 }

@@ -119,6 +119,11 @@ impl Support {
         self.by_slot.get(&slot)?.get(key)
     }
 
+    /// Has that owner, in that epoch, begun an answer that can be gone on with?
+    pub fn has_begun(&self, slot: u32, key: &FlowKey, epoch: u32) -> bool {
+        (self.get(slot, key)).is_some_and(|kept| kept.state.epoch == epoch)
+    }
+
     /// Its owner is given one more request. False: there is no room.
     pub fn ask_ahead(&mut self, slot: u32, key: &FlowKey, request: &[u8]) -> bool {
         let answers = self.by_slot.get_mut(&slot);

@@ -163,6 +163,11 @@ impl Unanswered {
         }
     }
 
+    /// What is kept of a flow's latest request.
+    pub fn get(&self, slot: u32, key: &FlowKey) -> Option<&Given> {
+        self.by_slot.get(&slot)?.get(key)
+    }
+
     /// Its owner's server has closed on it: another one's turn comes. False: it is not kept.
     pub fn is_orphan(&mut self, now: Duration, (slot, key): (u32, &FlowKey), epoch: u32) -> bool {
         let is_known = |(_, _, its, given): &(Duration, u32, FlowKey, Given)| {
@@ -270,7 +275,7 @@ impl Unanswered {
             let Some((_, slot, key, given)) = self.orphans.pop_front() else {
                 break;
             };
-            match waits_no_more || given.retries + 1 >= ATTEMPTS {
+            match waits_no_more || given.has_had_enough() {
                 true => lost.push((slot, key, given)),
                 false => due.push((slot, key, given)),
             }
@@ -280,6 +285,11 @@ impl Unanswered {
 }
 
 impl Given {
+    /// Has it been given to as many backends as it may?
+    pub fn has_had_enough(&self) -> bool {
+        self.retries + 1 >= ATTEMPTS
+    }
+
     fn size(&self) -> usize {
         ENTRY + self.request.bytes()
     }

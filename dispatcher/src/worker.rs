@@ -12,6 +12,8 @@
 //!  support   owners that are gone in the midst of an answer
 //!  words     what clients and wedges are told then
 //!  heirs     dispatchers that are gone in the midst of that
+//!  retry     owners that are gone with a request that they have not answered
+//!  not_retried  those that nobody else is given
 //!  unsure    flows that another dispatcher has kept: how far their owners have come
 //! ```
 
@@ -23,6 +25,7 @@ mod gone;
 mod heirs;
 mod idle;
 mod later;
+mod not_retried;
 mod not_taken;
 mod part;
 mod planned;
@@ -295,7 +298,7 @@ impl State {
                     let asked = (packet.meta.epoch, ClientSeq::new(arrived.header.seq));
                     self.hears_how_far(now, &arrived.key, asked.0, received, sender.is_some());
                     if received == asked.1 {
-                        self.on_lost(&arrived.key, asked.0, received);
+                        self.on_lost(now, &arrived.key, asked.0, received);
                     } else if let Some(sender) = sender.filter(|sender| sender.is_idle) {
                         self.on_idle(&arrived.key, asked, received, sender.next);
                     }

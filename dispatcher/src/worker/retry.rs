@@ -22,7 +22,9 @@ use trapeze_datapath::abi::{FlowState, MARK_LOST, MARK_TAKING};
 
 use super::State;
 use super::first::{Before, clock_of};
+use super::not_retried::{Complaints, WhyNot};
 use super::returned::runs_again;
+use super::support::is_open;
 use crate::cluster::{Choice, Decision};
 use crate::look::{Extent, Found};
 use crate::records::{Record, Records, can_be_kept};
@@ -41,6 +43,7 @@ const LONGEST_AGE: Duration = Duration::from_secs(20 * 86_400);
 #[derive(Debug, Default)]
 pub(super) struct Retries {
     all: HashMap<FlowKey, Retrying>,
+    pub(super) complaints: Complaints,
 }
 
 #[derive(Debug)]
@@ -122,7 +125,8 @@ impl State {
         }
     }
 
-    /// A server has closed on a request, and its client has not heard that. False: it was not to be kept.
+    /// A server has closed on a request, and its client has not heard that. False: it was not to be kept, or
+    /// its answer has begun.
     pub(super) fn closes_on_kept(
         &mut self,
         now: Duration,
@@ -134,14 +138,42 @@ impl State {
         if !is_kept || (record.epoch, 0) != (meta.epoch, meta.requests) || !record.has_backend() {
             return false;
         }
-        let is_retried = self.retries.all.contains_key(key)
-            || (self.unanswered).is_orphan(now, (record.slot, key), record.epoch);
-        // What has been answered in part is another thing.
-        if !is_retried && !self.takes_over(now, key, record) {
-            self.count("not-retried");
+        // It closes in the midst of what another one may go on with.
+        if self.takings.all.contains_key(key)
+            || self.support.has_begun(record.slot, key, record.epoch)
+        {
+            return false;
+        }
+        // Its client has been told, or has gone; the socket says so again and again.
+        if is_open(record) && !self.is_retried(now, key, record) {
+            self.not_retried_as(WhyNot::NotKept);
             self.abandon(key, record.epoch);
         }
         true
+    }
+
+    /// Its owner, asked there, has no socket of it any more. True: its latest request is kept, and another
+    /// one's turn comes.
+    pub(super) fn loses_kept(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        epoch: u32,
+        asked_at: ClientSeq,
+    ) -> bool {
+        let lost = (self.shared.records).would_be_lost(key, epoch, asked_at.raw());
+        let Ok(Some(record)) = lost else {
+            return false;
+        };
+        let given = self.unanswered.get(record.slot, key);
+        given.is_none_or(|given| is_unanswered(&record, record.slot, given))
+            && self.is_retried(now, key, &record)
+    }
+
+    /// Another backend's turn with that request comes, or has come. False: nothing of it is kept.
+    fn is_retried(&mut self, now: Duration, key: &FlowKey, record: &Record) -> bool {
+        self.retries.all.contains_key(key)
+            || (self.unanswered).is_orphan(now, (record.slot, key), record.epoch)
     }
 
     /// An owner has said no more than interim answers, up to there.
@@ -159,8 +191,8 @@ impl State {
     }
 
     /// It is not given to another one.
-    fn not_retried(&mut self, key: &FlowKey, given: &Given) {
-        self.count("not-retried");
+    fn not_retried(&mut self, key: &FlowKey, given: &Given, why: WhyNot) {
+        self.not_retried_as(why);
         match given.is_closed {
             true => self.abandon(key, given.epoch),
             false if given.is_copied => self.copies_no_more(key, given.epoch),
@@ -272,7 +304,11 @@ impl State {
         let asking = self.retries.all.len();
         let (due, lost) = (self.unanswered).look(now, asking, is_dead, unanswered);
         for (_, key, given) in lost {
-            self.not_retried(&key, &given);
+            let why = match given.has_had_enough() {
+                true => WhyNot::Tried,
+                false => WhyNot::NoTurn,
+            };
+            self.not_retried(&key, &given, why);
         }
         for (slot, key, given) in due {
             self.begin_retrying(now, (slot, key), given, None);
@@ -283,6 +319,7 @@ impl State {
         for key in due.collect::<Vec<_>>() {
             self.on_retry_due(now, &key);
         }
+        self.retries.complaints.say(now);
     }
 
     fn begin_retrying(
@@ -298,7 +335,7 @@ impl State {
         if given.is_copied {
             // What it has heard may be an interim answer, or not.
             if record.heard != given.end {
-                return self.not_retried(&key, &given);
+                return self.not_retried(&key, &given, WhyNot::HasPart);
             }
             // What is held of its body is kept, too.
             self.intake.forget(&key);
@@ -308,7 +345,7 @@ impl State {
         }
         // What has been asked behind it may be in its server's hands, too.
         if self.intake.holds(&key) || self.waiting.get(&key).is_some() {
-            return self.not_retried(&key, &given);
+            return self.not_retried(&key, &given, WhyNot::AskedAhead);
         }
         match self.shared.records.taking(&key, given.epoch, true) {
             Ok(true) => {}
@@ -344,7 +381,7 @@ impl State {
             return;
         }
         if tries > TRIES {
-            return self.stop_retrying(key);
+            return self.stop_retrying(key, WhyNot::Silent);
         }
         self.ask_what_it_has(key);
     }
@@ -419,7 +456,7 @@ impl State {
             && !header.flags.has(Flags::FIN);
         match has_nothing {
             true => self.retry(now, &record, arrived),
-            false => self.stop_retrying(&key),
+            false => self.stop_retrying(&key, WhyNot::HasPart),
         }
         true
     }
@@ -485,9 +522,9 @@ impl State {
 
     /// Its client has had a part of the answer, or says nothing that can be used: it hears that no more
     /// will come.
-    fn stop_retrying(&mut self, key: &FlowKey) {
+    fn stop_retrying(&mut self, key: &FlowKey, why: WhyNot) {
         if let Some(retrying) = self.retries.all.remove(key) {
-            self.count("not-retried");
+            self.not_retried_as(why);
             self.abandon(key, retrying.given.epoch);
         }
     }
@@ -496,7 +533,7 @@ impl State {
     fn place_kept(&mut self, now: Duration, arrived: &Arrived<'_>, before: Before) {
         let key = &arrived.key;
         if !self.intake.restore(now, arrived) {
-            self.count("not-retried");
+            self.not_retried_as(WhyNot::NoRoom);
             return self.answer_ourselves(now, arrived, Answer::ServiceUnavailable, Body::Full);
         }
         // The record says that it is read here before it says who has it.

@@ -303,11 +303,20 @@ impl State {
     /// An idle connection's socket has come and gone, perhaps with a reset that the
     /// client has not heard; if nothing was owed, its client keeps it. `asked_at`: where its
     /// backend was asked.
-    pub(super) fn on_lost(&mut self, key: &FlowKey, epoch: u32, asked_at: ClientSeq) {
+    pub(super) fn on_lost(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        epoch: u32,
+        asked_at: ClientSeq,
+    ) {
         match self.shared.records.vacate_idle(key, epoch, asked_at) {
             Ok(Some(vacated)) => return self.on_vacant(&vacated),
             Ok(None) => {}
             Err(_) => return self.count("record-failures"),
+        }
+        if self.loses_kept(now, key, epoch, asked_at) {
+            return;
         }
         match self.shared.records.lost(key, epoch, asked_at.raw()) {
             Ok(Some(flow)) => {
