@@ -24,6 +24,7 @@ use trapeze_core::wire::tcp;
 use trapeze_datapath::abi::{self, ANSWER_BODY, ANSWER_ENDLESS};
 use trapeze_datapath::agent::{Adopter, AgentMaps, begun};
 use trapeze_datapath::clock;
+use trapeze_datapath::diag;
 use trapeze_datapath::node::Node;
 use trapeze_datapath::ring::{Begun, Ring};
 
@@ -384,7 +385,9 @@ impl Support {
                 return false;
             };
             let before = announced.state.offset;
-            let is_in_progress = announced.goes_on(&setup);
+            let is_in_progress = announced.goes_on(&setup)
+                // What moves has a socket.
+                && (announced.state.offset != before || has_socket(flow));
             if is_in_progress && announced.is_news(now) && !announced.waits_longer(now) {
                 let is_first = announced.waits.take().is_some();
                 announced.due = now + update_interval;
@@ -495,6 +498,12 @@ fn is_in_progress(setup: &abi::Setup, epoch: u32, answer: u16) -> bool {
         && setup.state <= abi::SETUP_CONFIRMED
         && setup.answers.finished.wrapping_add(1) == answer
         && [ANSWER_BODY, ANSWER_ENDLESS].contains(&setup.answers.phase)
+}
+
+/// A client that resets, or closes and hears more, leaves its answer in the midst, and no word of that leaves here.
+fn has_socket(flow: &FlowKey) -> bool {
+    // Who cannot be asked may be there.
+    diag::find(flow).map_or(true, |socket| socket.is_some())
 }
 
 /// The clock of a socket that is so far ahead of the host's milliseconds (RFC 7323).

@@ -208,6 +208,20 @@ fn ticks(first: u64, count: usize) -> Vec<u8> {
     (0..count).flat_map(tick).collect()
 }
 
+/// Nobody keeps what their clients have closed.
+#[test]
+fn streams_are_forgotten_with_their_clients() {
+    let site = Site::up("resume-left", 2);
+    let mut streams: Vec<Stream> = (0..6).map(|_| site.ask("/ticks")).collect();
+    for stream in &mut streams {
+        assert!(stream.read(10).unwrap());
+    }
+    site.await_protection(6);
+    drop(streams);
+    std::thread::sleep(Duration::from_secs(4));
+    assert_eq!(site.cluster.daemon().protected_answers, 0);
+}
+
 #[test]
 fn a_stream_outlives_its_backend() {
     let site = Site::up("resume-power", 2);

@@ -176,6 +176,7 @@ impl State {
             |taking| matches!(taking.stage, Stage::SettingUp { epoch, .. } if epoch == state.epoch),
         );
         if record.epoch != state.epoch
+            || record.state == FlowState::Reset
             || !(is_taken || self.cluster.outlives(key.vip, record.pool, &state))
         {
             return;
@@ -276,6 +277,9 @@ impl State {
                 return Standing::Gone;
             };
             match record.epoch.wrapping_sub(kept.state.epoch) {
+                // Its client wants no more of it. A reset that was not the client's is taken back, and its
+                // owner says again what it has.
+                _ if record.state == FlowState::Reset => Standing::Gone,
                 0 if !kept.is_over_at(record.heard) => Standing::InProgress,
                 // Who takes it over may die with it: then it is looked for here.
                 0 | 1 => Standing::Over,
