@@ -99,7 +99,8 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                             None
                         };
                         if let Some(Record { epoch, .. }) = record {
-                            lost += 1;
+                            // Who has said FIN has had its answer, as far as is known: it hears of it, if not.
+                            lost += usize::from(flow.state == FlowState::Established as u32);
                             farewell.say(&shared.maps, key, flow)?;
                             farewell.ask(key, flow);
                             let key = FlowKey::from(*key);

@@ -100,6 +100,43 @@ fn a_client_hears_of_it_whichever_dispatcher_knows_where_it_is() {
     });
 }
 
+/// The others had their answers, and closed.
+#[test]
+fn the_log_counts_those_alone_that_wait() {
+    let cluster = Cluster::up("lost-count");
+    let mut waits = cluster.on("c1", || {
+        for _ in 0..12 {
+            Connection::open().ask("/10k").ok();
+        }
+        let mut clients = (0..3).map(|_| {
+            let mut client = Connection::open();
+            let upload = "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n1";
+            client.send(upload);
+            client
+        });
+        [(); 3].map(|()| clients.next().expect("there are three"))
+    });
+    until("each backend has one", || {
+        let active = ["b1", "b2", "b3"].map(|name| cluster.backend(name).active);
+        (active == [1; 3]).then_some(())
+    });
+    cluster.kill("b1", None).unwrap();
+    std::thread::scope(|scope| {
+        for client in &mut waits {
+            scope.spawn(move || read_out(client, BY_THEN));
+        }
+    });
+    let logs = cluster.status().expect("the lab is up").logs;
+    let log = std::fs::read_to_string(logs.join("d1.dispatch.log")).expect("its log");
+    let said: Vec<&str> = (log.lines())
+        .filter(|line| line.contains("silent for 15s"))
+        .collect();
+    assert_eq!(
+        said,
+        ["1 connections end: their backends have been silent for 15s"]
+    );
+}
+
 /// The second request's backend is well, and may not begin before the first one's has ended.
 #[test]
 fn so_does_one_that_has_asked_ahead() {
