@@ -311,6 +311,9 @@ fn downloads_outlive_a_server_that_freezes() {
     });
     let counters = site.cluster.daemon().counters;
     assert_eq!(counters.get("taken-over"), Some(&2));
+    // No operator has wanted that.
+    let moved = ["moved-from-down", "migrated"].map(|what| counters.get(what));
+    assert_eq!(moved, [Some(&2), None]);
     assert_eq!(site.cluster.backend("b1").state, "down");
     // Nothing that it wakes up with does harm, and none of it stays.
     site.cluster.signal_server("b1", "-CONT");

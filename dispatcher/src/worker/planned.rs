@@ -34,6 +34,8 @@ pub(super) const LATER: Duration = Duration::from_millis(500);
 pub(super) struct Plan {
     /// Whose it is, and is to be no more.
     from: u32,
+    /// An operator has wanted it; else its server fails its checks.
+    is_wanted: bool,
     /// Who has said that it could go on.
     pub(super) to: Option<u32>,
     /// What its owner is told once that one does.
@@ -72,6 +74,7 @@ impl State {
         let mut taking = Taking::new(now, kept, slot, record.next);
         taking.plan = Some(Plan {
             from: slot,
+            is_wanted: self.shared.drains.migrating().contains(&slot),
             ..Plan::default()
         });
         if record.slot != slot || !self.is_movable(&key, &record, &taking) {
@@ -200,9 +203,10 @@ impl State {
 
     /// Nobody else has provably the same: its owner goes on to its end.
     fn refuse_move(&mut self, key: &FlowKey) {
-        self.count("not-migrated");
-        if let Some(plan) = self.takings.all.get(key).and_then(|t| t.plan.as_ref()) {
-            self.count_move(plan.from, Move::Not);
+        let plan = self.takings.all.get(key).and_then(|t| t.plan.as_ref());
+        if let Some(&Plan { from, .. }) = plan.filter(|plan| plan.is_wanted) {
+            self.count("not-migrated");
+            self.shared.drains.count(from, Move::Not);
         }
         self.leave_with_owner(key, Duration::MAX);
     }
@@ -221,19 +225,21 @@ impl State {
         }
     }
 
-    /// Another one goes on with it: if that was planned, the one before need not any more.
+    /// Another one goes on with it: if it was moved, the one before need not any more.
     pub(super) fn on_moved(&mut self, plan: Option<Plan>) {
-        if let Some(from) = plan.as_ref().map(|plan| plan.from) {
-            self.count("migrated");
-            self.count_move(from, Move::Done);
+        match plan {
+            Some(Plan {
+                from,
+                is_wanted: true,
+                ..
+            }) => {
+                self.count("migrated");
+                self.shared.drains.count(from, Move::Done);
+            }
+            Some(_) => self.count("moved-from-down"),
+            None => {}
         }
         self.end_plan(plan);
-    }
-
-    fn count_move(&self, from: u32, what: Move) {
-        if self.shared.drains.migrating().contains(&from) {
-            self.shared.drains.count(from, what);
-        }
     }
 
     pub(super) fn end_plan(&mut self, plan: Option<Plan>) {
