@@ -286,30 +286,11 @@ impl Part {
                         daemon.reading_flows, daemon.answering_flows
                     );
                     table.row(["heads".into(), heads.into()]);
-                    let told = daemon.counters.get("updates").copied().unwrap_or(0);
-                    if told > 0 {
-                        let kept = amount::bytes(daemon.protected_bytes as u64);
-                        let of = |name: &str| daemon.counters.get(name).copied().unwrap_or(0);
-                        let saved = format!(
-                            "{} could outlive their backend now, {kept} kept for that; told of {told} times; \
-                             {} taken over, {} of them by plan",
-                            daemon.protected_answers,
-                            of("taken-over"),
-                            of("migrated")
-                        );
-                        table.row(["answers".into(), saved.into()]);
+                    if let Some(answers) = answers(daemon) {
+                        table.row(["answers".into(), answers.into()]);
                     }
-                    let of = |name: &str| daemon.counters.get(name).copied().unwrap_or(0);
-                    if of("kept-requests") > 0 {
-                        let kept = format!(
-                            "{} kept until they are answered; {} retried, {} not, that died with their backends; \
-                             {} were too much to be kept",
-                            daemon.kept_requests,
-                            of("retried"),
-                            of("not-retried"),
-                            of("not-kept-requests")
-                        );
-                        table.row(["requests".into(), kept.into()]);
+                    if let Some(requests) = requests(daemon) {
+                        table.row(["requests".into(), requests.into()]);
                     }
                     let all_up = backends.keys().all(|state| state == "up");
                     let states = backends
@@ -342,6 +323,68 @@ impl Part {
             }
         }
     }
+}
+
+/// What has been counted under that name.
+fn counted(daemon: &trapeze_dispatcher::Status, name: &str) -> u64 {
+    daemon.counters.get(name).copied().unwrap_or(0)
+}
+
+/// Answers that outlive their backends, and what has not; none if nothing protects any.
+fn answers(daemon: &trapeze_dispatcher::Status) -> Option<String> {
+    let of = |name| counted(daemon, name);
+    let failed = ["not-taken-over", "not-same"].map(of);
+    if of("updates") == 0 && failed == [0; 2] {
+        return None;
+    }
+    let mut text = format!(
+        "{} could outlive their backend now, {} kept for that; told of {} times; {} taken over, {} of them by plan",
+        daemon.protected_answers,
+        amount::bytes(daemon.protected_bytes as u64),
+        of("updates"),
+        of("taken-over"),
+        of("migrated")
+    );
+    let more = [
+        (
+            "moved-from-down",
+            ", {} from servers that failed their checks",
+        ),
+        ("not-taken-over", "; {} not taken over"),
+        ("not-same", "; {} times a backend did not have the same"),
+    ];
+    for (name, said) in more {
+        if of(name) > 0 {
+            text += &said.replace("{}", &of(name).to_string());
+        }
+    }
+    if failed != [0; 2] {
+        text += " (the log says why)";
+    }
+    Some(text)
+}
+
+/// Requests that outlive their backends, and what has not; none if none was kept.
+fn requests(daemon: &trapeze_dispatcher::Status) -> Option<String> {
+    let of = |name| counted(daemon, name);
+    if ["kept-requests", "retried", "not-retried"].map(of) == [0; 3] {
+        return None;
+    }
+    let mut text = format!(
+        "{} kept until they are answered; {} retried that had died with their backends",
+        daemon.kept_requests,
+        of("retried"),
+    );
+    let more = [
+        ("not-retried", "; {} not retried (the log says why)"),
+        ("not-kept-requests", "; {} were too much to be kept"),
+    ];
+    for (name, said) in more {
+        if of(name) > 0 {
+            text += &said.replace("{}", &of(name).to_string());
+        }
+    }
+    Some(text)
 }
 
 /// Members by etcd, and what is wrong there.
@@ -502,6 +545,45 @@ mod tests {
         assert_eq!(json["expected"][0], 80);
         assert_eq!(json["drops"]["unexpected"], 2);
         assert_eq!(json["running"], false);
+    }
+
+    fn dispatcher(counters: serde_json::Value) -> trapeze_dispatcher::Status {
+        serde_json::from_value(serde_json::json!({
+            "reloads": 0, "reading_flows": 0, "reading_bytes": 0, "answering_flows": 0,
+            "services": [], "counters": counters,
+        }))
+        .expect("a status")
+    }
+
+    #[test]
+    fn what_did_not_outlive_its_backend_is_said_where_there_is_any() {
+        let of = |counters| {
+            let status = dispatcher(counters);
+            [answers(&status), requests(&status)]
+        };
+        assert_eq!(of(serde_json::json!({})), [None, None]);
+        let well = of(serde_json::json!({
+            "updates": 9, "taken-over": 4, "migrated": 4, "kept-requests": 7, "retried": 2,
+        }));
+        let [answers, requests] = well.map(|text| text.expect("a row"));
+        assert!(
+            answers.ends_with("; 4 taken over, 4 of them by plan"),
+            "{answers}"
+        );
+        assert_eq!(
+            requests,
+            "0 kept until they are answered; 2 retried that had died with their backends"
+        );
+        let ill = of(serde_json::json!({
+            "updates": 9, "taken-over": 12, "moved-from-down": 12, "not-taken-over": 3,
+            "not-same": 5, "not-retried": 6, "not-kept-requests": 1,
+        }));
+        let [answers, requests] = ill.map(|text| text.expect("a row"));
+        let said = "; 12 taken over, 0 of them by plan, 12 from servers that failed their checks; \
+                    3 not taken over; 5 times a backend did not have the same (the log says why)";
+        assert!(answers.ends_with(said), "{answers}");
+        let said = "; 6 not retried (the log says why); 1 were too much to be kept";
+        assert!(requests.ends_with(said), "{requests}");
     }
 
     #[test]
