@@ -110,6 +110,11 @@ fn explain_asked(
     let rescue = config.rescue(vip, asked).map(|(_, rescue)| rescue);
     let said = rescue.filter(|&rescue| rescue != Rescue::default());
     because.extend(said.map(|rescue| rescue.to_string()));
+    if let (Some(rescue), Some(pool)) = (said, pool)
+        && (rescue.protection.is_any() || rescue.retry.keeps())
+    {
+        because.extend(not_rescued(config, pool));
+    }
     for (index, pool) in index.iter().zip(pool) {
         let members = pool.members.iter();
         because.extend(members.map(|member| view.describe(*index, member, port)));
@@ -137,6 +142,19 @@ fn explain_asked(
         policy: pool.map(|p| p.policy.name().to_owned()),
         backend: backend.map(str::to_owned),
         because,
+    })
+}
+
+/// The pool's backends of which that does not hold.
+fn not_rescued(config: &Config, pool: &Pool) -> Option<String> {
+    let backends = pool.members.iter().map(|m| &config.backends[m.backend]);
+    let spliced = backends.filter(|backend| backend.transfer.connects());
+    let names: Vec<&str> = spliced.map(|backend| &*backend.name).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "spliced, so that nothing outlives them but requests that they have not acknowledged: {}",
+            names.join(", ")
+        )
     })
 }
 
@@ -271,6 +289,18 @@ mod tests {
             "answers that outlive their backend: from 5 bytes on; requests that do: unheard";
         assert!(with.iter().any(|why| why == saved), "{with:?}");
         assert_eq!(said(FILE).len() + 1, with.len());
+        // Not of all of them.
+        let mixed = FILE
+            .replacen(rule, &format!("{rule}\nretry = \"always\""), 1)
+            .replacen("name = \"b2\"", "name = \"b2\"\ntransfer = \"splice\"", 1)
+            .replacen(
+                "[[dispatcher]]",
+                "[[dispatcher]]\nsplice_address = \"10.77.0.111\"",
+                1,
+            );
+        let not = "spliced, so that nothing outlives them but requests that they have not acknowledged: b2";
+        let mixed = said(&mixed);
+        assert!(mixed.iter().any(|why| why == not), "{mixed:?}");
     }
 
     /// A view in which one backend takes nothing.

@@ -18,7 +18,7 @@ use super::rescue::{Answers, Rescue, read_rescue};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
-    PoolNumber, Rule, Service, Spray, SprayMode, Spraying, value,
+    PoolNumber, Rule, Service, Spray, SprayMode, Spraying, Transfer, value,
 };
 
 pub(super) fn parse(text: &str, file: &str) -> Result<Config, ConfigErrors> {
@@ -86,7 +86,11 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
         file.error("there is no [[backend]]: add at least one host that serves");
     }
     let pools = read_pools(file.tables("pool", "[[pool]]"), &backends, &mut checks);
-    let services = read_services(file.tables("service", "[[service]]"), &pools, &mut checks);
+    let services = read_services(
+        file.tables("service", "[[service]]"),
+        (&pools, &backends),
+        &mut checks,
+    );
     if services.is_empty() {
         file.error("there is no [[service]]: add at least one address to serve");
     }
@@ -266,7 +270,6 @@ fn read_pools<'s>(
             let survive_close = section.optional("survive_close", value::boolean);
             let park = section.optional("park", value::boolean);
             let handoff = value_or(handoff, Handoff::default());
-            let rescue = read_rescue(&mut section, Rescue::default(), Answers::of(handoff));
             let check = read_check(&mut section);
             let outliers = read_outliers(&mut section);
             let slow_start = section.optional("slow_start", |v| {
@@ -292,6 +295,8 @@ fn read_pools<'s>(
                     members.push(member);
                 }
             }
+            let answers = Answers::of(handoff, transfers(&members, backends));
+            let rescue = read_rescue(&mut section, Rescue::default(), answers);
             section.finish();
             Pool {
                 name: value_or(name, String::new()),
@@ -362,9 +367,14 @@ fn read_member<'t>(
     })
 }
 
+/// How connections get to each of these.
+fn transfers(members: &[Member], backends: &[Backend]) -> impl Iterator<Item = Transfer> {
+    (members.iter()).filter_map(|member| Some(backends.get(member.backend)?.transfer))
+}
+
 fn read_services(
     sections: Vec<Section<'_>>,
-    pools: &[Pool],
+    (pools, backends): (&[Pool], &[Backend]),
     checks: &mut Checks<'_>,
 ) -> Vec<Service> {
     let mut names = Vec::new();
@@ -390,7 +400,7 @@ fn read_services(
             section.error("[[service]] has neither rules nor a pool: add `pool = \"...\"`");
         }
         let rules = (rule_sections.into_iter())
-            .map(|r| read_rule(r, pools, checks))
+            .map(|r| read_rule(r, (pools, backends), checks))
             .collect();
         section.finish();
         services.push(Service {
@@ -404,7 +414,11 @@ fn read_services(
     services
 }
 
-fn read_rule(mut section: Section<'_>, pools: &[Pool], checks: &Checks<'_>) -> Rule {
+fn read_rule(
+    mut section: Section<'_>,
+    (pools, backends): (&[Pool], &[Backend]),
+    checks: &Checks<'_>,
+) -> Rule {
     let span = section.span.clone();
     let host = section.optional("host", value::host);
     let sni = section.optional("sni", value::server_name);
@@ -446,7 +460,9 @@ fn read_rule(mut section: Section<'_>, pools: &[Pool], checks: &Checks<'_>) -> R
     let of_pool = pools.get(pool);
     let answers = match present(&of_tls) {
         Some(_) => Answers::Tls,
-        None => Answers::of(of_pool.map_or(Handoff::default(), |pool| pool.handoff)),
+        None => of_pool.map_or(Answers::Followed, |pool| {
+            Answers::of(pool.handoff, transfers(&pool.members, backends))
+        }),
     };
     let inherited = of_pool.map_or(Rescue::default(), |pool| pool.rescue);
     let rescue = read_rescue(&mut section, inherited, answers);

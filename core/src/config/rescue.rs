@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::checks::Found;
 use super::parse::value_or;
 use super::section::Section;
-use super::{Handoff, Retry, value};
+use super::{Handoff, Retry, Transfer, value};
 
 /// As a pool says it, or a rule and its pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,16 +77,21 @@ pub(super) enum Answers {
     Followed,
     /// They are a pool's with `handoff = "none"`.
     NotFollowed,
+    /// None of the pool's backends makes connections of clients' own.
+    Spliced,
     /// They are encrypted.
     Tls,
 }
 
 impl Answers {
-    /// Of a pool with that handoff.
-    pub(super) fn of(handoff: Handoff) -> Self {
+    /// Of a pool with that handoff, whose backends have connections so.
+    pub(super) fn of(handoff: Handoff, transfers: impl IntoIterator<Item = Transfer>) -> Self {
+        let mut transfers = transfers.into_iter().peekable();
+        let is_known = transfers.peek().is_some();
         match handoff {
-            Handoff::HalfPipe | Handoff::Drained => Self::Followed,
             Handoff::None => Self::NotFollowed,
+            _ if is_known && transfers.all(|transfer| transfer.connects()) => Self::Spliced,
+            Handoff::HalfPipe | Handoff::Drained => Self::Followed,
         }
     }
 }
@@ -122,6 +127,12 @@ pub(super) fn read_rescue(
                 span,
                 "cannot be where the pool says `handoff = \"none\"`, for its connections are not \
                  followed: remove it, or write another `handoff`",
+            )),
+            (Answers::Spliced, Some((span, true))) => Some((
+                span,
+                "cannot be where all backends of the pool are spliced, for no answer of these outlives \
+                 them, and no request that they have acknowledged: remove it, or add a backend without \
+                 `transfer`, which takes an agent there",
             )),
             _ => None,
         };

@@ -210,6 +210,51 @@ fn each_mistake_is_explained() {
     assert!(read(none, "protect_from = false\nretry = \"never\"").is_ok());
 }
 
+/// As [`read`], with these two backends in its pool.
+fn spliced(transfers: [&str; 2], pool: &str, rule: &str) -> Result<Config, ConfigErrors> {
+    let backend = |(transfer, number): (&str, u8)| {
+        format!(
+            "[[backend]]\nname = \"b{number}\"\naddress = \"10.0.0.2{number}\"\ninterface = \"eth0\"\n\
+             transfer = \"{transfer}\"\n"
+        )
+    };
+    let text = format!(
+        "[cluster]\nname = \"c\"\n\
+         keys = [{{ id = 1, secret = \"000102030405060708090a0b0c0d0e0f\" }}]\n\
+         [[dispatcher]]\nname = \"d1\"\naddress = \"10.0.0.11\"\ninterface = \"eth0\"\n\
+         splice_address = \"10.0.0.111\"\n{}{}\
+         [[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n{pool}\n\
+         [[service]]\nname = \"s\"\naddress = \"10.0.0.100:80\"\npool = \"web\"\n\
+         [[service.rule]]\npath_prefix = \"/a\"\npool = \"web\"\n{rule}\n",
+        backend((transfers[0], 1)),
+        backend((transfers[1], 2)),
+    );
+    Config::parse(&text, "trapeze.toml")
+}
+
+#[test]
+fn nothing_outlives_backends_that_are_all_spliced() {
+    let all = ["splice", "split-splice"];
+    for (pool, rule) in [
+        ("protect_from = 1000", ""),
+        ("", "protect_after = \"2s\""),
+        ("retry = \"always\"", ""),
+        ("", "retry = \"idempotent\""),
+    ] {
+        let errors = spliced(all, pool, rule).expect_err("they are all spliced");
+        let key = pool.split(' ').chain(rule.split(' '));
+        let key = key.into_iter().find(|word| !word.is_empty()).unwrap();
+        let message =
+            format!("`{key}` cannot be where all backends of the pool are spliced, for no answer");
+        let found = errors.iter().any(|e| e.message.starts_with(&message));
+        assert!(found, "{errors}");
+        assert_eq!(errors.iter().count(), 1, "{errors}");
+        assert!(spliced(["splice", "rebuild"], pool, rule).is_ok());
+    }
+    let nothing = "protect_from = false\nretry = \"never\"";
+    assert!(spliced(all, nothing, nothing).is_ok());
+}
+
 #[test]
 fn of_tls_nobody_can_read_what_they_are_about() {
     for key in [
