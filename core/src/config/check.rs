@@ -4,8 +4,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use toml::Spanned;
 use toml::de::DeValue;
 
+use super::checks::Found;
 use super::section::{Section, WordOrTable};
 use super::value;
 use crate::health::answer::LONGEST;
@@ -47,7 +49,7 @@ pub struct HttpProbe {
     pub host: Option<String>,
     /// Statuses that will do (default 200..=399).
     pub status: Vec<RangeInclusive<u16>>,
-    /// What the first 64 KiB of the answer must hold.
+    /// What the first 64 KiB of the answer, its head included, must hold in its body.
     pub body: Option<String>,
 }
 
@@ -91,7 +93,7 @@ impl Check {
 pub(super) fn read_check(pool: &mut Section<'_>) -> Option<Check> {
     let mut section = pool.table("check", "[pool.check]")?;
     let kind = section.required("type", "\"http\"", kind);
-    let check = read(&mut section, Check::new(kind?.into_inner()));
+    let check = read(&mut section, Check::new(kind_or_any(kind)));
     section.finish();
     Some(check)
 }
@@ -116,7 +118,7 @@ pub(super) fn read_member_check(
     member: &mut Section<'_>,
     of_pool: Option<&Check>,
 ) -> Option<Check> {
-    const TITLE: &str = "`check = { port = 8081 }`";
+    const TITLE: &str = "a backend's `check`";
     let never = |value: &DeValue<'_>| match value.as_bool() {
         Some(false) => Ok(()),
         _ => Err("expected false, or a table such as { port = 8081 }".to_owned()),
@@ -130,17 +132,22 @@ pub(super) fn read_member_check(
         Some(_) => section.optional("type", kind),
         None => section.required("type", "\"http\"", kind),
     };
-    let inherited = match (kind.map(|kind| kind.into_inner()), of_pool) {
-        (Some(kind), Some(of_pool)) if !is_like(&kind, &of_pool.probe) => Check {
-            probe: kind,
+    let inherited = match (kind, of_pool) {
+        (Some(kind), Some(of_pool)) if !is_like(kind.get_ref(), &of_pool.probe) => Check {
+            probe: kind.into_inner(),
             ..of_pool.clone()
         },
         (_, Some(of_pool)) => of_pool.clone(),
-        (kind, None) => Check::new(kind?),
+        (kind, None) => Check::new(kind_or_any(kind)),
     };
     let check = read(&mut section, inherited);
     section.finish();
     Some(check)
+}
+
+/// Where none is said, or a wrong one: the one with the most keys, for the other mistakes.
+fn kind_or_any(kind: Found<Probe>) -> Probe {
+    kind.map_or_else(|| Probe::Http(HttpProbe::default()), Spanned::into_inner)
 }
 
 fn is_like(one: &Probe, other: &Probe) -> bool {
@@ -242,7 +249,7 @@ fn target(value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// Their answers end behind the head (RFC 9112 §6.3).
-const BODILESS: [u16; 3] = [101, 204, 304];
+const BODILESS: [u16; 2] = [204, 304];
 
 /// `200`, `"2xx"`, `"200-399"`, or an array of these.
 fn statuses(value: &DeValue<'_>) -> Result<Vec<RangeInclusive<u16>>, String> {
@@ -257,14 +264,14 @@ fn status(value: &DeValue<'_>) -> Result<RangeInclusive<u16>, String> {
     let expected = "expected a status such as 200, \"2xx\" or \"200-399\"";
     let valid = |from: u16, to: u16| {
         let is_valid = from <= to && (200..=599).contains(&from) && to <= 599;
-        match is_valid || (from, to) == (101, 101) {
+        match is_valid {
             true => Ok(from..=to),
             false if from > to => Err(format!("{expected}, the lower one first")),
             false => Err(format!("{expected}, from 200 to 599")),
         }
     };
     let Some(text) = value.as_str() else {
-        let one = value::integer(value, 101..=599).map_err(|_| expected.to_owned())? as u16;
+        let one = value::integer(value, 100..=999).map_err(|_| expected.to_owned())? as u16;
         return valid(one, one);
     };
     let number = |text: &str| text.parse::<u16>().map_err(|_| expected.to_owned());

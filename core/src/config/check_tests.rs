@@ -117,6 +117,15 @@ fn a_member_differs_in_what_it_says() {
 fn mistakes_say_what_to_do() {
     for (pool, expected) in [
         ("[pool.check]", "lacks `type`"),
+        (
+            "[pool.check]\ntyp = \"http\"",
+            "[pool.check] has no key `typ`; did you mean `type`?",
+        ),
+        ("[pool.check]\ntyp = \"http\"", "lacks `type`"),
+        (
+            "[pool.check]\ntype = \"htpp\"\nrises = 2",
+            "has no key `rises`",
+        ),
         ("check = true", "must be a table"),
         (
             "[pool.check]\ntype = \"icmp\"",
@@ -163,6 +172,14 @@ fn mistakes_say_what_to_do() {
             "from 200 to 599",
         ),
         (
+            "[pool.check]\ntype = \"http\"\nstatus = 101",
+            "from 200 to 599",
+        ),
+        (
+            "[pool.check]\ntype = \"http\"\nstatus = \"101-200\"",
+            "from 200 to 599",
+        ),
+        (
             "[pool.check]\ntype = \"http\"\nstatus = \"300-200\"",
             "the lower one first",
         ),
@@ -196,6 +213,12 @@ fn mistakes_say_what_to_do() {
     let member = "backends = [{ name = \"b1\", check = true }]";
     let error = read(member).unwrap_err().to_string();
     assert!(error.contains("expected false, or a table"), "{error}");
+    // It is named as what it is.
+    let member = "backends = [{ name = \"b1\", check = { status = 201, falls = 1 } }]";
+    let error = read(member).unwrap_err().to_string();
+    let lacks = "a backend's `check` lacks `type`: add";
+    let unknown = "a backend's `check` has no key `falls`; did you mean `fall`?";
+    assert!(error.contains(lacks) && error.contains(unknown), "{error}");
 }
 
 #[test]

@@ -502,14 +502,25 @@ fn read_limits(mut section: Section<'_>) -> Limits {
         value::integer(v, head_bytes..=64 << 30)
     });
     let flows = section.optional("flows", |v| value::integer(v, 1..=1 << 28));
-    let mut duration = |key, range: RangeInclusive<Duration>, default| {
-        value_or(
-            section.optional(key, |v| value::duration(v, range)),
-            default,
-        )
+    // `rule`: what the range follows from, in words.
+    let mut ruled = |key, range: RangeInclusive<Duration>, default, rule: &str| {
+        let read = |v| value::duration(v, range).map_err(|error| error + rule);
+        value_or(section.optional(key, read), default)
     };
     let (ms, s) = (Duration::from_millis, Duration::from_secs);
-    let update_interval = duration("update_interval", ms(100)..=s(60), default.update_interval);
+    let update_interval = ruled(
+        "update_interval",
+        ms(100)..=s(60),
+        default.update_interval,
+        "",
+    );
+    let cache_timeout = ruled(
+        "cache_timeout",
+        update_interval * 2..=s(3600),
+        default.cache_timeout.max(update_interval * 3),
+        "; it is twice `update_interval` at least",
+    );
+    let mut duration = |key, range, default| ruled(key, range, default, "");
     let limits = Limits {
         head_bytes: head_bytes as usize,
         head_timeout: duration("head_timeout", ms(100)..=s(3600), default.head_timeout),
@@ -521,11 +532,7 @@ fn read_limits(mut section: Section<'_>) -> Limits {
         drain_timeout: duration("drain_timeout", s(0)..=s(86_400), default.drain_timeout),
         heartbeat: duration("heartbeat", ms(10)..=s(5), default.heartbeat),
         update_interval,
-        cache_timeout: duration(
-            "cache_timeout",
-            update_interval * 2..=s(3600),
-            default.cache_timeout.max(update_interval * 3),
-        ),
+        cache_timeout,
     };
     section.finish();
     limits
