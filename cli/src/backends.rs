@@ -236,7 +236,10 @@ impl Report {
                 backend.name.as_str().into(),
                 change.from.as_str().into(),
                 meaning(&change.to).1.cell(change.to.as_str()),
-                change.reason.as_str().into(),
+                match change.times {
+                    1 => change.reason.as_str().into(),
+                    times => format!("{} ({times} times)", change.reason).into(),
+                },
             ]);
         }
         match changes.is_empty() {
@@ -299,6 +302,7 @@ mod tests {
             from: "up".into(),
             to: "down".into(),
             reason: "web:80: status 503".into(),
+            times: 12,
         };
         let check = trapeze_dispatcher::CheckStatus {
             pool: "web".into(),
@@ -334,7 +338,7 @@ mod tests {
         for line in [
             "its server fails its checks: web:80: status 503",
             "b1        web     80  10.0.0.100:80  agent   down   status 503",
-            "1m30s  b1       up   down    web:80: status 503",
+            "1m30s  b1       up   down    web:80: status 503 (12 times)",
         ] {
             assert!(shown.contains(line), "{shown}");
         }

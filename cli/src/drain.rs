@@ -77,7 +77,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         true => Request::Migrate,
         false => Request::Drain,
     };
-    ask::<()>(&socket, &drain(args.backend.clone()))?;
+    ask::<Option<bool>>(&socket, &drain(args.backend.clone()))?;
     let started = Instant::now();
     let mut progress = Progress::new();
     let left = loop {
@@ -105,7 +105,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Takes that back.
 pub fn undo(args: &UndrainArgs) -> anyhow::Result<()> {
     let node = args.select.dispatcher()?;
-    ask::<()>(
+    // A daemon of before does not say.
+    let was_drained: Option<bool> = ask(
         &node.control_socket(),
         &Request::Undrain(args.backend.clone()),
     )?;
@@ -113,6 +114,7 @@ pub fn undo(args: &UndrainArgs) -> anyhow::Result<()> {
         node: node.name,
         backend: args.backend.clone(),
         drained: false,
+        was_drained: was_drained != Some(false),
     })
 }
 
@@ -154,11 +156,16 @@ struct Undone {
     node: String,
     backend: String,
     drained: bool,
+    was_drained: bool,
 }
 
 impl fmt::Display for Undone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {} has connections again", self.node, self.backend)
+        let said = match self.was_drained {
+            true => "has connections again",
+            false => "was not drained",
+        };
+        writeln!(f, "{}: {} {said}", self.node, self.backend)
     }
 }
 
@@ -245,6 +252,21 @@ mod tests {
         for wrong in ["", "5", "s", "5d", "-5s", "99999999999999999999h"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_was_not_drained_is_not_said_to_be_back() {
+        let said = |was_drained| {
+            let undone = Undone {
+                node: "d1".into(),
+                backend: "b1".into(),
+                drained: false,
+                was_drained,
+            };
+            undone.to_string()
+        };
+        assert_eq!(said(true), "d1: b1 has connections again\n");
+        assert_eq!(said(false), "d1: b1 was not drained\n");
     }
 
     #[test]

@@ -122,14 +122,16 @@ impl Drains {
         names.get(name) == Some(&Way::Migrate)
     }
 
-    fn set(&self, name: &str, drained: Option<Way>) -> io::Result<()> {
+    /// Whether it was drained.
+    fn set(&self, name: &str, drained: Option<Way>) -> io::Result<bool> {
         let mut names = self.names.lock().expect("no thread panics with it");
-        match drained {
-            Some(way) => drop(names.insert(name.to_owned(), way)),
-            None => drop(names.remove(name)),
-        }
+        let before = match drained {
+            Some(way) => names.insert(name.to_owned(), way),
+            None => names.remove(name),
+        };
         let text: String = names.iter().map(write_line).collect();
-        std::fs::write(&self.file, text)
+        std::fs::write(&self.file, text)?;
+        Ok(before.is_some())
     }
 
     /// The slots whose answers are to be moved.
@@ -206,13 +208,13 @@ fn write_line((name, way): (&String, &Way)) -> String {
     format!("{name}{way}\n")
 }
 
-/// Drains a backend, in some way, or takes that back.
-pub fn set(shared: &Shared, name: &str, drained: Option<Way>) -> anyhow::Result<()> {
+/// Drains a backend, in some way, or takes that back. Whether it was drained before.
+pub fn set(shared: &Shared, name: &str, drained: Option<Way>) -> anyhow::Result<bool> {
     let slot = slot_of(shared, name)?;
     if drained == Some(Way::Migrate) {
         ensure_protected(shared, slot, name)?;
     }
-    (shared.drains.set(name, drained))
+    let was_drained = (shared.drains.set(name, drained))
         .with_context(|| format!("cannot write {}", shared.drains.file.display()))?;
     shared.drains.look_anew(slot);
     (shared
@@ -223,7 +225,7 @@ pub fn set(shared: &Shared, name: &str, drained: Option<Way>) -> anyhow::Result<
     .remove(&slot);
     tell_health(shared);
     shared.renew_decisions()?;
-    Ok(())
+    Ok(was_drained)
 }
 
 /// What a backend still has; none while nobody has looked since it is drained.
@@ -381,7 +383,8 @@ mod tests {
         drains.set("b1", Some(Way::Migrate)).unwrap();
         drains.set("b2", Some(Way::Wait)).unwrap();
         drains.set("b3", Some(Way::Migrate)).unwrap();
-        drains.set("b3", None).unwrap();
+        assert!(drains.set("b3", None).unwrap());
+        assert!(!drains.set("b3", None).unwrap(), "it is not drained");
         let after = Drains::open(file.clone(), 1).unwrap();
         std::fs::remove_file(file).unwrap();
         let known = ["b1", "b2", "b3"].map(|name| (after.has(name), after.migrates(name)));

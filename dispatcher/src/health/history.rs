@@ -19,6 +19,13 @@ pub struct Change {
     pub to: String,
     /// Why.
     pub reason: String,
+    /// So often in a row, going back and forth: `at_ms` is the last time.
+    #[serde(default = "once")]
+    pub times: u64,
+}
+
+fn once() -> u64 {
+    1
 }
 
 /// One backend's, the latest last.
@@ -43,8 +50,30 @@ impl History {
             from: before.into(),
             to: state.into(),
             reason: reason(),
+            times: once(),
         });
+        self.fold();
         true
+    }
+
+    /// One that goes back and forth is not to drive out all that was before: the same two changes again are
+    /// these two once more.
+    fn fold(&mut self) {
+        let length = self.changes.len();
+        let Some(first) = length.checked_sub(4) else {
+            return;
+        };
+        let is_same = |at: usize| {
+            let (before, now) = (&self.changes[at], &self.changes[at + 2]);
+            (&before.from, &before.to, &before.reason) == (&now.from, &now.to, &now.reason)
+        };
+        if !(is_same(first) && is_same(first + 1)) {
+            return;
+        }
+        for at in [first, first + 1] {
+            self.changes[at + 2].times += self.changes[at].times;
+        }
+        self.changes.drain(first..first + 2);
     }
 
     /// All that is kept.
@@ -61,6 +90,34 @@ fn now_ms() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_flap_takes_the_room_of_two_changes() {
+        let mut history = History::default();
+        let mut note = |state, reason: &str| history.note(state, || reason.to_owned());
+        note("up", "");
+        note("drained", "an operator");
+        note("up", "an operator");
+        for _ in 0..40 {
+            note("silent", "no word");
+            note("up", "heard of");
+        }
+        note("down", "status 503");
+        let shown: Vec<(String, u64)> = history
+            .changes()
+            .into_iter()
+            .map(|change| (change.to, change.times))
+            .collect();
+        let shown: Vec<(&str, u64)> = shown.iter().map(|(to, times)| (&**to, *times)).collect();
+        let expected = [
+            ("drained", 1),
+            ("up", 1),
+            ("silent", 40),
+            ("up", 40),
+            ("down", 1),
+        ];
+        assert_eq!(shown, expected);
+    }
 
     #[test]
     fn changes_are_kept_up_to_a_bound() {
