@@ -100,6 +100,19 @@ static __always_inline bool is_lost(const struct meta *meta)
 	       (self && self->since_ns && age_ns > (__s64)(now - self->since_ns) + CLOCKS_DIFFER_NS);
 }
 
+/*
+ * Dispatchers see by then that another network stack answers them, and do for a client what can be
+ * done (encapsulation.md 6.6b): it is not to hear an RST before.
+ */
+#define QUIET_NS (2 * SECOND_NS)
+
+static __always_inline bool has_just_come_up(void)
+{
+	struct node *self = this_node();
+
+	return self && self->since_ns && (__s64)(cluster_time_ns() - self->since_ns) < QUIET_NS;
+}
+
 /* What overtakes the start of a connection here concerns the owner before us all the same. */
 static __always_inline int drop_early(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
 				      const struct meta *meta)
@@ -119,7 +132,7 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 		return deliver_in_range(skb, segment, known);
 	if (!find_occupant(skb, segment).state) {
 		/* The client must hear an RST, as from the server alone. */
-		if (!known && is_lost(&meta))
+		if (!known && is_lost(&meta) && !has_just_come_up())
 			return deliver(skb, segment);
 		return drop_early(skb, segment, known, &meta);
 	}
@@ -163,7 +176,7 @@ static __noinline int look_probed(struct __sk_buff *skb, const struct segment *s
 	*probed = (struct probed){ .reached = segment->seq, .how = PROBE_GONE };
 	/* Of a connection that this host has lost there is neither setup nor socket. */
 	if (!known && is_lost(&meta) && !find_occupant(skb, segment).state)
-		return TO_ANSWER;
+		return has_just_come_up() ? drop(DROP_EARLY) : TO_ANSWER;
 	if (!known || known->epoch != bpf_ntohl(meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
 	own = find_own_socket(skb, segment, known);

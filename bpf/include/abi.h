@@ -490,6 +490,8 @@ struct node {
 	__u8 among; /* 1: there are other dispatchers; AMONG_SUB_CLUSTERS */
 	__u64 since_ns; /* of the cluster's clock, when its data path came up: it knows nothing of before; 0: always there */
 	__u64 clock_offset_ns; /* the cluster's clock less CLOCK_MONOTONIC */
+	__u32 incarnation; /* of its network stack: another one has none of this one's connections; 0: it is not said */
+	__u32 pad;
 };
 
 /* What a dispatcher says in the place of its workload factor. */

@@ -149,11 +149,13 @@ static __always_inline int answer_echo(struct __sk_buff *skb, const struct encap
 				       const struct segment *segment)
 {
 	struct encapsulation *outer = begin_reply(received);
+	struct node *self = this_node();
 	__u32 packed = 0;
 
-	if (!outer)
+	if (!outer || !self)
 		return drop(DROP_REWRITE);
 	outer->meta.kind = META_ECHO_REPLY;
+	outer->meta.start = bpf_htonl(self->incarnation);
 	outer->meta.reason = read_feedback(&packed);
 	outer->meta.value = bpf_htonl(packed);
 	if (!say_health(skb, segment))

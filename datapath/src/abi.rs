@@ -237,6 +237,8 @@ pod!(
         among: u8,
         since_ns: u64,
         clock_offset_ns: u64,
+        incarnation: u32,
+        pad: u32,
     }
 );
 pod!(
@@ -787,6 +789,8 @@ impl Node {
             },
             since_ns,
             clock_offset_ns: crate::clock::cluster_offset_ns(),
+            incarnation: crate::netns::incarnation(),
+            pad: 0,
         })
     }
 }

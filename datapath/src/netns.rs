@@ -6,11 +6,14 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+use trapeze_core::siphash::siphash24;
 
 /// Where iproute2 keeps namespaces that have a name.
 pub const NAMED: &str = "/run/netns";
@@ -129,6 +132,38 @@ pub fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((metadata.dev(), metadata.ino()))
 }
 
+/// A number of this network stack: the calling thread's namespace, since this kernel came up. Another one has
+/// none of its connections. Never 0.
+pub fn incarnation() -> u32 {
+    /// Without a key: nobody is to be kept from finding the same.
+    const KEY: [u8; 16] = [0; 16];
+    let mut bytes = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    // An older kernel (before 5.14) tells its own life from the next only.
+    bytes.extend(cookie().unwrap_or(0).to_ne_bytes());
+    (siphash24(&KEY, &bytes) as u32).max(1)
+}
+
+/// The calling thread's namespace: no other one has that number until the kernel comes up again.
+fn cookie() -> io::Result<u64> {
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    let mut cookie = 0u64;
+    let mut length = size_of::<u64>() as libc::socklen_t;
+    // SAFETY: the call writes at most `length` bytes into a variable that outlives it.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_NETNS_COOKIE,
+            (&raw mut cookie).cast(),
+            &raw mut length,
+        )
+    };
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(cookie),
+    }
+}
+
 fn set_namespace(namespace: &File) -> io::Result<()> {
     // SAFETY: the descriptor is open for as long as the call takes.
     match unsafe { libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) } {
@@ -152,6 +187,12 @@ mod tests {
             inside(&nowhere, || Ok(())).unwrap_err().kind(),
             io::ErrorKind::NotFound
         );
+    }
+
+    #[test]
+    fn a_network_stack_is_always_the_same_one() {
+        assert_eq!(incarnation(), incarnation());
+        assert_ne!(incarnation(), 0);
     }
 
     #[test]

@@ -208,6 +208,7 @@ fn status(shared: &Shared) -> Status {
     for (name, count) in [
         ("backends-down", shared.health.counts().0),
         ("backends-ejected", shared.health.counts().1),
+        ("lost-with-backend", shared.health.counts().2),
     ] {
         counters.insert(name.into(), count);
     }

@@ -7,7 +7,7 @@ mod ejected;
 mod history;
 mod recovery;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -49,6 +49,8 @@ pub struct Health {
     /// How often backends have become down, and have been ejected.
     downs: AtomicU64,
     ejections: AtomicU64,
+    /// Connections that have ended with their backends.
+    lost: AtomicU64,
 }
 
 /// The heartbeats that were sent.
@@ -64,6 +66,10 @@ struct Slot {
     heard_ms: AtomicU64,
     /// The number of the latest answer: an older one repeated says nothing.
     beat: AtomicU64,
+    /// Which of its network stacks has given it; 0: not known.
+    incarnation: AtomicU32,
+    /// When another one than before was first heard of: it has nothing of what was given to it until then. 0: never.
+    anew_ms: AtomicU64,
     /// No port is refused from here on: without a lock, the usual answer.
     refused_until_ms: AtomicU64,
     refusals: Mutex<Vec<Refused>>,
@@ -87,6 +93,17 @@ struct Refused {
     port: u16,
     no_server_until_ms: u64,
     busy_until_ms: u64,
+}
+
+/// What an answer to a heartbeat is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// One that has been overtaken.
+    Late,
+    /// By whom the last one was.
+    AsBefore,
+    /// By a host that has lost all it had since, its power perhaps: however soon it is back.
+    Anew,
 }
 
 /// A backend's state, as shown to people.
@@ -143,6 +160,7 @@ impl Health {
             loads,
             downs: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
             beats: Beats::new(interval, now_ms()),
             slots: std::iter::repeat_with(Slot::default)
                 .take(BACKENDS_MAX)
@@ -170,19 +188,52 @@ impl Health {
         self.listening.look(now_ms());
     }
 
-    /// An answer to heartbeat number `beat`. False: it is old.
-    pub fn heard(&self, slot: u32, beat: u32) -> bool {
+    /// An answer to heartbeat number `beat`, by that `incarnation` of the host's network stack (0: it does not say).
+    pub fn heard(&self, slot: u32, beat: u32, incarnation: u32) -> Heard {
         let entry = &self.slots[slot as usize];
         let last = entry.beat.load(Ordering::Relaxed);
         // RFC 1982; the first one is taken as it comes.
         if last != 0 && (beat.wrapping_sub(last as u32) as i32) <= 0 {
-            return false;
+            return Heard::Late;
         }
         entry
             .beat
             .store(u64::from(beat) | 1 << 32, Ordering::Relaxed);
-        entry.heard_ms.store(now_ms(), Ordering::Relaxed);
-        true
+        let now = now_ms();
+        entry.heard_ms.store(now, Ordering::Relaxed);
+        if incarnation == 0 {
+            return Heard::AsBefore;
+        }
+        let before = entry.incarnation.swap(incarnation, Ordering::Relaxed);
+        if before == 0 || before == incarnation {
+            return Heard::AsBefore;
+        }
+        entry.anew_ms.store(now, Ordering::Relaxed);
+        let mut history = entry.history.lock().expect("no thread panics with it");
+        history.note(State::Silent.name(), || {
+            "it has come up anew, and has lost what it had".into()
+        });
+        Heard::Anew
+    }
+
+    /// For how long it has been known that its host has lost what it was given at that time; zero: it has not,
+    /// as far as is known.
+    pub fn lost_for(&self, slot: u32, given: Duration) -> Duration {
+        let anew = self.slots[slot as usize].anew_ms.load(Ordering::Relaxed);
+        match (given.as_millis() as u64) < anew {
+            true => Duration::from_millis(now_ms().saturating_sub(anew).max(1)),
+            false => Duration::ZERO,
+        }
+    }
+
+    /// Has its host lost what it was given at that time (CLOCK_MONOTONIC)?
+    pub fn has_lost(&self, slot: u32, given: Duration) -> bool {
+        !self.lost_for(slot, given).is_zero()
+    }
+
+    /// So many connections have ended with their backends.
+    pub fn count_lost(&self, connections: u64) {
+        self.lost.fetch_add(connections, Ordering::Relaxed);
     }
 
     /// What came with an answer.
@@ -359,10 +410,14 @@ impl Health {
         }
     }
 
-    /// How often backends have become down, and have been ejected.
-    pub fn counts(&self) -> (u64, u64) {
+    /// How often backends have become down, and have been ejected, and how many connections have ended with theirs.
+    pub fn counts(&self) -> (u64, u64, u64) {
         let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
-        (count(&self.downs), count(&self.ejections))
+        (
+            count(&self.downs),
+            count(&self.ejections),
+            count(&self.lost),
+        )
     }
 
     /// The step of a server's slow start.
@@ -443,6 +498,8 @@ impl Health {
         let entry = &self.slots[slot as usize];
         entry.heard_ms.store(0, Ordering::Relaxed);
         entry.beat.store(0, Ordering::Relaxed);
+        entry.incarnation.store(0, Ordering::Relaxed);
+        entry.anew_ms.store(0, Ordering::Relaxed);
         entry.refused_until_ms.store(0, Ordering::Relaxed);
         entry.refusals().clear();
         entry.checks.reset();

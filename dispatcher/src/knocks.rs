@@ -66,11 +66,11 @@ fn is_done(shared: &Shared, one: &Asked, interval: Duration) -> bool {
     match one.knock.heard() {
         Heard::Nothing => return one.at.elapsed() >= interval * PATIENCE,
         Heard::Open => {
-            health.heard(one.slot, one.number);
+            health.heard(one.slot, one.number, 0);
             health.listens(one.slot, one.port);
         }
         Heard::Refused => {
-            health.heard(one.slot, one.number);
+            health.heard(one.slot, one.number, 0);
             health.refused(one.slot, one.port, Refusal::NoListener);
         }
         Heard::Unreachable => {}

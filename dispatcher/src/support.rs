@@ -214,7 +214,7 @@ impl Support {
         &mut self,
         now: Duration,
         cache_timeout: Duration,
-        is_dead: impl Fn(u32, &FlowKey) -> bool,
+        is_dead: impl Fn(u32, &FlowKey, &Kept) -> bool,
     ) -> Vec<(u32, FlowKey, Kept)> {
         if self.bytes == 0 || now < self.look_at {
             return Vec::new();
@@ -222,8 +222,9 @@ impl Support {
         self.look_at = now + LOOK_INTERVAL;
         let mut orphans = Vec::new();
         for (&slot, answers) in &mut self.by_slot {
-            let dead = answers
-                .extract_if(|key, kept| kept.given_up != Some(kept.said) && is_dead(slot, key));
+            let dead = answers.extract_if(|key, kept| {
+                kept.given_up != Some(kept.said) && is_dead(slot, key, kept)
+            });
             orphans.extend(dead.map(|(key, kept)| (slot, key, kept)));
         }
         self.bytes -= orphans
@@ -419,13 +420,13 @@ mod tests {
             assert!(support.keep(u32::from(port % 2), key(port), kept(100, 10)));
         }
         let now = Duration::from_secs(101);
-        let mut dead = support.orphans(now, CACHE, |slot, _| slot == 1);
+        let mut dead = support.orphans(now, CACHE, |slot, _, _| slot == 1);
         dead.sort_by_key(|(_, key, _)| *key);
         let found: Vec<_> = dead.iter().map(|(slot, key, _)| (*slot, *key)).collect();
         assert_eq!(found, [(1, key(1)), (1, key(3))]);
         assert!(
             support
-                .orphans(now + LOOK_INTERVAL, CACHE, |slot, _| slot == 1)
+                .orphans(now + LOOK_INTERVAL, CACHE, |slot, _, _| slot == 1)
                 .is_empty()
         );
         assert_eq!(support.count(|_| true), 2);
@@ -438,7 +439,7 @@ mod tests {
         let second = Duration::from_secs(1);
         support.keep(1, key(1), kept(100, 10));
         let look = |support: &mut Support, at_s: u32| {
-            let mut found = support.orphans(second * at_s, CACHE, |_, _| true);
+            let mut found = support.orphans(second * at_s, CACHE, |_, _, _| true);
             assert!(found.len() <= 1);
             found.pop().map(|(_, _, kept)| kept)
         };
@@ -468,7 +469,7 @@ mod tests {
         support.keep(1, key(1), kept(100, 10));
         support.keep(1, key(2), kept(109, 10));
         let now = Duration::from_secs(100) + CACHE;
-        let found = support.orphans(now, CACHE, |_, _| true);
+        let found = support.orphans(now, CACHE, |_, _, _| true);
         assert_eq!(found.len(), 1, "a dead one's, too");
         support.keep(1, key(1), kept(100, 10));
         support.review(now, CACHE, |_, _| Standing::InProgress);

@@ -8,13 +8,17 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trapeze_core::flow::FlowKey;
-use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD, MARK_LOST, MARK_MOVING, MARK_TAKING};
+use trapeze_core::seq::ClientSeq;
+use trapeze_core::wire::meta::Meta;
+use trapeze_datapath::abi::{
+    self, Flow, FlowState, MARK_HELD, MARK_LOST, MARK_MOVING, MARK_TAKING,
+};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Cursor;
 
 use crate::farewell::Farewell;
 use crate::inquiry::{self, Inquiry};
-use crate::records::Record;
+use crate::records::{Record, Vacated};
 use crate::{Shared, keys};
 
 const STEP: Duration = Duration::from_millis(100);
@@ -38,6 +42,8 @@ const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 const LOST_AFTER: Duration = Duration::from_secs(15);
 /// Nor what has to come after such a one's.
 const LOST_FOR_SURE: Duration = Duration::from_secs(30);
+/// One that has come up anew has lost it for certain: so long is what can be saved looked for,
+const LOST_ANEW: Duration = Duration::from_millis(500);
 /// Clients that nobody answers are asked for so long what they have heard.
 const ASKED_FOR: Duration = Duration::from_secs(6);
 
@@ -47,7 +53,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     let mut cursor = Cursor::default();
     let (mut seen, mut entries) = (0, 0);
     // Whose clients are to be reset where they are, since when.
-    let mut asked = HashMap::new();
+    let mut since = HashMap::new();
     let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
     let mut batch = BATCH;
     let (mut round_began, mut spent) = (Instant::now(), Duration::ZERO);
@@ -67,7 +73,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
             }
             (round_began, spent) = (Instant::now(), Duration::ZERO);
             last_round = std::mem::replace(&mut this_round, clock::monotonic());
-            asked.retain(|_, since| this_round.saturating_sub(*since) < ASKED_FOR);
+            since.retain(|_, at| this_round.saturating_sub(*at) < ASKED_FOR);
         }
         let limits = &cluster.config.limits;
         let pressed = entries > limits.flows as usize / 4 * 3;
@@ -82,7 +88,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
         };
         let mut budget = (entries / ROUND).max(BATCH);
         let step_began = Instant::now();
-        let mut lost = 0;
+        let (mut lost, mut lost_anew) = (0, 0);
         while budget > 0 {
             let now = clock::monotonic();
             match shared.maps.flows.walk(&mut cursor, batch) {
@@ -98,17 +104,30 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                         } else {
                             None
                         };
-                        if let Some(Record { epoch, .. }) = record {
+                        if let Some(Record {
+                            epoch, slot, asked, ..
+                        }) = record
+                        {
                             // Who has said FIN has had its answer, as far as is known: it hears of it, if not.
-                            lost += usize::from(flow.state == FlowState::Established as u32);
+                            let is_open = u64::from(flow.state == FlowState::Established as u32);
+                            match shared.health.has_lost(slot, asked) {
+                                true => lost_anew += is_open,
+                                false => lost += is_open,
+                            }
                             farewell.say(&shared.maps, key, flow)?;
                             farewell.ask(key, flow);
                             let key = FlowKey::from(*key);
                             shared.records.lose(&key, epoch)?;
-                            asked.insert(key, now);
+                            since.insert(key, now);
                             continue;
                         }
-                        if flow.marks & MARK_LOST != 0 && asked.contains_key(&(*key).into()) {
+                        if is_kept_here && let Some(vacated) = vacate_lost(shared, key, flow)? {
+                            if let Some(told) = vacated.finished {
+                                cluster.finished(&shared.health, &told);
+                            }
+                            continue;
+                        }
+                        if flow.marks & MARK_LOST != 0 && since.contains_key(&(*key).into()) {
                             farewell.ask(key, flow);
                         }
                         if lifetimes.are_over(flow, now) {
@@ -143,15 +162,37 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
         if lost > 0 {
             eprintln!("{lost} connections end: their backends have been silent for {LOST_AFTER:?}");
         }
+        if lost_anew > 0 {
+            eprintln!("{lost_anew} connections end: their backends have come up anew without them");
+        }
+        shared.health.count_lost(lost + lost_anew);
         spent += step_began.elapsed();
     }
     Ok(())
 }
 
+/// Its backend has come up anew, and owed nothing: whoever is chosen for the next request has the flow then.
+fn vacate_lost(
+    shared: &Shared,
+    key: &abi::FlowKey,
+    flow: &Flow,
+) -> std::io::Result<Option<Vacated>> {
+    let asked = Duration::from_nanos(flow.asked_ns);
+    if !shared.health.has_lost(flow.backend, asked) {
+        return Ok(None);
+    }
+    let Some(Record { epoch, .. }) = Record::read(flow) else {
+        return Ok(None);
+    };
+    let asked_at = ClientSeq::new(inquiry::asked_at(flow));
+    (shared.records).vacate_idle(&(*key).into(), epoch, asked_at)
+}
+
 /// Is it the turn of a backend that has died, as far as is known, and nobody at work to give that to
 /// another one? Its record, then.
 fn lost_record(shared: &Shared, flow: &Flow) -> Option<Record> {
-    let is_silent = shared.health.silence(flow.backend) > LOST_AFTER;
+    let lost_for = (shared.health).lost_for(flow.backend, Duration::from_nanos(flow.asked_ns));
+    let is_silent = shared.health.silence(flow.backend) > LOST_AFTER || lost_for > LOST_ANEW;
     // Most flows' backends are well, and have no older owner before them.
     if !is_silent && flow.meta[20..24] == [0; 4] {
         return None;
@@ -162,6 +203,14 @@ fn lost_record(shared: &Shared, flow: &Flow) -> Option<Record> {
         && record.splice.is_none()
         && record.marks & (MARK_HELD | MARK_MOVING | MARK_TAKING) == 0
         && record.idle_end != Some(record.heard);
+    // It may be about to be retried: as with one that is silent.
+    let is_kept = || {
+        let is_kept = Meta::decode(&record.option).is_ok_and(|option| option.care.kept);
+        is_kept && record.heard == record.isns.server + 1
+    };
+    if !lost_for.is_zero() && lost_for < LOST_AFTER && is_kept() {
+        return None;
+    }
     // An older owner's answer has to end before its own one's begins (docs/protocol/handoff.md 6).
     let waits_for_older = || {
         let older = (record.predecessor()).and_then(|older| shared.records.slot(older));

@@ -236,7 +236,7 @@ impl Unanswered {
         &mut self,
         now: Duration,
         asking: usize,
-        is_dead: impl Fn(u32, &FlowKey) -> bool,
+        is_dead: impl Fn(u32, &FlowKey, &Given) -> bool,
         unanswered: impl Fn(u32, &FlowKey, &Given) -> bool,
     ) -> (Vec<Orphan>, Vec<Orphan>) {
         if now < self.look_at || self.next_due().is_none() {
@@ -250,7 +250,7 @@ impl Unanswered {
         let mut gone = Vec::new();
         for (&slot, requests) in &mut self.by_slot {
             let left = requests.extract_if(|key, given| {
-                is_dead(slot, key) || forgets && !unanswered(slot, key, given)
+                is_dead(slot, key, given) || forgets && !unanswered(slot, key, given)
             });
             gone.extend(left.map(|(key, given)| (slot, key, given)));
         }
@@ -363,7 +363,7 @@ mod tests {
         for port in 0..100 {
             unanswered.keep(u32::from(port % 2), key(port), given(0));
         }
-        let dead = |slot: u32, _: &FlowKey| slot == 1;
+        let dead = |slot: u32, _: &FlowKey, _: &Given| slot == 1;
         let (due, lost) = unanswered.look(NOW, 0, dead, all);
         assert_eq!((due.len(), lost.len()), (20, 0));
         // They are asked for, and then another one's.
@@ -386,10 +386,10 @@ mod tests {
         for port in 0..5 {
             unanswered.keep(1, key(port), given(0));
         }
-        let (due, _) = unanswered.look(NOW, 0, |_, _| true, all);
+        let (due, _) = unanswered.look(NOW, 0, |_, _, _| true, all);
         assert_eq!(due.len(), 3);
         let late = NOW + PATIENCE + LOOK_INTERVAL;
-        let (due, lost) = unanswered.look(late, 3, |_, _| true, all);
+        let (due, lost) = unanswered.look(late, 3, |_, _, _| true, all);
         assert_eq!((due.len(), lost.len(), unanswered.len()), (0, 2, 0));
         assert_eq!(unanswered.next_due(), None);
     }
@@ -400,10 +400,10 @@ mod tests {
         unanswered.keep(1, key(1), given(0));
         unanswered.keep(1, key(2), given(0));
         let only_2 = |_: u32, k: &FlowKey, _: &Given| *k == key(2);
-        let (due, _) = unanswered.look(NOW, 0, |_, _| false, only_2);
+        let (due, _) = unanswered.look(NOW, 0, |_, _, _| false, only_2);
         assert_eq!((due.len(), unanswered.len()), (0, 1));
         unanswered.keep(1, key(1), given(0));
-        let (due, _) = unanswered.look(NOW + LOOK_INTERVAL, 0, |_, _| true, only_2);
+        let (due, _) = unanswered.look(NOW + LOOK_INTERVAL, 0, |_, _, _| true, only_2);
         assert_eq!(due, [(1, key(2), given(0))]);
         assert_eq!((unanswered.len(), unanswered.bytes), (0, 0));
     }
@@ -435,7 +435,7 @@ mod tests {
             unanswered.copy(1, &key(1), 1, (start + 9, b"next")),
             Copied::Unknown
         );
-        let (due, _) = unanswered.look(NOW, 0, |_, _| true, all);
+        let (due, _) = unanswered.look(NOW, 0, |_, _, _| true, all);
         assert_eq!(due[0].2.request.contiguous(), b"GET body!");
         assert_eq!(unanswered.bytes, 0);
         // It waits for its turn, and its owner is not dead.
@@ -443,7 +443,7 @@ mod tests {
         for port in 0..5 {
             unanswered.keep(1, key(port), begun.clone());
         }
-        let (due, _) = unanswered.look(NOW, 0, |_, _| true, all);
+        let (due, _) = unanswered.look(NOW, 0, |_, _, _| true, all);
         let waiting = (0..5)
             .map(key)
             .find(|key| due.iter().all(|(_, its, _)| its != key));
@@ -462,7 +462,7 @@ mod tests {
         let mut unanswered = Unanswered::default();
         unanswered.keep(1, key(1), given(2));
         unanswered.keep(2, key(2), given(3));
-        let (due, lost) = unanswered.look(NOW, 0, |_, _| true, all);
+        let (due, lost) = unanswered.look(NOW, 0, |_, _, _| true, all);
         assert_eq!(due, [(1, key(1), given(2))]);
         assert_eq!(lost, [(2, key(2), given(3))]);
     }

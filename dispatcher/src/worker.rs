@@ -52,7 +52,7 @@ use trapeze_core::intake::{Action, Arrived, Bounds, End, Intake};
 use trapeze_core::policy::Feedback;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::takeover::Assembly;
-use trapeze_core::wire::meta::{Kind, Sender};
+use trapeze_core::wire::meta::{Kind, Meta, Sender};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
@@ -63,6 +63,7 @@ use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 use crate::checks;
 use crate::cluster::Cluster;
 use crate::handoff::Waitings;
+use crate::health::Heard;
 use crate::pauses::Pauses;
 use crate::support::Support;
 use crate::unanswered::Unanswered;
@@ -325,7 +326,7 @@ impl State {
             Kind::Support => self.on_support(now, &packet.meta, packet.inner),
             Kind::Splice => self.on_server(now, packet.inner),
             Kind::EchoReply { feedback } => {
-                self.on_echo_reply(packet.meta.epoch, packet.inner, feedback);
+                self.on_echo_reply(&packet.meta, packet.inner, feedback);
             }
             _ => self.count("rejected"),
         }
@@ -347,15 +348,19 @@ impl State {
         }
     }
 
-    fn on_echo_reply(&mut self, beat: u32, inner: &[u8], feedback: Option<Feedback>) {
+    fn on_echo_reply(&mut self, meta: &Meta, inner: &[u8], feedback: Option<Feedback>) {
         let Ok(packet) = ipv4::Packet::parse(inner) else {
             return self.count("malformed");
         };
         // The packet that we sent: it was to the backend.
         let source = IpAddr::V4(packet.destination());
         match self.slot_of(source) {
-            Some(slot) => match self.shared.health.heard(slot, beat) {
-                true => {
+            Some(slot) => match self.shared.health.heard(slot, meta.epoch, meta.start.raw()) {
+                Heard::Late => self.count("old-echo-replies"),
+                heard => {
+                    if heard == Heard::Anew {
+                        self.on_anew(slot);
+                    }
                     self.shared.health.said(slot, feedback);
                     self.hear_word(slot, packet.destination(), packet.payload());
                     for (to, datagram) in self.shared.forsaken.to_be_told(slot) {
@@ -363,10 +368,18 @@ impl State {
                             .push(to, |out| out.extend_from_slice(&datagram));
                     }
                 }
-                false => self.count("old-echo-replies"),
             },
             None => self.count("strange-echo-replies"),
         }
+    }
+
+    /// A backend has come up anew: whatever it was given before is lost, as with one that is silent.
+    fn on_anew(&mut self, slot: u32) {
+        self.count("came-up-anew");
+        let cluster = &self.cluster;
+        let at = cluster.slots.iter().position(|&known| known == slot);
+        let name = at.map_or("a backend", |at| &cluster.config.backends[at].name);
+        eprintln!("{name} has come up anew, and has lost what it had");
     }
 
     /// What an agent holds of its servers, if that came with its heartbeat.

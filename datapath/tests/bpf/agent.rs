@@ -386,9 +386,16 @@ fn an_echos_answer_has_the_daemons_word_as_long_as_that_is_fresh() {
 #[test]
 fn echoes_are_answered_by_the_program() {
     let agent = Agent::new();
+    let node = agent.maps.node.get(&0).unwrap().unwrap();
+    let node = abi::Node {
+        incarnation: 0x1234_5678,
+        ..node
+    };
+    agent.maps.node.put(&0, &node, Update::Any).unwrap();
     let answer = |meta: &Meta, inner: &[u8]| {
         let answer = Meta {
             kind: Kind::EchoReply { feedback: None },
+            start: ClientSeq::new(0x1234_5678),
             ..*meta
         };
         let frame = reply_to(&answer, inner);

@@ -290,6 +290,8 @@ pub fn node(address: Ipv4Addr, mac: [u8; 6], clock_offset_ns: u64) -> Node {
         behind: 0,
         among: 0,
         since_ns: 0,
+        incarnation: 0,
+        pad: 0,
         clock_offset_ns,
     }
 }

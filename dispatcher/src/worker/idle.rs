@@ -53,6 +53,12 @@ impl State {
         self.shared.health.state(slot) == health::State::Silent
     }
 
+    /// Has the flow's owner nothing of it any more, as far as is known: it is silent, or has come up anew since it
+    /// was given the latest request?
+    pub(super) fn is_gone(&self, record: &Record) -> bool {
+        self.is_silent(record.slot) || self.shared.health.has_lost(record.slot, record.asked)
+    }
+
     /// What waits for the word of a silent owner goes on as with its word, if that is known.
     pub(super) fn take_from_silent(
         &mut self,
@@ -64,7 +70,7 @@ impl State {
         let Some(end) = record.is_idle_at() else {
             return false;
         };
-        if record.next != waiting.start || !self.is_silent(record.slot) {
+        if record.next != waiting.start || !self.is_gone(record) {
             return false;
         }
         self.count("taken-from-silent");

@@ -291,11 +291,12 @@ impl State {
     /// Looks for requests whose owners have died, and does what is due of those.
     pub(super) fn on_retries_due(&mut self, now: Duration) {
         let (health, records) = (&self.shared.health, &self.shared.records);
-        let is_dead = |slot: u32, key: &FlowKey| {
-            health.is_dead(slot, || {
-                let record = records.get(key).ok().flatten()?;
-                self.cluster.number(record.pool, slot, key.vip.port())
-            })
+        let is_dead = |slot: u32, key: &FlowKey, given: &Given| {
+            health.has_lost(slot, given.at)
+                || health.is_dead(slot, || {
+                    let record = records.get(key).ok().flatten()?;
+                    self.cluster.number(record.pool, slot, key.vip.port())
+                })
         };
         let unanswered = |slot: u32, key: &FlowKey, given: &Given| {
             let record = records.get(key).ok().flatten();

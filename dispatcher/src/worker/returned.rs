@@ -16,6 +16,7 @@ use trapeze_datapath::abi::Flow;
 
 use super::State;
 use super::first::Before;
+use super::support::is_open;
 use crate::cluster::Decision;
 use crate::farewell;
 use crate::pauses;
@@ -177,7 +178,7 @@ impl State {
         let Some(record) = self.assigned(&arrived) else {
             return;
         };
-        if !self.is_silent(record.slot) {
+        if !self.is_gone(&record) {
             if record.is_moving() && self.is_silent(record.previous) {
                 return self.pass_over_silent(now, &record, &arrived, inner);
             }
@@ -199,7 +200,7 @@ impl State {
         let Some(record) = record.filter(|record| {
             record.has_backend()
                 && record.splice.is_none()
-                && self.is_silent(record.slot)
+                && self.is_gone(record)
                 && record.heard.at_or_before(record.isns.server + 1)
                 && (self.intake.head_from(key, record.isns.client + 1)).is_some()
         }) else {
@@ -315,7 +316,7 @@ impl State {
             Ok(None) => {}
             Err(_) => return self.count("record-failures"),
         }
-        if self.loses_kept(now, key, epoch, asked_at) {
+        if self.saves(now, key, epoch) || self.loses_kept(now, key, epoch, asked_at) {
             return;
         }
         match self.shared.records.lost(key, epoch, asked_at.raw()) {
@@ -327,6 +328,19 @@ impl State {
             Ok(None) => {}
             Err(_) => self.count("record-failures"),
         }
+    }
+
+    /// Its owner has nothing of it any more: another one goes on with its answer, or is given the request that has
+    /// none. False: there is nothing of that to be done.
+    fn saves(&mut self, now: Duration, key: &FlowKey, epoch: u32) -> bool {
+        let record = self.shared.records.get(key).ok().flatten();
+        let Some(record) = record.filter(|record| record.epoch == epoch && is_open(record)) else {
+            return false;
+        };
+        self.is_retrying(key)
+            || self.takes_over(now, key, &record)
+            || record.heard == record.isns.server + 1
+                && (self.unanswered).is_orphan(now, (record.slot, key), epoch)
     }
 
     /// The client of a record that has ended hears so.

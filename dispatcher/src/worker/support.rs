@@ -264,7 +264,9 @@ impl State {
             }
         }
         let (health, peers) = (&self.shared.health, &self.shared.peers);
-        let is_orphan = |slot, key: &_| health.is_host_silent(slot) && peers.keeps(key);
+        let is_orphan = |slot, key: &_, kept: &Kept| {
+            (health.is_host_silent(slot) || health.has_lost(slot, kept.said)) && peers.keeps(key)
+        };
         let cache_timeout = self.cluster.config.limits.cache_timeout;
         let orphans = support.orphans(now, cache_timeout, is_orphan);
         self.support = support;

@@ -71,7 +71,7 @@ impl State {
             }
             return true;
         }
-        if self.is_silent(record.slot) {
+        if self.is_gone(record) {
             self.know_no_better(&key, record.epoch);
             return false;
         }
@@ -100,7 +100,7 @@ impl State {
             self.leave_there(key, record.epoch);
             return true;
         }
-        if self.is_silent(record.slot) {
+        if self.is_gone(&record) {
             self.know_no_better(key, record.epoch);
             return false;
         }
@@ -224,7 +224,7 @@ impl State {
                 self.let_on(now, &key);
                 continue;
             };
-            let is_silent = self.is_silent(record.slot);
+            let is_silent = self.is_gone(&record);
             let Some(asked) = self.unsure.all.get_mut(&key) else {
                 continue;
             };

@@ -1,0 +1,75 @@
+//! Backends that have lost all they had and are back before anybody has missed them: what can be saved is, and
+//! the rest hears so at once (docs/protocol/encapsulation.md 6.6b).
+
+use std::io::ErrorKind;
+use std::time::{Duration, Instant};
+
+use trapeze_lab::Process;
+use trapeze_tests::saved::{Download, MIB, Site};
+use trapeze_tests::{Connection, same};
+
+/// A site whose backends are not missed for a second and a half: longer than a host here takes to come up.
+fn unnoticed(site: Site) -> Site {
+    let config = site.cluster.config() + "[limits]\nheartbeat = \"400ms\"\n";
+    site.cluster.reload("d1", Process::Dispatch, &config);
+    site
+}
+
+/// Its power fails, and it is back at once.
+fn flicker(site: &Site, backend: &str) {
+    site.cluster.kill(backend, None).unwrap();
+    site.cluster.start(backend, None).unwrap();
+}
+
+/// Young ones and older ones: a host that has come up remembers neither.
+#[test]
+fn downloads_of_a_backend_that_is_back_at_once_go_on_elsewhere() {
+    let site = unnoticed(Site::up("anew-power", 3));
+    let mut downloads: Vec<Download> = Vec::new();
+    for pause in [Duration::from_millis(2500), Duration::from_millis(500)] {
+        let begun = downloads.len();
+        downloads.extend((0..6).map(|_| site.start()));
+        for download in &mut downloads[begun..] {
+            download.read(2 * MIB).unwrap();
+        }
+        // Hosts take connections for lost by their age.
+        std::thread::sleep(pause);
+    }
+    site.await_protection(12);
+    flicker(&site, "b1");
+    for download in &mut downloads {
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+    }
+    assert_eq!(site.count("came-up-anew"), 1);
+    assert_eq!(site.count("taken-over"), 4);
+    assert_eq!(site.count("not-taken-over"), 0);
+    let changes = site.cluster.backend("b1").history;
+    assert!(changes.iter().any(|change| change.to == "silent"));
+}
+
+/// What is not protected ends, and its client is told; what owes nothing goes on.
+#[test]
+fn other_connections_of_a_backend_that_is_back_at_once_end_at_once() {
+    let site = unnoticed(Site::with("anew-others", 1, ""));
+    let mut idle = site.cluster.on("c1", Connection::open);
+    idle.ask("/1k");
+    // It is known that nothing is owed.
+    std::thread::sleep(Duration::from_secs(3));
+    let mut downloads = [site.start(), site.start()];
+    for download in &mut downloads {
+        download.read(2 * MIB).unwrap();
+    }
+    flicker(&site, "b1");
+    let began = Instant::now();
+    for download in &mut downloads {
+        let error = download.finish().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+        same(&download.body, &site.large[..download.body.len()]);
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    assert_eq!(site.count("came-up-anew"), 1);
+    assert_eq!(site.count("lost-with-backend"), 2);
+    assert_eq!(idle.ask("/1k").status, 200);
+}
