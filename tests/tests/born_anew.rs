@@ -5,8 +5,8 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use trapeze_lab::Process;
-use trapeze_tests::saved::{Download, MIB, Site};
-use trapeze_tests::{Connection, same};
+use trapeze_tests::saved::{Download, MIB, Site, put};
+use trapeze_tests::{Connection, Content, same, until};
 
 /// A site whose backends are not missed for a second and a half: longer than a host here takes to come up.
 fn unnoticed(site: Site) -> Site {
@@ -72,4 +72,50 @@ fn other_connections_of_a_backend_that_is_back_at_once_end_at_once() {
     assert_eq!(site.count("came-up-anew"), 1);
     assert_eq!(site.count("lost-with-backend"), 2);
     assert_eq!(idle.ask("/1k").status, 200);
+}
+
+/// Nobody else is there: it proves that it has the same object as any other one would.
+#[test]
+fn the_only_backend_goes_on_with_its_downloads_once_it_is_back() {
+    let site = unnoticed(Site::up("anew-itself", 1));
+    let others = [Duration::ZERO, Duration::from_secs(3)];
+    for (round, away) in (1..).zip(others) {
+        let mut downloads = [site.start(), site.start(), site.start()];
+        for download in &mut downloads {
+            download.read(2 * MIB).unwrap();
+        }
+        site.await_protection(3);
+        site.cluster.kill("b1", None).unwrap();
+        std::thread::sleep(away);
+        site.cluster.start("b1", None).unwrap();
+        for download in &mut downloads {
+            download.finish().unwrap();
+            same(&download.body, &site.large);
+        }
+        site.await_taken(3 * round);
+        assert_eq!(downloads[0].ask(), "b1");
+        drop(downloads);
+        until("nothing is protected", || {
+            (site.cluster.daemon().protected_answers == 0).then_some(())
+        });
+    }
+    assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// Its host is another one's by now, as far as anybody can tell.
+#[test]
+fn the_only_backend_does_not_go_on_with_another_object() {
+    let site = unnoticed(Site::up("anew-changed", 1));
+    let mut download = site.start();
+    download.read(2 * MIB).unwrap();
+    site.await_protection(1);
+    site.cluster.kill("b1", None).unwrap();
+    let other = Content::new(8, site.large.len() as u64).bytes();
+    put(site.root.path(), "large", &other);
+    site.cluster.start("b1", None).unwrap();
+    let error = download.finish().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+    same(&download.body, &site.large[..download.body.len()]);
+    assert_eq!(site.count("not-same"), 1);
+    assert_eq!(site.count("not-taken-over"), 1);
 }

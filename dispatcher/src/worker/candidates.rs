@@ -32,14 +32,24 @@ impl State {
                 && !taking.tried.contains(&choice.slot)
                 && asked.is_none_or(|slot| slot == choice.slot)
         };
+        // It has not been asked yet, only had it.
+        let is_back = |choice: &Choice| {
+            let tried = taking.tried.iter().filter(|&&slot| slot == choice.slot);
+            choice.transfer == Transfer::Rebuild
+                && taking.plan.is_none()
+                && taking.may_return == Some(choice.slot)
+                && tried.count() == 1
+        };
         let chosen = (self.cluster).choose(health, pool, port, request);
         let others = || {
             let alive = self.cluster.backends(health, pool, port)?;
             let placed = Placed::unnoticed(request);
             let choices = alive.open().iter();
-            let mut choices =
+            let choices =
                 choices.filter_map(|one| self.cluster.choice(record.pool, one.id, placed));
-            choices.find(fits)
+            let (own, mut others) = choices.partition::<Vec<_>, _>(is_back);
+            others.retain(fits);
+            others.into_iter().chain(own).next()
         };
         let fitting = chosen.filter(fits);
         if let (Some(chosen), None) = (chosen, fitting) {
@@ -83,7 +93,11 @@ impl State {
         has_asked_none
             && now.saturating_sub(taking.kept.said) < self.cluster.config.limits.cache_timeout
             && pool.is_some_and(|pool| {
-                (self.cluster).awaits_another(health, pool, key.vip.port(), &taking.tried)
+                let tried: &[u32] = match taking.may_return {
+                    Some(_) => &[],
+                    None => &taking.tried,
+                };
+                (self.cluster).awaits_another(health, pool, key.vip.port(), tried)
             })
     }
 

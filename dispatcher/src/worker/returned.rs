@@ -337,8 +337,13 @@ impl State {
         let Some(record) = record.filter(|record| record.epoch == epoch && is_open(record)) else {
             return false;
         };
+        if self.takes_over(now, key, &record) {
+            if let Some(taking) = self.takings.all.get_mut(key) {
+                taking.may_return.get_or_insert(record.slot);
+            }
+            return true;
+        }
         self.is_retrying(key)
-            || self.takes_over(now, key, &record)
             || record.heard == record.isns.server + 1
                 && (self.unanswered).is_orphan(now, (record.slot, key), epoch)
     }

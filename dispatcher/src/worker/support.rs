@@ -57,6 +57,8 @@ pub(super) struct Taking {
     pub(super) tried: Vec<u32>,
     /// Those of them whose hosts could not take it just then.
     pub(super) put_off: Vec<u32>,
+    /// Its owner, if that has nothing of it any more: once it is there it is as good as another one, if there is none.
+    pub(super) may_return: Option<u32>,
     pub(super) stage: Stage,
     pub(super) tries: u32,
     pub(super) due: Duration,
@@ -101,6 +103,7 @@ impl Taking {
             kept,
             tried: vec![slot],
             put_off: Vec::new(),
+            may_return: None,
             stage: Stage::Asking,
             tries: 0,
             due: now,
@@ -332,8 +335,11 @@ impl State {
             Ok(false) => return,
             Err(_) => return self.count("record-failures"),
         }
+        let health = &self.shared.health;
+        let is_lost = health.is_host_silent(slot) || health.has_lost(slot, kept.said);
         let mut taking = Taking::new(now, kept, slot, boundary);
         taking.is_hopeless = is_hopeless;
+        taking.may_return = is_lost.then_some(slot);
         self.takings.all.insert(key, taking);
     }
 
