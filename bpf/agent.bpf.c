@@ -127,10 +127,12 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 					 const struct segment *segment, struct setup *known)
 {
 	struct meta meta = h->outer->meta;
+	struct occupant occupant;
 
 	if (known && known->epoch == bpf_ntohl(meta.epoch) && known->state == SETUP_CONFIRMED)
 		return deliver_in_range(skb, segment, known);
-	if (!find_occupant(skb, segment).state) {
+	occupant = find_occupant(skb, segment);
+	if (!occupant.state) {
 		/* The client must hear an RST, as from the server alone. */
 		if (!known && is_lost(&meta) && !has_just_come_up())
 			return deliver(skb, segment);
@@ -138,7 +140,7 @@ static __always_inline int continue_flow(struct __sk_buff *skb, const struct hea
 	}
 	if (known && known->epoch == bpf_ntohl(meta.epoch))
 		known->state = SETUP_CONFIRMED;
-	else if (!known)
+	else if (!known && !is_stale(&occupant, bpf_ntohl(meta.start)))
 		remember(segment, known, &meta, SETUP_CONFIRMED, h->outer->ip.saddr);
 	else
 		return drop_early(skb, segment, known, &meta); /* that socket is an older connection's */
@@ -174,9 +176,12 @@ static __noinline int look_probed(struct __sk_buff *skb, const struct segment *s
 	if (!segment || !probed || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
 		return drop(DROP_MALFORMED);
 	*probed = (struct probed){ .reached = segment->seq, .how = PROBE_GONE };
-	/* Of a connection that this host has lost there is neither setup nor socket. */
-	if (!known && is_lost(&meta) && !find_occupant(skb, segment).state)
-		return has_just_come_up() ? drop(DROP_EARLY) : TO_ANSWER;
+	/* Of a connection that this host has lost there is neither setup nor socket, but for one that it left here. */
+	if (!known && is_lost(&meta)) {
+		occupant = find_occupant(skb, segment);
+		if (!occupant.state || is_stale(&occupant, bpf_ntohl(meta.start)))
+			return has_just_come_up() ? drop(DROP_EARLY) : TO_ANSWER;
+	}
 	if (!known || known->epoch != bpf_ntohl(meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
 	own = find_own_socket(skb, segment, known);
@@ -293,8 +298,12 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		return receive_probe(skb, &segment, known);
 	if (skb->mark == RESET_MARK && (meta.kind == META_RELEASE || meta.kind == META_HANDOFF))
 		return receive_last(skb, &segment, known);
-	if (meta.kind == META_RELEASE)
-		return receive_release(skb, &segment, known);
+	if (meta.kind == META_RELEASE) {
+		verdict = NOBODY_THERE;
+		if (!known && meta.reason == RELEASE_FORSAKEN)
+			verdict = end_unknown(skb, &segment);
+		return verdict == NOBODY_THERE ? receive_release(skb, &segment, known) : verdict;
+	}
 	/*
 	 * What the client says concerns the owner before us, too; but for the FORWARD that
 	 * starts the request, whose acknowledgement is where we begin, not what it has heard.

@@ -110,6 +110,7 @@ struct tcp_sock {
 	__u32 rcv_wup;
 	__u32 rcv_wnd;
 	__u32 snd_wl1;
+	__u64 bytes_received; /* a FIN counts, as in rcv_nxt */
 	bool is_mptcp; /* CONFIG_MPTCP */
 };
 

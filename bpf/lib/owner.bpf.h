@@ -358,6 +358,25 @@ static __noinline bool become_older(const struct segment *segment, struct setup 
 	return true;
 }
 
+/* A verdict of end_unknown(): nobody stands there. */
+#define NOBODY_THERE (-6)
+
+/* What stands here of a flow that is another's by now, and of which the record is gone (takeover.md 5.1). */
+static __noinline int end_unknown(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct occupant occupant;
+
+	if (!segment)
+		return drop(DROP_MALFORMED);
+	occupant = find_occupant(skb, segment);
+	if (!occupant.state || occupant.state == TCP_STATE_TIME_WAIT)
+		return NOBODY_THERE;
+	if (!unpack(skb, segment) || !become_reset(skb, segment, occupant.rcv_nxt))
+		return drop(DROP_REWRITE);
+	count_event(EVENT_FORSAKEN);
+	return TC_ACT_OK;
+}
+
 /* 5: the dispatcher's daemon has the next request, and wants the flow for another backend. */
 static __noinline int receive_release(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
 {

@@ -157,6 +157,8 @@ static __always_inline bool is_full(const struct bpf_sock *found)
 struct occupant {
 	__u32 state; /* TCP state; 0: nobody, or only a listener */
 	__u32 rcv_nxt;
+	__u32 start; /* the first byte that it has had or is to have; not known in TIME_WAIT */
+	__u32 snd_una;
 };
 
 static __always_inline struct occupant find_occupant(struct __sk_buff *skb, const struct segment *segment)
@@ -184,6 +186,8 @@ static __always_inline struct occupant find_occupant(struct __sk_buff *skb, cons
 		if (full) {
 			occupant.state = found->state;
 			occupant.rcv_nxt = full->rcv_nxt;
+			occupant.start = full->rcv_nxt - (__u32)full->bytes_received;
+			occupant.snd_una = full->snd_una;
 		}
 	}
 	bpf_sk_release(found);

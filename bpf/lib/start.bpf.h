@@ -21,6 +21,26 @@ static __always_inline int remove_occupant(struct __sk_buff *skb, const struct s
 	return TC_ACT_OK;
 }
 
+/*
+ * Without a record: was it made for the request at `start`, whose packet acknowledges `ack`? Then it has begun there, or
+ * behind an answer since (handoff.md 7.3). What stands where its flow has left it while its data path was away has not
+ * heard what the client has had of others since; a request that it is given would never be answered.
+ */
+static __always_inline bool is_left_by(const struct occupant *occupant, __u32 start, __u32 ack)
+{
+	return occupant->state != TCP_STATE_TIME_WAIT && occupant->rcv_nxt - start < 1 << 30 &&
+	       (occupant->start == start || (__s32)(occupant->snd_una - ack) > 0);
+}
+
+/*
+ * Without a record: has its flow left it, and come back with the request at `start`? It began earlier, then. One whose
+ * numbers are shifted is lost with its record, too.
+ */
+static __always_inline bool is_stale(const struct occupant *occupant, __u32 start)
+{
+	return occupant->state && occupant->state != TCP_STATE_TIME_WAIT && is_before(occupant->start, start);
+}
+
 /* A verdict of start_request(): its connection is here; the packet is to be delivered. */
 #define IT_STANDS (-3)
 /* And those below: it is to be refused, for this reason. By the caller, whose stack is less deep. */
@@ -74,8 +94,7 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 			known->state = SETUP_CONFIRMED;
 			return IT_STANDS;
 		}
-		if (!known && occupant.state != TCP_STATE_TIME_WAIT &&
-		    occupant.rcv_nxt - start < 1 << 30) {
+		if (!known && is_left_by(&occupant, start, segment->ack)) {
 			remember(segment, known, meta, SETUP_CONFIRMED, dispatcher);
 			return deliver(skb, segment);
 		}

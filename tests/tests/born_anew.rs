@@ -119,3 +119,38 @@ fn the_only_backend_does_not_go_on_with_another_object() {
     assert_eq!(site.count("not-same"), 1);
     assert_eq!(site.count("not-taken-over"), 1);
 }
+
+/// Its agent is stopped, which takes the data path away, and started again; it is not there for long enough to be
+/// missed. Sockets of before stand as they were left.
+fn restart_agent(site: &Site, backend: &str) {
+    let status = site.cluster.status().unwrap();
+    let agent = status.host(backend).unwrap().processes[&Process::Agent].pid;
+    let agent = agent.expect("it runs").to_string();
+    site.cluster.run(backend, &["kill", "-TERM", &agent]);
+    until("it is missed", || {
+        (site.cluster.backend(backend).state == "silent").then_some(())
+    });
+    site.cluster.start(backend, Some(Process::Agent)).unwrap();
+    until("it is back", || {
+        (site.cluster.backend(backend).state == "up").then_some(())
+    });
+}
+
+/// The socket that has begun its answer would never say another byte.
+#[test]
+fn a_flow_that_comes_back_does_not_meet_the_socket_that_it_has_left() {
+    for (test, backends) in [("anew-agent", 2), ("anew-agent-1", 1)] {
+        let site = Site::up(test, backends);
+        let mut download = site.start();
+        download.read(2 * MIB).unwrap();
+        site.await_protection(1);
+        let owner = download.owner.clone();
+        restart_agent(&site, &owner);
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+        site.await_taken(1);
+        let by: Vec<String> = (0..4).map(|_| download.ask()).collect();
+        assert!(by.contains(&owner), "{by:?}");
+        assert_eq!(site.count("came-up-anew"), 0, "it is the same host");
+    }
+}

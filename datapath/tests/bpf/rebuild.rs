@@ -150,7 +150,7 @@ fn shorten_queue(server: &TcpListener) {
 struct Standing {
     server: TcpListener,
     accepted: TcpStream,
-    _stream: TcpStream,
+    stream: TcpStream,
     next: Tcp,
 }
 
@@ -166,7 +166,7 @@ fn standing(agent: &Agent, server: TcpListener) -> Standing {
     Standing {
         server,
         accepted,
-        _stream: stream,
+        stream,
         next,
     }
 }
@@ -274,6 +274,49 @@ fn a_leftover_is_removed() {
     reset[..TCP_AT].copy_from_slice(&ip[..TCP_AT]);
     let wanted = Outcome::new(Verdict::Pass, reset, &["replaced"]);
     assert_eq!(got.difference(&wanted), None);
+}
+
+/// Of its flow nothing is known here any more, and others have had requests of it since.
+#[test]
+fn what_its_flow_has_left_is_no_place_to_come_back_to() {
+    let agent = Agent::new();
+    let server = listener(&agent, VIP);
+    let standing = standing(&agent, server);
+    (&standing.stream).write_all(REQUEST).unwrap();
+    let mut bytes = [0; 100];
+    let length = (&standing.accepted).read(&mut bytes).unwrap();
+    assert_eq!(&bytes[..length], REQUEST);
+    let start = expected_seq(&agent, &standing.next);
+    let request = Tcp {
+        seq: start,
+        ..standing.next.clone()
+    };
+    let frame = |kind, tcp: &Tcp| sealed(&meta(kind, EPOCH, start), &tcp.packet());
+    let more = Tcp {
+        seq: start.wrapping_add(9),
+        ..request.clone()
+    };
+    agent.expect(
+        "more",
+        &frame(Kind::Forward, &more),
+        &Outcome::drop("early"),
+    );
+    assert_eq!(agent.setup(&request).map(|s| s.state), None);
+    for (kind, event) in [(Kind::Forward, "replaced"), (Kind::Forsake, "forsaken")] {
+        let got = agent.run(&agent.ingress, &frame(kind, &request));
+        assert_eq!((got.verdict, got.counted), (Verdict::Pass, vec![event]));
+        let reset = got.packet.expect("a reset");
+        assert_eq!(reset[TCP_AT + 4..TCP_AT + 8], start.to_be_bytes());
+        assert_eq!(reset[TCP_AT + 13], RST);
+    }
+    // The word of before comes late: the request stands there.
+    let began = Tcp {
+        seq: standing.next.seq,
+        ..request.clone()
+    };
+    let first = sealed(&meta(Kind::Forward, EPOCH, began.seq), &began.packet());
+    let up = delivered(&began.packet(), &["received"]);
+    agent.expect("its own start", &first, &up);
 }
 
 /// And what that is good for: the new connection is built in its place.
