@@ -32,6 +32,10 @@ const PADDING: &[u8] = &[0; 20];
 /// As long as what an agent has to say of the servers that it checks.
 const ROOM: &[u8] = &[0; word::LEN];
 
+/// What a backend was given that has come up anew is repeated by clients for so long: as with a silent one this
+/// daemon says who has it then.
+const REPEATED: Duration = Duration::from_secs(5);
+
 /// Asks all backends.
 pub struct Pulse {
     shared: Arc<Shared>,
@@ -102,7 +106,9 @@ impl Pulse {
         told: &mut HashMap<u32, bool>,
     ) -> io::Result<()> {
         for &slot in &cluster.slots {
-            let silent = self.shared.health.state(slot) == State::Silent;
+            let lost_for = self.shared.health.lost_for(slot, Duration::ZERO);
+            let silent = self.shared.health.state(slot) == State::Silent
+                || !lost_for.is_zero() && lost_for < REPEATED;
             if told.insert(slot, silent) == Some(silent) {
                 continue;
             }

@@ -42,8 +42,10 @@ const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 const LOST_AFTER: Duration = Duration::from_secs(15);
 /// Nor what has to come after such a one's.
 const LOST_FOR_SURE: Duration = Duration::from_secs(30);
-/// One that has come up anew has lost it for certain: so long is what can be saved looked for,
+/// One that has come up anew has lost it for certain: so long is what can be saved looked for.
 const LOST_ANEW: Duration = Duration::from_millis(500);
+/// A client that has had nothing of an answer may be about to repeat its request, for another one or the same.
+const UNHEARD_ANEW: Duration = Duration::from_secs(3);
 /// Clients that nobody answers are asked for so long what they have heard.
 const ASKED_FOR: Duration = Duration::from_secs(6);
 
@@ -203,12 +205,17 @@ fn lost_record(shared: &Shared, flow: &Flow) -> Option<Record> {
         && record.splice.is_none()
         && record.marks & (MARK_HELD | MARK_MOVING | MARK_TAKING) == 0
         && record.idle_end != Some(record.heard);
-    // It may be about to be retried: as with one that is silent.
-    let is_kept = || {
+    let patience = || {
         let is_kept = Meta::decode(&record.option).is_ok_and(|option| option.care.kept);
-        is_kept && record.heard == record.isns.server + 1
+        let is_first_unheard = record.heard == record.isns.server + 1;
+        match is_first_unheard || record.latest_from == Some(record.heard) {
+            // It may wait for its turn to be retried: as with one that is silent.
+            true if is_kept => LOST_AFTER,
+            true => UNHEARD_ANEW,
+            false => LOST_ANEW,
+        }
     };
-    if !lost_for.is_zero() && lost_for < LOST_AFTER && is_kept() {
+    if !lost_for.is_zero() && lost_for < patience() {
         return None;
     }
     // An older owner's answer has to end before its own one's begins (docs/protocol/handoff.md 6).

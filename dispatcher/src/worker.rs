@@ -293,6 +293,9 @@ impl State {
                         self.go_on(now, &arrived.key);
                         self.act();
                     }
+                    if sender.is_some() {
+                        self.stands_anew(&arrived.key, packet.meta.epoch);
+                    }
                     if let Some(sender) = sender.filter(|sender| sender.has_not_begun) {
                         self.on_not_begun(&arrived.key, packet.meta.epoch, sender.next);
                     }

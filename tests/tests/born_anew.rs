@@ -2,11 +2,13 @@
 //! the rest hears so at once (docs/protocol/encapsulation.md 6.6b).
 
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use trapeze_lab::Process;
+use trapeze_tests::raw::RawClient;
 use trapeze_tests::saved::{Download, MIB, Site, put};
-use trapeze_tests::{Connection, Content, same, until};
+use trapeze_tests::{Connection, Content, VIP, same, until};
 
 /// A site whose backends are not missed for a second and a half: longer than a host here takes to come up.
 fn unnoticed(site: Site) -> Site {
@@ -118,6 +120,44 @@ fn the_only_backend_does_not_go_on_with_another_object() {
     same(&download.body, &site.large[..download.body.len()]);
     assert_eq!(site.count("not-same"), 1);
     assert_eq!(site.count("not-taken-over"), 1);
+}
+
+/// It may have run on a host that has lost its power, which nobody remembers.
+#[test]
+fn a_request_that_is_repeated_does_not_run_twice() {
+    let site = unnoticed(Site::with("anew-repeated", 2, ""));
+    let address = Ipv4Addr::new(10, 77, 0, 200);
+    site.cluster.lend_address("c1", &address.to_string());
+    let post = b"POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nok";
+    let get = b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+    site.cluster.kill("b1", None).unwrap();
+    site.cluster.on("c1", || {
+        let mut clients: Vec<_> = (2000..2004)
+            .map(|port| RawClient::connect(SocketAddrV4::new(address, port), VIP))
+            .collect();
+        for (client, request) in clients.iter_mut().zip([&post[..], post, get, get]) {
+            client.send(0, request);
+        }
+        site.cluster.start("b1", None).unwrap();
+        // It has forgotten where that is, too.
+        site.cluster.lend_address("c1", &address.to_string());
+        until("it is known", || {
+            (site.count("came-up-anew") == 1).then_some(())
+        });
+        // The data path is told a moment later.
+        std::thread::sleep(Duration::from_millis(200));
+        for (client, request) in clients.iter_mut().zip([&post[..], post, get, get]) {
+            client.send(0, request);
+        }
+        let mut statuses = Vec::new();
+        for client in &mut clients {
+            client.receive_until("an answer", |client| client.received().len() > 12);
+            statuses.push(String::from_utf8_lossy(&client.received()[9..12]).into_owned());
+        }
+        statuses[..2].sort();
+        assert_eq!(statuses[1..], ["504", "200", "200"], "{statuses:?}");
+        assert_eq!(statuses[0].as_bytes()[0], b'2', "{statuses:?}");
+    });
 }
 
 /// Its agent is stopped, which takes the data path away, and started again; it is not there for long enough to be

@@ -6,6 +6,7 @@ use std::io;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_datapath::abi::{Flow, MARK_MOVING, MARK_SHORT, MARK_SHORT_BEFORE};
+use trapeze_datapath::clock;
 
 use super::{Record, Records, Vacated};
 use crate::inquiry;
@@ -95,6 +96,17 @@ impl Records {
                     && inquiry::asked_at(flow) == asked_at.raw()
             })
         })
+    }
+
+    /// Its owner has been given the latest request only now.
+    pub fn given_anew(&self, key: &FlowKey, epoch: u32) -> io::Result<()> {
+        let now = clock::monotonic().as_nanos() as u64;
+        self.change(key, |flow| {
+            if Record::read(flow).is_some_and(|record| record.epoch == epoch) {
+                flow.asked_ns = now;
+            }
+        })
+        .map(drop)
     }
 
     /// The data path has sent the flow's request by way of an owner that has died, and owed

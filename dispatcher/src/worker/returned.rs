@@ -330,6 +330,17 @@ impl State {
         }
     }
 
+    /// Its owner, which has come up anew, has it all the same: its client has repeated the request before that was known.
+    pub(super) fn stands_anew(&mut self, key: &FlowKey, epoch: u32) {
+        let record = self.shared.records.get(key).ok().flatten();
+        let is_taken_for_lost = record.is_some_and(|record| {
+            record.epoch == epoch && self.shared.health.has_lost(record.slot, record.asked)
+        });
+        if is_taken_for_lost && self.shared.records.given_anew(key, epoch).is_err() {
+            self.count("record-failures");
+        }
+    }
+
     /// Its owner has nothing of it any more: another one goes on with its answer, or is given the request that has
     /// none. False: there is nothing of that to be done.
     fn saves(&mut self, now: Duration, key: &FlowKey, epoch: u32) -> bool {
