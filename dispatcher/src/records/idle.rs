@@ -98,6 +98,12 @@ impl Records {
         })
     }
 
+    /// Has its owner been asked there whether it has the flow, and has the client said nothing since?
+    pub fn was_asked(&self, key: &FlowKey, asked_at: ClientSeq) -> io::Result<bool> {
+        let flow = self.maps.flows.get(&(*key).into())?;
+        Ok(flow.is_some_and(|flow| inquiry::asked_at(&flow) == asked_at.raw()))
+    }
+
     /// Its owner has been given the latest request only now.
     pub fn given_anew(&self, key: &FlowKey, epoch: u32) -> io::Result<()> {
         let now = clock::monotonic().as_nanos() as u64;

@@ -316,7 +316,7 @@ impl State {
             Ok(None) => {}
             Err(_) => return self.count("record-failures"),
         }
-        if self.saves(now, key, epoch) || self.loses_kept(now, key, epoch, asked_at) {
+        if self.saves(now, key, epoch, asked_at) || self.loses_kept(now, key, epoch, asked_at) {
             return;
         }
         match self.shared.records.lost(key, epoch, asked_at.raw()) {
@@ -343,7 +343,10 @@ impl State {
 
     /// Its owner has nothing of it any more: another one goes on with its answer, or is given the request that has
     /// none. False: there is nothing of that to be done.
-    fn saves(&mut self, now: Duration, key: &FlowKey, epoch: u32) -> bool {
+    fn saves(&mut self, now: Duration, key: &FlowKey, epoch: u32, asked_at: ClientSeq) -> bool {
+        if !matches!(self.shared.records.was_asked(key, asked_at), Ok(true)) {
+            return false;
+        }
         let record = self.shared.records.get(key).ok().flatten();
         let Some(record) = record.filter(|record| record.epoch == epoch && is_open(record)) else {
             return false;
