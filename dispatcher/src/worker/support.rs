@@ -33,6 +33,9 @@ use crate::support::{Ahead, Kept, Standing};
 /// doubling intervals.
 const TRIES: u32 = 7;
 const FIRST_ASK: Duration = Duration::from_millis(50);
+/// Where nobody could go on with it yet; and so often.
+const AWAITED_ASK: Duration = Duration::from_millis(500);
+const AWAITED_TRIES: u32 = 14;
 /// A wedge may wait for its server's head for so long; where there is another candidate, not longer
 /// than that.
 const TAKE_TRIES: u32 = 8;
@@ -372,7 +375,11 @@ impl State {
             Stage::Inquiring { .. } | Stage::Asking => FIRST_ASK,
             Stage::SettingUp { .. } => FIRST_TAKE,
         };
-        taking.due = now + first * (1 << taking.tries);
+        taking.due = now
+            + match taking.awaits_another {
+                true => AWAITED_ASK,
+                false => first * (1 << taking.tries),
+            };
         taking.tries += 1;
         if let Stage::SettingUp { epoch, .. } = taking.stage {
             let (tries, candidate) = (taking.tries, taking.tried.last().copied());
@@ -387,7 +394,11 @@ impl State {
         let Some(taking) = self.takings.all.get(key) else {
             return;
         };
-        if taking.tries > TRIES && !matches!(taking.stage, Stage::SettingUp { .. }) {
+        let tries = match taking.awaits_another {
+            true => AWAITED_TRIES,
+            false => TRIES,
+        };
+        if taking.tries > tries && !matches!(taking.stage, Stage::SettingUp { .. }) {
             return match taking.stage {
                 Stage::Inquiring { question, .. } => {
                     self.on_reply(now, key, question, Some("it does not answer"));
