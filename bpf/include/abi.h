@@ -131,6 +131,7 @@ enum held {
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1
 #define RELEASE_FORSAKEN 2 /* another one goes on with its answer: whatever is owed */
+#define RELEASE_UNPROTECTED 3 /* half-pipe, unless the answer is one that may outlive its backend */
 #define RELEASED_DRAINED 1
 #define RELEASED_HALF_PIPE 2
 

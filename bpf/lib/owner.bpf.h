@@ -332,6 +332,16 @@ static __always_inline bool is_end_known(const struct setup *known, const struct
 	return is_known && !was_busy && !answers->busy && answers->next == next;
 }
 
+/*
+ * May it become an older owner? What is protected has one owner until the client has all of it, or
+ * nobody could go on with what the others were given (takeover.md 2.2b1).
+ */
+static __always_inline bool allows_half_pipe(const struct meta *meta, const struct setup *known)
+{
+	return meta->reason == RELEASE_HALF_PIPE ||
+	       (meta->reason == RELEASE_UNPROTECTED && !(known->saved & SAVED_TOLD));
+}
+
 /* As give_up(), but that the socket stays until the client has had all up to `end`. False: there are too many. */
 static __noinline bool become_older(const struct segment *segment, struct setup *known, const struct meta *meta,
 				    __u32 end)
@@ -416,7 +426,7 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 					  own.snd_una != known->answers.next)))
 		reason = HELD_UNACKED;
 	end = known->answers.next;
-	if (meta.reason == RELEASE_HALF_PIPE &&
+	if (allows_half_pipe(&meta, known) &&
 	    (reason == HELD_UNACKED ||
 	     (reason == HELD_ANSWERING &&
 	      is_end_known(known, &own, bpf_ntohl(meta.start), bpf_ntohs(meta.requests), &end))) &&

@@ -14,7 +14,7 @@ use trapeze_core::flow::{Handshake, WindowScales};
 use trapeze_core::head::Expected;
 use trapeze_core::membership::{Presence, SprayState, lots};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_core::wire::meta::{self, Care, Held, Kind, Meta, Refusal};
+use trapeze_core::wire::meta::{self, Care, Held, Kind, Leave, Meta, Refusal};
 use trapeze_core::wire::{geneve, meta as wire_meta};
 use trapeze_datapath::abi::{self, FlowState};
 
@@ -478,10 +478,19 @@ fn the_option_is_the_same() {
         (
             "META_RELEASE",
             Kind::Release {
-                half_pipe: true,
+                leave: Leave::HalfPipe,
                 reach: ClientSeq::new(0),
             },
             constant("RELEASE_HALF_PIPE"),
+            0,
+        ),
+        (
+            "META_RELEASE",
+            Kind::Release {
+                leave: Leave::HalfPipeUnprotected,
+                reach: ClientSeq::new(0),
+            },
+            constant("RELEASE_UNPROTECTED"),
             0,
         ),
         (

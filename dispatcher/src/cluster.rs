@@ -351,6 +351,13 @@ impl Cluster {
         protection.delay(answer.length).is_some()
     }
 
+    /// May an answer of that pool outlive its backend?
+    pub fn protects(&self, pool: PoolNumber) -> bool {
+        let place = self.place_of(pool);
+        let mut rescues = place.into_iter().flat_map(|pool| self.config.rescues(pool));
+        rescues.any(|rescue| rescue.protection.is_any())
+    }
+
     /// The least that is said of requests of that pool, where it is not known which rule was theirs.
     pub fn least_retry(&self, pool: PoolNumber) -> Retry {
         let place = self.place_of(pool);

@@ -142,8 +142,8 @@ pub enum Kind {
     Held(Held),
     /// Dispatcher to owner: give the flow up.
     Release {
-        /// Also where the client has not acknowledged the end of the answer.
-        half_pipe: bool,
+        /// In which ways it may.
+        leave: Leave,
         /// Up to where the client has been told that its bytes have come: *start*, if only
         /// what the owner has.
         reach: ClientSeq,
@@ -232,6 +232,35 @@ pub enum Kind {
     /// Backend's daemon to dispatcher: a message about an answer that may outlive it is
     /// enclosed (docs/protocol/takeover.md).
     Support,
+}
+
+/// How an owner may give a flow up (docs/protocol/handoff.md 1.3, 1.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Leave {
+    /// Once the client has acknowledged the end of its answer.
+    Drained,
+    /// Before that, too.
+    HalfPipe,
+    /// Before that, if its answer is none that may outlive it (docs/protocol/takeover.md 2.2b1).
+    HalfPipeUnprotected,
+}
+
+impl Leave {
+    fn reason(self) -> u8 {
+        match self {
+            Self::Drained => 0,
+            Self::HalfPipe => 1,
+            Self::HalfPipeUnprotected => 3,
+        }
+    }
+
+    fn of_reason(reason: u8) -> Self {
+        match reason {
+            1 => Self::HalfPipe,
+            3 => Self::HalfPipeUnprotected,
+            _ => Self::Drained,
+        }
+    }
 }
 
 /// Why an owner does not give a flow up.
@@ -435,7 +464,7 @@ impl Kind {
             Self::Held(Held::Unacknowledged { end }) => (11, 2, end.raw()),
             Self::Held(Held::Closing) => (11, 3, 0),
             Self::Held(Held::Stranger) => (11, 4, 0),
-            Self::Release { half_pipe, reach } => (12, half_pipe.into(), reach.raw()),
+            Self::Release { leave, reach } => (12, leave.reason(), reach.raw()),
             Self::Forsake => (12, 2, 0),
             Self::Released { end, drained, .. } => (13, if drained { 1 } else { 2 }, end.raw()),
             Self::Done => (14, 0, 0),
@@ -514,7 +543,7 @@ impl Kind {
             }),
             12 if raw[3] == 2 => Self::Forsake,
             12 => Self::Release {
-                half_pipe: raw[3] == 1,
+                leave: Leave::of_reason(raw[3]),
                 reach: ClientSeq::new(value),
             },
             13 => Self::Released {

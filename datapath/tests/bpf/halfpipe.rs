@@ -8,7 +8,7 @@ use std::time::Duration;
 use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Care, Kind, Meta};
+use trapeze_core::wire::meta::{Care, Kind, Leave, Meta};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
@@ -20,6 +20,8 @@ use crate::handoff::*;
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
+/// Its daemon was told.
+const SAVED_TOLD: u8 = 1;
 /// `enum setup_state`.
 pub const OLDER: u32 = 6;
 
@@ -795,6 +797,41 @@ fn what_is_drained_is_drained() {
     let expected = Outcome::new(Verdict::SendBack, reply(&meta, &ask), &counted);
     let frame = sealed(&ask_half(), &ask.packet());
     owner.expect("nothing on the way", &frame, &expected);
+}
+
+/// Its daemon was told of the answer, or not (takeover.md 2.2b1).
+#[test]
+fn what_may_outlive_its_owner_is_drained_where_that_is_asked_for() {
+    let half = ANSWER.len() - 3;
+    let asks = |owner: &Owner, leave: Leave| {
+        let reach = ClientSeq::new(SECOND);
+        let release = Meta {
+            kind: Kind::Release { leave, reach },
+            ..ask_half()
+        };
+        let ask = segment(ACK, SECOND, FIRST, b"");
+        owner.run(&sealed(&release, &ask.packet())).counted
+    };
+    for (told, leave, expected) in [
+        (
+            false,
+            Leave::HalfPipeUnprotected,
+            &["given-up", "half-pipe"][..],
+        ),
+        (true, Leave::HalfPipeUnprotected, &["held"]),
+        (true, Leave::HalfPipe, &["given-up", "half-pipe"]),
+    ] {
+        let mut owner = Owner::new();
+        owner.answer(&ANSWER[..half]);
+        if told {
+            let key = flow_key(CLIENT, VIP);
+            let setups = &owner.agent.maps.setups;
+            let mut setup = setups.get(&key).unwrap().unwrap();
+            setup.saved |= SAVED_TOLD;
+            setups.put(&key, &setup, Update::Any).unwrap();
+        }
+        assert_eq!(asks(&owner, leave), expected, "{leave:?}, {told}");
+    }
 }
 
 /// Three in a row: the one in the middle clamps to its range and hears for the first.

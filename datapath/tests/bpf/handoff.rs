@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Care, Held, Kind, Meta};
+use trapeze_core::wire::meta::{Care, Held, Kind, Leave, Meta};
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
 use crate::agent::{META_AT, START};
@@ -153,8 +153,12 @@ pub fn followed(kind: Kind, epoch: u32, start: u32) -> Meta {
 
 /// Nothing that waits for it has been acknowledged.
 pub fn asks_for(half_pipe: bool, start: u32) -> Kind {
+    let leave = match half_pipe {
+        true => Leave::HalfPipe,
+        false => Leave::Drained,
+    };
     Kind::Release {
-        half_pipe,
+        leave,
         reach: ClientSeq::new(start),
     }
 }

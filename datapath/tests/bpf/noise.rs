@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_core::wire::meta::Kind;
+use trapeze_core::wire::meta::{Kind, Leave};
 use trapeze_datapath::abi::FlowState;
 use trapeze_datapath::map::Update;
 
@@ -126,7 +126,7 @@ fn an_agent_withstands_noise() {
         (Kind::Handoff { next: NODE }, EPOCH + 1),
         (
             Kind::Release {
-                half_pipe: true,
+                leave: Leave::HalfPipe,
                 reach,
             },
             EPOCH + 1,

@@ -8,7 +8,7 @@ use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Arrived;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Care, Kind, Leave, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 
@@ -152,7 +152,7 @@ impl State {
         };
         let release = Meta {
             kind: Kind::Release {
-                half_pipe: false,
+                leave: Leave::Drained,
                 reach: start,
             },
             epoch,

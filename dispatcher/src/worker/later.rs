@@ -13,7 +13,7 @@ use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Leave, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_HELD, MARK_SHORT};
@@ -322,6 +322,13 @@ impl State {
         let half_pipe = self.cluster.handoff(record.pool) == Handoff::HalfPipe
             && matches!(waiting.target, Target::To(choice)
                 if choice.slot != record.slot && choice.transfer == Transfer::Rebuild);
+        let leave = match half_pipe {
+            true if record.protected.is_some() || self.cluster.protects(record.pool) => {
+                Leave::HalfPipeUnprotected
+            }
+            true => Leave::HalfPipe,
+            false => Leave::Drained,
+        };
         let reach = self.intake.told(key, waiting.start);
         let way = self.sealed(key, &record, |meta| Meta {
             kind: match record.splice {
@@ -329,7 +336,7 @@ impl State {
                     own: splice.own,
                     reach,
                 },
-                None => Kind::Release { half_pipe, reach },
+                None => Kind::Release { leave, reach },
             },
             epoch: waiting.epoch,
             start: waiting.start,

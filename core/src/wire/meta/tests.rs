@@ -118,11 +118,15 @@ fn every_kind_is_read_as_written() {
         Kind::Held(Held::Closing),
         Kind::Held(Held::Stranger),
         Kind::Release {
-            half_pipe: true,
+            leave: Leave::HalfPipe,
             reach: ClientSeq::new(0),
         },
         Kind::Release {
-            half_pipe: false,
+            leave: Leave::HalfPipeUnprotected,
+            reach: ClientSeq::new(0),
+        },
+        Kind::Release {
+            leave: Leave::Drained,
             reach: ClientSeq::new(77),
         },
         Kind::Done,
@@ -413,7 +417,7 @@ fn the_numbers_are_those_of_abi_h() {
         (Kind::Held(Held::Closing), "META_HELD"),
         (
             Kind::Release {
-                half_pipe: false,
+                leave: Leave::Drained,
                 reach: ClientSeq::new(0),
             },
             "META_RELEASE",
