@@ -23,6 +23,7 @@ mod drain;
 mod explain;
 mod farewell;
 mod forsaken;
+mod half_pipes;
 mod handoff;
 mod health;
 mod inquiry;

@@ -22,7 +22,7 @@ pub use take_back::TakenBack;
 pub use vacancy::Vacated;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -39,6 +39,7 @@ use trapeze_datapath::dispatcher::{DispatcherMaps, FlowChanger, Loads};
 use trapeze_datapath::map::Update;
 
 use crate::cluster::Choice;
+use crate::half_pipes::HalfPipes;
 use crate::inquiry;
 use crate::look::Extent;
 use crate::peers::Peers;
@@ -54,6 +55,8 @@ pub struct Records {
     peers: Arc<Peers>,
     slots: Arc<Slots>,
     splices: Splices,
+    /// Who had them before their owners of now, and still sends.
+    pub half_pipes: HalfPipes,
     /// Held by who reads a record and puts another in its place, or changes it: of two
     /// threads one would undo what the other has done.
     changing: Mutex<()>,
@@ -92,6 +95,7 @@ impl Records {
         Self {
             slots: splices.slots(),
             splices,
+            half_pipes: HalfPipes::default(),
             maps,
             changer,
             loads,
@@ -100,11 +104,6 @@ impl Records {
             highest_epoch: AtomicU64::new(0),
             doubted: Mutex::default(),
         }
-    }
-
-    /// The slot of the backend that has this address.
-    pub fn slot(&self, address: Ipv4Addr) -> Option<u32> {
-        self.slots.slot(address)
     }
 
     /// Backends have these slots.

@@ -40,8 +40,6 @@ const PRESSED_FIN_LIFETIME: Duration = Duration::from_secs(5);
 /// Whose backend has been silent for so long gets no answer any more. What is saved, is retried or moves
 /// has another one by then.
 const LOST_AFTER: Duration = Duration::from_secs(15);
-/// Nor what has to come after such a one's.
-const LOST_FOR_SURE: Duration = Duration::from_secs(30);
 /// One that has come up anew has lost it for certain: so long is what can be saved looked for.
 const LOST_ANEW: Duration = Duration::from_millis(500);
 /// A client that has had nothing of an answer may be about to repeat its request, for another one or the same.
@@ -101,6 +99,10 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                         // What others are to be told, and what they do themselves.
                         shared.records.tell_what_has_been_seen(key, flow)?;
                         let is_kept_here = flow.version == 0 || shared.peers.keeps(&(*key).into());
+                        // The daemon before knew who has not been heard to the end.
+                        if flow.meta[20..24] != [0; 4] {
+                            shared.records.note_older(&(*key).into(), flow);
+                        }
                         let record = if is_kept_here {
                             lost_record(shared, flow)
                         } else {
@@ -195,8 +197,8 @@ fn vacate_lost(
 fn lost_record(shared: &Shared, flow: &Flow) -> Option<Record> {
     let lost_for = (shared.health).lost_for(flow.backend, Duration::from_nanos(flow.asked_ns));
     let is_silent = shared.health.silence(flow.backend) > LOST_AFTER || lost_for > LOST_ANEW;
-    // Most flows' backends are well, and have no older owner before them.
-    if !is_silent && flow.meta[20..24] == [0; 4] {
+    // Most flows' backends are well.
+    if !is_silent {
         return None;
     }
     let record = Record::read(flow)?;
@@ -218,13 +220,7 @@ fn lost_record(shared: &Shared, flow: &Flow) -> Option<Record> {
     if !lost_for.is_zero() && lost_for < patience() {
         return None;
     }
-    // An older owner's answer has to end before its own one's begins (docs/protocol/handoff.md 6).
-    let waits_for_older = || {
-        let older = (record.predecessor()).and_then(|older| shared.records.slot(older));
-        let has_heard_it_out = (record.isns.server + 1).at_or_before(record.heard);
-        older.is_some_and(|older| !has_heard_it_out && shared.health.silence(older) > LOST_FOR_SURE)
-    };
-    (waits && (is_silent || waits_for_older())).then_some(record)
+    waits.then_some(record)
 }
 
 struct Lifetimes {

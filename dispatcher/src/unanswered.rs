@@ -188,6 +188,14 @@ impl Unanswered {
         true
     }
 
+    /// Is it to be another one's, when its owner has died?
+    pub fn keeps(&self, slot: u32, key: &FlowKey, epoch: u32) -> bool {
+        let kept = self.by_slot.get(&slot).and_then(|all| all.get(key));
+        let mut orphans = self.orphans.iter();
+        kept.is_some_and(|given| given.epoch == epoch)
+            || orphans.any(|(_, _, its, given)| its == key && given.epoch == epoch)
+    }
+
     /// It ends there. True: all of it is kept from now on.
     pub fn ends(&mut self, slot: u32, key: &FlowKey, epoch: u32, next: ClientSeq) -> bool {
         let Some(given) = self.copied(slot, key, epoch) else {

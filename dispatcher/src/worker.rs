@@ -14,6 +14,7 @@
 //!  heirs     dispatchers that are gone in the midst of that
 //!  retry     owners that are gone with a request that they have not answered
 //!  not_retried  those that nobody else is given
+//!  half_pipes  owners that are gone while an older one still sends
 //!  unsure    flows that another dispatcher has kept: how far their owners have come
 //! ```
 
@@ -22,6 +23,7 @@ mod behind;
 mod candidates;
 mod first;
 mod gone;
+mod half_pipes;
 mod heirs;
 mod idle;
 mod later;
@@ -69,6 +71,7 @@ use crate::support::Support;
 use crate::unanswered::Unanswered;
 use crate::{Shared, v4};
 use behind::Behind;
+use half_pipes::Watch;
 use heirs::Heritage;
 use retry::Retries;
 use splice::Connections;
@@ -123,6 +126,8 @@ pub(crate) struct State {
     /// Requests that are to have another backend when theirs dies, and those that are given it now.
     unanswered: Unanswered,
     retries: Retries,
+    /// Flows with older owners.
+    watch: Watch,
     /// How many were asked whether they could go on with one.
     questions: u32,
     raw: RawSocket,
@@ -162,6 +167,7 @@ impl Worker {
                 said: Assembly::default(),
                 unanswered: Unanswered::default(),
                 retries: Retries::default(),
+                watch: Watch::default(),
                 questions: 0,
                 raw: RawSocket::open()?,
                 to_backends: Outbox::default(),
@@ -191,6 +197,7 @@ impl Worker {
                 self.state.heritage.next_due(),
                 self.state.unanswered.next_due(),
                 self.state.retries.next_due(),
+                self.state.half_pipes_due(),
             ];
             let due = dues.into_iter().flatten().min();
             let due = due.map(|at| at.saturating_sub(before));
@@ -220,6 +227,7 @@ impl Worker {
             self.state.on_unsure_due(now);
             self.state.on_heritage_due(now);
             self.state.on_support_due(now);
+            self.state.on_half_pipes_due(now, self.index);
             self.state.on_retries_due(now);
             self.state.act();
             self.send()?;

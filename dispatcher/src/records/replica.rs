@@ -22,6 +22,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
 use super::{Record, Records, stays};
+use crate::half_pipes::Older;
 use crate::peers;
 
 /// Of the marks those that hold at every dispatcher.
@@ -210,6 +211,7 @@ impl Records {
         let key = abi::FlowKey::from(record.key);
         let told = flow_of(record, slot);
         let changing = self.changing();
+        self.note_older(&record.key, &told);
         let Some(old) = self.maps.flows.get(&key)? else {
             return self.begin(&key, &told).map(|()| None);
         };
@@ -243,6 +245,26 @@ impl Records {
         }
         self.loads.finished(old.backend, old.charge_us);
         Ok(self.finished(&old))
+    }
+
+    /// Where a record says that the owner before still sends, that is to be known for as long as it does.
+    pub fn note_older(&self, key: &FlowKey, flow: &Flow) {
+        let Some(record) = Record::read(flow) else {
+            return;
+        };
+        let end = record.isns.server + 1;
+        let is_open = matches!(record.state, FlowState::Established | FlowState::ClientFin);
+        let before = (record.predecessor()).filter(|_| is_open && record.heard.before(end));
+        let Some(slot) = before.and_then(|address| self.slots.slot(address)) else {
+            return;
+        };
+        let older = Older {
+            slot,
+            epoch: record.epoch,
+            start: record.isns.client + 1,
+            end,
+        };
+        (self.half_pipes).note(key, record.cookie, older, record.heard);
     }
 
     /// Another dispatcher has told the record of a flow that is new here.

@@ -97,8 +97,9 @@ impl Records {
 
     /// Its backend has been silent for so long that nobody will ever answer. What its client says from now on is the
     /// daemon's to hear: it may be somewhere else than it is known to be.
-    pub fn lose(&self, key: &FlowKey, epoch: u32) -> io::Result<()> {
-        (self.reset_with(key, epoch, MARK_TAKING | MARK_LOST)).map(drop)
+    /// The record as it was.
+    pub fn lose(&self, key: &FlowKey, epoch: u32) -> io::Result<Option<Flow>> {
+        self.reset_with(key, epoch, MARK_TAKING | MARK_LOST)
     }
 
     fn reset_with(&self, key: &FlowKey, epoch: u32, marks: u32) -> io::Result<Option<Flow>> {

@@ -21,6 +21,7 @@ use trapeze_datapath::clock;
 
 use super::State;
 use crate::cluster::{Choice, Decision};
+use crate::half_pipes::Older;
 use crate::handoff::{Due, Target};
 use crate::look::{Extent, Found, Later, Look};
 use crate::memory::Placed;
@@ -39,6 +40,7 @@ impl State {
         if self.hears_of_taking(now, &arrived)
             || self.hears_of_retry(now, &arrived)
             || self.hears_of_loss(&arrived)
+            || self.hears_of_half_pipe(&arrived)
         {
             return self.act();
         }
@@ -663,6 +665,16 @@ impl State {
         let epoch = waiting.epoch.wrapping_add(again);
         match self.shared.records.move_on(&assignment, epoch) {
             Ok(Some(assigned)) => {
+                if !drained {
+                    let older = Older {
+                        slot: record.slot,
+                        epoch: waiting.epoch,
+                        start: waiting.start,
+                        end,
+                    };
+                    let half_pipes = &self.shared.records.half_pipes;
+                    half_pipes.note(&key, record.cookie, older, record.heard);
+                }
                 self.tell(assigned.finished);
                 let given = (&given[..], &waiting.extent);
                 self.keep_given(now, (&key, &assigned.record), &choice, given, clock);

@@ -291,16 +291,21 @@ impl State {
     /// Looks for requests whose owners have died, and does what is due of those.
     pub(super) fn on_retries_due(&mut self, now: Duration) {
         let (health, records) = (&self.shared.health, &self.shared.records);
+        // Whoever has an older owner before it has its turn once the client has had all of that one's.
         let is_dead = |slot: u32, key: &FlowKey, given: &Given| {
-            health.has_lost(slot, given.at)
+            let record = || records.get(key).ok().flatten();
+            let is_dead = health.has_lost(slot, given.at)
                 || health.is_dead(slot, || {
-                    let record = records.get(key).ok().flatten()?;
-                    self.cluster.number(record.pool, slot, key.vip.port())
-                })
+                    (self.cluster).number(record()?.pool, slot, key.vip.port())
+                });
+            is_dead && !record().is_some_and(|record| record.heard.before(record.isns.server + 1))
         };
         let unanswered = |slot: u32, key: &FlowKey, given: &Given| {
             let record = records.get(key).ok().flatten();
-            record.is_some_and(|record| is_unanswered(&record, slot, given))
+            record.is_some_and(|record| {
+                is_latest(&record, slot, given)
+                    && (has_heard_nothing(&record, given) || record.heard.before(given.end))
+            })
         };
         let asking = self.retries.all.len();
         let (due, lost) = (self.unanswered).look(now, asking, is_dead, unanswered);
@@ -566,9 +571,16 @@ impl State {
 
 /// Is that request the latest of its owner, and has its client heard nothing of an answer?
 fn is_unanswered(record: &Record, slot: u32, given: &Given) -> bool {
+    is_latest(record, slot, given) && has_heard_nothing(record, given)
+}
+
+fn has_heard_nothing(record: &Record, given: &Given) -> bool {
+    record.heard == given.end || given.is_copied && given.expects
+}
+
+fn is_latest(record: &Record, slot: u32, given: &Given) -> bool {
     (record.slot, record.epoch, record.requests) == (slot, given.epoch, given.requests)
         && (given.is_copied || (record.next, record.expected) == (given.next(), Expected::Head))
-        && (record.heard == given.end || given.is_copied && given.expects)
         && record.state == FlowState::Established
         && !record.is_tunnel()
         && !record.is_releasing()

@@ -217,7 +217,8 @@ impl State {
             return;
         }
         // Whoever has asked its client is gone, and its owner is well.
-        if record.marks & MARK_TAKING != 0 && !self.takings.all.contains_key(&key) {
+        let is_heard = self.takings.all.contains_key(&key) || self.is_relayed(&key);
+        if record.marks & MARK_TAKING != 0 && !is_heard {
             let _ = self.shared.records.taking(&key, record.epoch, false);
         }
         // Before it is asked for anything else.
