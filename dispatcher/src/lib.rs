@@ -20,6 +20,7 @@ mod checks;
 mod cluster;
 mod control;
 mod drain;
+mod early;
 mod explain;
 mod farewell;
 mod forsaken;

@@ -64,6 +64,7 @@ use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
 use crate::checks;
 use crate::cluster::Cluster;
+use crate::early::Early;
 use crate::handoff::Waitings;
 use crate::health::Heard;
 use crate::pauses::Pauses;
@@ -119,6 +120,8 @@ pub(crate) struct State {
     unsure: Unsure,
     /// Answers that are to outlive their backends, and those that do just now.
     support: Support,
+    /// What may have been sent ahead of answers that are not told of yet.
+    early: Early,
     takings: Takings,
     heritage: Heritage,
     /// What agents and other dispatchers say of answers, as far as it has come.
@@ -162,6 +165,7 @@ impl Worker {
                 behind: Behind::default(),
                 unsure: Unsure::default(),
                 support: Support::default(),
+                early: Early::default(),
                 takings: Takings::default(),
                 heritage: Heritage::default(),
                 said: Assembly::default(),

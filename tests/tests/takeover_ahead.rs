@@ -1,10 +1,12 @@
 //! Requests that are sent ahead of a long answer's end, and backends that die meanwhile: those that have them, or that
 //! whose answer it is (docs/protocol/takeover.md 2.2b1).
 
+use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
-use trapeze_tests::same;
-use trapeze_tests::saved::{Download, MIB, Site};
+use trapeze_lab::LinkSettings;
+use trapeze_tests::saved::{Download, MIB, Site, put, read_head};
+use trapeze_tests::{Connection, same, until};
 
 const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
 /// It is read by then what has been asked, and given to whoever is to have it.
@@ -63,4 +65,102 @@ fn what_was_asked_at_once_does_not_keep_an_answer_from_being_taken_over() {
         }
     }
     assert_eq!(site.count("not-taken-over"), 0);
+}
+
+/// They are their owner's, and so was the answer: whoever goes on with that is asked them, too.
+#[test]
+fn what_its_owner_was_given_at_once_is_asked_again() {
+    let site = Site::up("ahead-same", 3);
+    for other in ["b2", "b3"] {
+        site.cluster.kill(other, None).unwrap();
+    }
+    until("b1 is alone", || {
+        (site.cluster.backend("b3").state == "silent").then_some(())
+    });
+    let mut download = site.start();
+    // In one packet: of two the data path may place the first.
+    let request = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+    let both = request.repeat(2);
+    download.stream.write_all(both.as_bytes()).unwrap();
+    download.read(8 * MIB).unwrap();
+    site.await_protection(1);
+    until("its owner has them", || {
+        (site.count("stayed-with-owner") == 2).then_some(())
+    });
+    site.cluster.start("b2", None).unwrap();
+    until("it is up", || {
+        (site.cluster.backend("b2").state == "up").then_some(())
+    });
+    site.cluster.kill("b1", None).unwrap();
+    download.finish().unwrap();
+    same(&download.body, &site.large);
+    for _ in 0..2 {
+        assert_eq!(download.hear(), "b2");
+    }
+    assert_eq!(
+        (site.count("asked-again"), site.count("not-taken-over")),
+        (1, 0)
+    );
+    assert_eq!(download.ask(), "b2");
+}
+
+/// Some at once, some later, one or several, those by HEAD, too: living ones' answers are whole, the dead one's whole or
+/// reset soon, and then that is counted.
+#[test]
+fn nobody_waits_for_ever_whenever_they_asked() {
+    const GET: &str = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+    const HEAD: &str = "HEAD /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+    let site = Site::with("ahead-crowd", 3, "protect_from = 200000\n");
+    let medium = &site.large[..16 * MIB];
+    put(site.root.path(), "medium", medium);
+    let slow = LinkSettings {
+        rate: Some(400_000_000),
+        ..LinkSettings::default()
+    };
+    site.cluster.link("c1", &slow).unwrap();
+    let mut downloads = Vec::new();
+    for number in 0..36 {
+        let mut download = site.cluster.on("c1", || {
+            let stream = Connection::open().stream().try_clone().expect("a socket");
+            Download::ask_for("/medium", stream, false)
+        });
+        let (asked, pause_ms) = match number % 6 {
+            0 => (GET.to_owned(), 300),
+            1 => (GET.repeat(2), 300),
+            2 => (GET.repeat(3), 300),
+            3 => (HEAD.to_owned(), 300),
+            4 => (GET.repeat(2), 10),
+            _ => (GET.repeat(2), 600),
+        };
+        let mut stream = download.stream.try_clone().unwrap();
+        downloads.push(std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(pause_ms));
+            stream.write_all(asked.as_bytes()).unwrap();
+            let done = download.finish();
+            (download, done, asked)
+        }));
+    }
+    std::thread::sleep(Duration::from_millis(1200));
+    site.cluster.kill("b1", None).unwrap();
+    let mut resets = 0;
+    for download in downloads {
+        let (mut download, done, asked) = download.join().unwrap();
+        same(&download.body, &medium[..download.body.len()]);
+        if let Err(error) = done {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
+            assert_eq!(download.owner, "b1");
+            resets += 1;
+            continue;
+        }
+        if asked.starts_with("HEAD") {
+            assert_ne!(read_head(&mut download.stream)("x-backend"), "b1");
+            continue;
+        }
+        for _ in 0..asked.len() / GET.len() {
+            download.hear();
+        }
+    }
+    let counted = || site.count("not-taken-over") + site.count("not-retried");
+    assert!(site.count("taken-over") > 0);
+    until("they are counted", || (counted() == resets).then_some(()));
 }

@@ -19,9 +19,15 @@ use crate::support::Ahead;
 
 impl State {
     /// An owner is about to be given the request at the boundary, whose bytes are held here.
-    pub(super) fn keep_ahead(&mut self, key: &FlowKey, record: &Record, extent: &Extent) {
+    pub(super) fn keep_ahead(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        extent: &Extent,
+    ) {
         if record.protected.is_none() {
-            return;
+            return self.keep_early(now, key, record, extent);
         }
         let kept = self.support.get(record.slot, key);
         let Some(kept) = kept.filter(|kept| !kept.is_over_at(record.heard)) else {
@@ -29,7 +35,7 @@ impl State {
             if (self.shared.records.protect(key, record.epoch, None)).is_err() {
                 self.count("record-failures");
             }
-            return;
+            return self.keep_early(now, key, record, extent);
         };
         // Of what may run twice all or nothing is known.
         if record.requests as u16 != kept.state.answer.wrapping_add(kept.ahead.requests)
@@ -37,15 +43,52 @@ impl State {
         {
             return;
         }
-        let held = self.intake.head(key).unwrap_or(&[]);
-        let request = extent.next.and_then(|(at, _)| held.get(..at));
-        let Some(request) = request.filter(|request| may_run_twice(request)) else {
+        let Some(request) = self.held_request(key, extent) else {
             return;
         };
-        match self.support.ask_ahead(record.slot, key, request) {
+        let request = request.to_vec();
+        match self.support.ask_ahead(record.slot, key, &request) {
             true => self.tell_ahead(record.slot, key),
             false => self.count("support-full"),
         }
+    }
+
+    /// The same, where nobody has told of an answer yet: it may be in progress, and worth it.
+    fn keep_early(&mut self, now: Duration, key: &FlowKey, record: &Record, extent: &Extent) {
+        if !self.cluster.protects(record.pool) {
+            return;
+        }
+        let number = (record.requests as u16).wrapping_add(1);
+        let request =
+            (extent.is_whole()).then(|| self.held_request(key, extent).map(<[u8]>::to_vec));
+        match request.flatten() {
+            Some(request) => {
+                let given = (record.slot, record.epoch, number);
+                self.early.note(now, key, given, &request);
+            }
+            None => self.early.forget(key),
+        }
+    }
+
+    /// An owner has told of its answer of that number for the first time: what it was given behind that is kept with it.
+    pub(super) fn attach_early(&mut self, key: &FlowKey, record: &Record, answer: u16) {
+        let given = (record.slot, record.epoch);
+        let behind = (self.early).behind(key, given, answer, record.requests as u16);
+        let is_first =
+            (self.support.get(record.slot, key)).is_some_and(|kept| kept.ahead.requests == 0);
+        for request in behind.filter(|_| is_first).unwrap_or_default() {
+            // Where there is no room, less is kept than was given, and nobody goes on with it.
+            if !self.support.ask_ahead(record.slot, key, &request) {
+                return self.count("support-full");
+            }
+        }
+    }
+
+    /// The request that is held at the boundary, if it may run twice.
+    fn held_request(&self, key: &FlowKey, extent: &Extent) -> Option<&[u8]> {
+        let held = self.intake.head(key).unwrap_or(&[]);
+        let request = extent.next.and_then(|(at, _)| held.get(..at));
+        request.filter(|request| may_run_twice(request))
     }
 
     /// Takes what is held of the flow's next requests behind those that its owner was given: they

@@ -229,7 +229,7 @@ impl State {
         };
         let has_rest = self.intake.has_rest(key);
         if asked.is_some() {
-            self.keep_ahead(key, record, &extent);
+            self.keep_ahead(now, key, record, &extent);
         }
         let asked = asked.map(|choice| (record.heard, choice));
         // Where requests wait at a server that closes, nobody can tell which it has read.

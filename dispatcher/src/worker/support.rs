@@ -207,11 +207,13 @@ impl State {
         }
         self.is_ended(&key, state.epoch);
         let protected = Protected { end: state.end() };
+        let answer = state.answer;
         let mut kept = Kept::new(now, state);
         kept.resumed = resumed;
         if !self.support.keep(record.slot, key, kept) {
             return self.count("support-full");
         }
+        self.attach_early(&key, &record, answer);
         // The record is its keeper's to change.
         if !self.shared.peers.keeps(&key) {
             return;
