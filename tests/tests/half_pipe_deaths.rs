@@ -14,7 +14,7 @@ const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
 const SOON: Duration = Duration::from_secs(8);
 
 /// A download by which its link is full, and who has its connection from what was asked ahead of its end on. What is asked
-/// behind that waits for that one, which can say nothing yet.
+/// behind that waits, for that one can say nothing yet.
 fn asked_ahead(site: &Site, asked: usize) -> (Download, String) {
     let slow = LinkSettings {
         rate: Some(80_000_000),
@@ -27,14 +27,17 @@ fn asked_ahead(site: &Site, asked: usize) -> (Download, String) {
     until("another one has the connection", || {
         (site.count("half-piped") == 1).then_some(())
     });
-    for _ in 1..asked {
-        download.ask_ahead();
-        until("it waits", || {
-            (site.cluster.daemon().reading_flows == 1).then_some(())
-        });
-    }
+    // Whoever is to have the next one counts as if it had.
     let mut others = BACKENDS.into_iter().filter(|name| *name != download.owner);
     let newest = others.find(|name| site.cluster.backend(name).active == 1);
+    for _ in 1..asked {
+        download.ask_ahead();
+        // Or it is that one's turn again, which has it then.
+        until("it waits", || {
+            let is_given = site.count("stayed-with-owner") > 0;
+            (is_given || site.cluster.daemon().reading_flows == 1).then_some(())
+        });
+    }
     (download, newest.expect("one has it").to_owned())
 }
 
@@ -74,7 +77,7 @@ fn a_living_ones_answer_goes_on_to_its_end() {
         until("it is counted", || {
             (site.count("not-retried") == 1).then_some(())
         });
-        assert_eq!(site.count("half-pipes-relayed"), 1);
+        assert!(site.count("half-pipes-relayed") > 0);
     }
 }
 
@@ -102,7 +105,7 @@ fn who_comes_back_goes_on() {
     };
     site.cluster.link(&newest, &cut).unwrap();
     until("its packets go another way", || {
-        (site.count("half-pipes-relayed") == 1).then_some(())
+        (site.count("half-pipes-relayed") > 0).then_some(())
     });
     download.read(4 * MIB).unwrap();
     site.cluster

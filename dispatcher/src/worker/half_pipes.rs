@@ -120,12 +120,11 @@ impl State {
             let why = "the backend that sends it is gone, and another one has the connection";
             return self.lose(now, key, &record, ("not-taken-over", why));
         }
-        // Where the one that sends is on the same host, it hears nothing either way.
-        let is_cut_off = !health.is_host_silent(sends.slot)
-            && (behind.iter().any(|one| health.is_host_silent(one.slot))
-                || health.is_host_silent(record.slot));
+        let is_there = !health.is_host_silent(sends.slot);
+        let is_cut_off = health.is_host_silent(record.slot)
+            || behind.iter().any(|one| health.is_host_silent(one.slot));
         match (is_cut_off, is_relayed) {
-            (true, false) => self.begin_relaying(key, &record),
+            (true, false) if is_there => self.begin_relaying(key, &record),
             (false, true) => self.end_relaying(key, &record),
             _ => {}
         }
@@ -161,8 +160,12 @@ impl State {
     }
 
     fn end_relaying(&mut self, key: &FlowKey, record: &Record) {
-        if let Some(watched) = self.watch.all.get_mut(key)
-            && std::mem::take(&mut watched.is_relayed)
+        let watched = self.watch.all.get_mut(key);
+        let was_relayed = watched.is_some_and(|watched| std::mem::take(&mut watched.is_relayed));
+        // Whoever asks the client by now has to hear it.
+        let is_heard = self.takings.all.contains_key(key) || self.is_retrying(key);
+        if was_relayed
+            && !is_heard
             && (self.shared.records.taking(key, record.epoch, false)).is_err()
         {
             self.count("record-failures");
