@@ -212,6 +212,11 @@ fn status(shared: &Shared) -> Status {
     ] {
         counters.insert(name.into(), count);
     }
+    // Workers count those that they hear of.
+    let vacated = shared.health.vacated();
+    if vacated > 0 {
+        *counters.entry("vacated".into()).or_default() += vacated;
+    }
     Status {
         reloads: shared.generation.load(std::sync::atomic::Ordering::Relaxed),
         reading_flows: figures.iter().map(|f| f.held_flows).sum(),

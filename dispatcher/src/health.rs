@@ -51,6 +51,8 @@ pub struct Health {
     ejections: AtomicU64,
     /// Connections that have ended with their backends.
     lost: AtomicU64,
+    /// And those that owed nothing, and wait for another one.
+    vacated: AtomicU64,
 }
 
 /// The heartbeats that were sent.
@@ -161,6 +163,7 @@ impl Health {
             downs: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
             lost: AtomicU64::new(0),
+            vacated: AtomicU64::new(0),
             beats: Beats::new(interval, now_ms()),
             slots: std::iter::repeat_with(Slot::default)
                 .take(BACKENDS_MAX)
@@ -408,6 +411,16 @@ impl Health {
                 _ => 0,
             };
         }
+    }
+
+    /// A connection whose backend has come up anew without it owed nothing.
+    pub fn count_vacated(&self) {
+        self.vacated.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many did.
+    pub fn vacated(&self) -> u64 {
+        self.vacated.load(Ordering::Relaxed)
     }
 
     /// How often backends have become down, and have been ejected, and how many connections have ended with theirs.

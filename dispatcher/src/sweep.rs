@@ -126,6 +126,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                             continue;
                         }
                         if is_kept_here && let Some(vacated) = vacate_lost(shared, key, flow)? {
+                            shared.health.count_vacated();
                             if let Some(told) = vacated.finished {
                                 cluster.finished(&shared.health, &told);
                             }
