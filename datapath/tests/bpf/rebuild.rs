@@ -4,6 +4,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 use trapeze_core::wire::meta::{Kind, Meta, Refusal};
@@ -141,7 +142,6 @@ fn a_kernel_without_cookies_gives_the_request_back() {
 
 /// listen(2) again, with the least backlog that holds one connection.
 fn shorten_queue(server: &TcpListener) {
-    use std::os::fd::AsRawFd;
     // SAFETY: no pointers.
     assert_eq!(unsafe { libc::listen(server.as_raw_fd(), 1) }, 0);
 }
@@ -180,6 +180,44 @@ fn expected_seq(agent: &Agent, of: &Tcp) -> u32 {
     let answer = got.packet.expect("an answer");
     assert_eq!(answer[META_AT + 1], 4, "a probe's answer");
     u32::from_be_bytes(*answer[META_AT + 20..].first_chunk().unwrap())
+}
+
+/// What the socket sends next (tcp(7), TCP_REPAIR).
+fn next_to_send(stream: &TcpStream) -> u32 {
+    const SEND_QUEUE: i32 = 2;
+    const OFF_WITHOUT_PROBE: i32 = -1;
+    let fd = stream.as_raw_fd();
+    let set = |option, value: i32| {
+        let length = size_of_val(&value) as libc::socklen_t;
+        // SAFETY: the call reads a variable that outlives it.
+        let done = unsafe {
+            libc::setsockopt(
+                fd,
+                libc::IPPROTO_TCP,
+                option,
+                (&raw const value).cast(),
+                length,
+            )
+        };
+        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    };
+    set(libc::TCP_REPAIR, 1);
+    set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE);
+    let mut seq = 0u32;
+    let mut length = size_of_val(&seq) as libc::socklen_t;
+    // SAFETY: the call writes at most `length` bytes into a variable that outlives it.
+    let done = unsafe {
+        libc::getsockopt(
+            fd,
+            libc::IPPROTO_TCP,
+            libc::TCP_QUEUE_SEQ,
+            (&raw mut seq).cast(),
+            &raw mut length,
+        )
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+    set(libc::TCP_REPAIR, OFF_WITHOUT_PROBE);
+    seq
 }
 
 /// The agent's table, where a connection stands.
@@ -276,7 +314,8 @@ fn a_leftover_is_removed() {
     assert_eq!(got.difference(&wanted), None);
 }
 
-/// Of its flow nothing is known here any more, and others have had requests of it since.
+/// Of its flow nothing is known here any more, and others have had requests of it since: its client has
+/// acknowledged more than this socket has said.
 #[test]
 fn what_its_flow_has_left_is_no_place_to_come_back_to() {
     let agent = Agent::new();
@@ -289,6 +328,7 @@ fn what_its_flow_has_left_is_no_place_to_come_back_to() {
     let start = expected_seq(&agent, &standing.next);
     let request = Tcp {
         seq: start,
+        ack: next_to_send(&standing.accepted).wrapping_add(100),
         ..standing.next.clone()
     };
     let frame = |kind, tcp: &Tcp| sealed(&meta(kind, EPOCH, start), &tcp.packet());
