@@ -137,13 +137,11 @@ static __always_inline bool closes_on_kept(struct __sk_buff *skb, const struct s
 					   __u32 payload)
 {
 	const struct answers *answers = &setup->answers;
-	struct tcp_sock *full = sending_socket(skb);
 
-	if (full && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN)
-		return false;
+	/* Most packets close nothing: the socket is looked at last. */
 	return setup->meta.reason == FORWARD_KEPT && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
 	       setup->state == SETUP_CONFIRMED && !answers->finished && is_between_answers(answers) &&
-	       !(answers->flags & ANSWER_GONE) && is_at_end(h, answers);
+	       !(answers->flags & ANSWER_GONE) && is_at_end(h, answers) && !has_clients_fin(sending_socket(skb));
 }
 
 /*

@@ -56,7 +56,8 @@ static __always_inline bool closes_idle(const struct setup *setup, const struct 
 
 	return outlives(setup) && h->tcp.flags & (TCP_FIN | TCP_RST) &&
 	       h->tcp.flags & TCP_ACK && !payload && has_answered(answers) &&
-	       !(answers->flags & ANSWER_CLOSING) && bpf_ntohl(h->tcp.seq) == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
+	       !(answers->flags & ANSWER_CLOSING) && bpf_ntohl(h->tcp.seq) == answers->next &&
+	       bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
 /*
@@ -69,7 +70,8 @@ static __always_inline bool closes_with_answer(const struct setup *setup, const 
 
 	return outlives(setup) && h->tcp.flags & TCP_FIN && payload &&
 	       setup->state == SETUP_CONFIRMED && has_answered(answers) &&
-	       !(answers->flags & ANSWER_CLOSING) && bpf_ntohl(h->tcp.seq) + payload == answers->next && bpf_ntohl(h->tcp.ack) == answers->taken;
+	       !(answers->flags & ANSWER_CLOSING) && bpf_ntohl(h->tcp.seq) + payload == answers->next &&
+	       bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
 /* Does a request come to a socket that its server has closed, and will not hear it? */

@@ -91,6 +91,12 @@ static __always_inline struct tcp_sock *sending_socket(const struct __sk_buff *s
 	return sender ? bpf_skc_to_tcp_sock(sender) : NULL;
 }
 
+/* Has the client said that it sends no more? */
+static __always_inline bool has_clients_fin(const struct tcp_sock *full)
+{
+	return full && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
+}
+
 /* The owner's timestamp clock (RFC 7323 4, in milliseconds here), for who comes after it; 0 without. */
 static __always_inline __u32 own_clock(const struct setup *known, __u32 offset)
 {

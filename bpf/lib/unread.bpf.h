@@ -389,7 +389,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	if (was_read && !may_run_again(h, again.start))
 		return TC_ACT_UNSPEC;
 	/* All that lies there, but for the FIN; or what the client has sent. */
-	again.fin = full && full->inet_conn.icsk_inet.sk.__sk_common.skc_flags & SOCK_HAS_FIN;
+	again.fin = has_clients_fin(full);
 	end = full ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
 	again.reach = reach_of_copies(h, again.start, end);
 	if (full && again.reach < end)

@@ -633,8 +633,9 @@ const SACK: u8 = 2;
 const TIMESTAMPS: u8 = 4;
 const ECN: u8 = 8;
 
-/// Of a FORWARD's reason.
+/// Of a FORWARD's reason,
 const FORWARD_KEPT: u8 = 1;
+/// and of a VACATED's.
 const VACATED_KEPT: u8 = 1;
 /// *reason* of a PROBE that asks how many requests have been answered, and of the word that they
 /// are all.
