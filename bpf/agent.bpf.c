@@ -251,11 +251,9 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	struct meta meta = h->outer->meta;
 	__u32 from;
 	bool strange, unseated = false;
-	bool is_behind = skb->mark == BEHIND_MARK;
-	int verdict;
+	bool begins = take_begins(&meta);
+	int verdict, behind = take_behind(skb);
 
-	if (is_behind)
-		skb->mark = 0;
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
@@ -330,7 +328,10 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	}
 	if (known && is_before(bpf_ntohl(meta.epoch), known->epoch))
 		return drop(DROP_STALE_EPOCH);
-	if (known && meets_closed(known, &segment, &meta)) {
+	begins = begins && segment.payload && known && known->epoch == bpf_ntohl(meta.epoch);
+	if (begins && known)
+		known->begun = segment.seq;
+	if (begins && known && meets_closed(known, &segment)) {
 		/* Its socket has bytes to repeat: the request comes again. */
 		if (segment.ack != known->answers.next)
 			return drop(DROP_VACANT);
@@ -339,6 +340,16 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	/* Overtaken by what the client has said since: it comes again. */
 	if (known && is_reborn(known, &meta) && known->state == SETUP_VACANT && segment.ack != known->answers.next)
 		return drop(DROP_VACANT);
+	if (known && is_nobodys(known, &segment, &meta)) {
+		/* The first one may go round to take its old socket's place (start.bpf.h): this one goes behind it. */
+		if (behind == BEHIND_MARK) {
+			skb->mark = STILL_BEHIND_MARK;
+			return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
+		}
+		if (behind)
+			return refuse_here(skb, &segment, REFUSAL_BEHIND);
+		return segment.payload ? tell_vacated_anew(skb, &segment, known) : drop(DROP_VACANT);
+	}
 	if (starts_request(&segment, start_of(known, &meta))) {
 		if ((unseated || is_on_seat(&segment) || (known && is_older(known))) &&
 		    (!known || is_before(known->epoch, bpf_ntohl(meta.epoch)))) {
@@ -358,7 +369,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	 * What its first packet has found here, in vain, these look for elsewhere. Their client has been
 	 * told that they have arrived, and will not send them again.
 	 */
-	if (is_behind && known && (known->state == SETUP_VACANT || known->state == SETUP_REFUSED))
+	if (behind && known && known->state == SETUP_REFUSED)
 		return refuse_here(skb, &segment, REFUSAL_BEHIND);
 	if (known && known->state == SETUP_VACANT)
 		return drop(DROP_VACANT);
@@ -470,6 +481,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 
 	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
+		note_clock(skb, setup);
 		count_event(EVENT_CONFIRMED);
 	}
 	/* What its socket says until it is removed, or never was one; or while it is parked. */

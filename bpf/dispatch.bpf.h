@@ -71,6 +71,8 @@ __noinline int forward(context_t *ctx, struct flow *flow, const struct segment *
 		}
 		__sync_fetch_and_and(&flow->marks, ~MARK_MOVING);
 	}
+	if (segment->payload && segment->seq == way->began)
+		way->meta.reason |= FORWARD_BEGINS;
 	/* If it is not whole, its tag says so. */
 	verdict = send_to_backend(ctx, way->backend, &way->meta, entropy_port(segment), segment->ip_length);
 sent:

@@ -115,8 +115,12 @@ enum held {
 
 /* `reason` of a FORWARD: the dispatcher keeps the flow's first request, and gives it to another one if this one's server closes */
 #define FORWARD_KEPT 1
+/* and, a bit beside that, which its tag does not cover: a request begins with this packet's payload */
+#define FORWARD_BEGINS 2
 /* The `reason` of a VACATED: its server has said nothing but interim answers, up to `value`, to such a request. */
 #define VACATED_KEPT 1
+/* Said again, because something has come that nobody here can read; enclosed as it came. */
+#define VACATED_ANEW 2
 
 /* `reason` of a PROBE_ANSWER: does the socket stand? */
 #define PROBE_GONE 0
@@ -297,6 +301,8 @@ struct flow {
 	__u32 answer_end; /* the server's number behind a protected answer (MARK_ENDS) */
 	__u32 idle_from; /* with idle_end: where the request after those starts, */
 	__u32 idle_heard; /* and 1: the owner has heard that the client has all */
+	__u32 began; /* the client's sequence number at which its latest request starts, as far as is known */
+	__u32 pad;
 };
 
 enum spliced_state {
@@ -670,7 +676,7 @@ struct setup {
 	struct answers answers; /* with CARE_FOLLOW */
 	__u32 refused_epoch; /* of a HANDOFF that was answered by HELD: so are its copies */
 	__be32 next; /* MOVED: to this backend; 0: to whom the dispatcher likes */
-	__u32 clock_offset; /* MOVED, VACANT: the socket's timestamps less the host's milliseconds */
+	__u32 clock_offset; /* the socket's timestamps less the host's milliseconds */
 	__u32 wanted; /* the start before which it was asked for last, in vain */
 	__u32 end; /* OLDER: where the range ends; MOVED: where it ended */
 	__u16 wanted_after; /* how many requests the owner had been given before `wanted` */
@@ -694,6 +700,8 @@ struct setup {
 	__u32 reach; /* OLDER: up to where the client's bytes have come to the owners after it */
 	__u32 last_clock; /* OLDER: what it says is no later, by its timestamps */
 	__u32 told; /* up to where the client has been told that its bytes have come; 0: no further than to here */
+	__u32 begun; /* where the latest request starts, as its dispatcher has said */
+	__u32 pad;
 };
 
 /* Agent: what held a flow up has changed, or an answer is over; to its daemon, by the ring `dones`. */

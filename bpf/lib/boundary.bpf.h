@@ -141,6 +141,7 @@ static __always_inline void begin_request(struct flow *flow, const struct segmen
 	__u32 slot = flow->backend;
 
 	finish_request(flow);
+	flow->began = segment->seq;
 	/* Before the charge: a copy of the packet must not find that one answered. */
 	flow->asked_ack = segment->ack;
 	flow->asked_ns = bpf_ktime_get_coarse_ns();
@@ -284,6 +285,7 @@ static __noinline bool read_way(const struct flow *flow, struct way *way)
 		way->previous = now->previous;
 		way->requests_before = now->requests_before;
 		way->server_isn = now->server_isn;
+		way->began = now->began;
 		way->marks = now->marks;
 		barrier();
 		/* Whoever changes the way changes the epoch. */

@@ -74,12 +74,21 @@ static __always_inline bool closes_with_answer(const struct setup *setup, const 
 	       bpf_ntohl(h->tcp.ack) == answers->taken;
 }
 
-/* Does a request come to a socket that its server has closed, and will not hear it? */
-static __always_inline bool meets_closed(const struct setup *known, const struct segment *segment,
-					 const struct meta *meta)
+/* Does the request that this packet begins come to a socket that its server has closed, and will not hear it? */
+static __always_inline bool meets_closed(const struct setup *known, const struct segment *segment)
 {
 	return known->answers.flags & ANSWER_HUNG_UP && known->state == SETUP_CONFIRMED && has_answered(&known->answers) &&
-	       known->epoch == bpf_ntohl(meta->epoch) && starts_request(segment, known->answers.taken);
+	       starts_request(segment, known->answers.taken);
+}
+
+/*
+ * Does it come to a server that has closed, and begin no request, as far as its dispatcher has said? A
+ * server may answer before it has all of a request: what lies where it has closed may be a body.
+ */
+static __always_inline bool is_nobodys(const struct setup *known, const struct segment *segment, const struct meta *meta)
+{
+	return known->state == SETUP_VACANT && known->epoch == bpf_ntohl(meta->epoch) &&
+	       !(starts_request(segment, known->start) && known->begun == known->start);
 }
 
 static __always_inline void become_vacant(struct setup *setup)
@@ -174,6 +183,26 @@ static __noinline int tell_vacated(struct __sk_buff *skb, const struct leaving *
 	if (setup->dispatcher == self->address)
 		return give_to_own_dispatcher(skb);
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+}
+
+/* The word of it once more, to whose packet this is: it has no place here. */
+static __noinline int tell_vacated_anew(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+{
+	struct encapsulation *outer;
+	struct headers h;
+
+	if (!segment || !known || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	outer = begin_reply(h.outer);
+	if (!outer)
+		return drop(DROP_REWRITE);
+	count_drop(DROP_VACANT);
+	outer->meta.kind = META_VACATED;
+	outer->meta.reason = VACATED_ANEW;
+	outer->meta.start = bpf_htonl(known->start);
+	outer->meta.requests = bpf_htons(known->answers.finished);
+	outer->meta.value = bpf_htonl(known->answers.next);
+	return send_reply(skb, segment);
 }
 
 /*

@@ -77,6 +77,7 @@ struct way {
 	__u32 previous;
 	__u32 requests_before;
 	__u32 server_isn;
+	__u32 began;
 	__u32 marks;
 };
 

@@ -105,6 +105,19 @@ static __always_inline bool is_well_formed(const struct encapsulated *h, __u32 l
 	       inner + sizeof(struct ethhdr) + sizeof(struct encapsulation) <= length;
 }
 
+/*
+ * Does a request begin with its payload? That is a packet's own, and its tag the flow's: the option
+ * is as it was sealed from here on. Who could change the bit could change the packet.
+ */
+static __always_inline bool take_begins(struct meta *meta)
+{
+	bool begins = meta->kind == META_FORWARD && meta->reason & FORWARD_BEGINS;
+
+	if (begins)
+		meta->reason &= ~FORWARD_BEGINS;
+	return begins;
+}
+
 /* A call: its stack is not its caller's. */
 static __noinline bool is_proved(const struct encapsulated *h, __be16 source_port, __be16 dest_port)
 {
@@ -114,6 +127,7 @@ static __noinline bool is_proved(const struct encapsulated *h, __be16 source_por
 	if (!h)
 		return false;
 	meta = h->outer.meta;
+	take_begins(&meta);
 	key = tag_key(meta.key_id);
 	return key && tag_equals(&meta, meta_tag(key, &meta, h->outer.ip.daddr, h->ip.saddr, h->ip.daddr,
 						 source_port, dest_port));

@@ -64,7 +64,7 @@ static __noinline bool resume(struct __sk_buff *skb, const struct segment *segme
 			      const struct meta *meta, __be32 dispatcher)
 {
 	struct own_socket own;
-	__u32 client, server, clock;
+	__u32 client, server, clock, offset;
 
 	if (!segment || !known || !meta)
 		return false;
@@ -82,6 +82,7 @@ static __noinline bool resume(struct __sk_buff *skb, const struct segment *segme
 	client = known->client_shift + segment->seq - known->start;
 	server = known->server_shift + segment->ack - known->end;
 	/* The socket's clock is the wire's by now. */
+	offset = own.clock_offset - known->clock_shift;
 	clock = known->clock_shift + clock - own_clock(known, own.clock_offset);
 	remember(segment, known, meta, SETUP_TRIED, dispatcher);
 	known->state = SETUP_CONFIRMED;
@@ -89,6 +90,7 @@ static __noinline bool resume(struct __sk_buff *skb, const struct segment *segme
 	known->client_shift = client;
 	known->server_shift = server;
 	known->clock_shift = clock;
+	known->clock_offset = offset + clock;
 	/* Its server may close as after any answer. */
 	known->answers.flags |= ANSWER_ENDED;
 	known->answers.taken = segment->seq;

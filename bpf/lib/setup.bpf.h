@@ -93,7 +93,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	__builtin_memset(setup, 0, sizeof(*setup));
 	setup->meta = *meta;
 	setup->epoch = bpf_ntohl(meta->epoch);
-	setup->start = start;
+	setup->start = setup->begun = start;
 	setup->state = state;
 	setup->dispatcher = dispatcher;
 	setup->created_ns = bpf_ktime_get_coarse_ns();

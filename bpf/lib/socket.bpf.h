@@ -91,6 +91,15 @@ static __always_inline struct tcp_sock *sending_socket(const struct __sk_buff *s
 	return sender ? bpf_skc_to_tcp_sock(sender) : NULL;
 }
 
+/* How its clock runs, for when it has gone. */
+static __always_inline void note_clock(const struct __sk_buff *skb, struct setup *setup)
+{
+	struct tcp_sock *full = sending_socket(skb);
+
+	if (full)
+		setup->clock_offset = full->tsoffset + setup->clock_shift;
+}
+
 /* Has the client said that it sends no more? */
 static __always_inline bool has_clients_fin(const struct tcp_sock *full)
 {

@@ -334,6 +334,7 @@ static __always_inline bool fill_flow(struct flow *flow, const struct segment *s
 		.marks = care & CARE_FOLLOW ? 0 : MARK_TUNNEL,
 		.asked_ns = now,
 		.next = proof->client_isn + 1 + segment->payload,
+		.began = proof->client_isn + 1,
 		.asked_ack = proof->server_isn + 1,
 		.requests = 1,
 		.cookie = proof->server_isn,

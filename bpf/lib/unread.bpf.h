@@ -11,6 +11,22 @@
 
 /* A packet that a request's first one, which came in again, has before it. */
 #define BEHIND_MARK 0x545a0005
+/* The same, once it has gone round. */
+#define STILL_BEHIND_MARK 0x545a0008
+
+/*
+ * Is it one of those, from which the mark is taken? 0: no. Not static: the verifier need not walk all
+ * that follows for each.
+ */
+__noinline int take_behind(struct __sk_buff *skb)
+{
+	__u32 mark = skb->mark;
+
+	if (mark != BEHIND_MARK && mark != STILL_BEHIND_MARK)
+		return 0;
+	skb->mark = 0;
+	return mark;
+}
 
 /* What a copy has of a packet that is too long for it. */
 #define UNREAD_PART 1200
@@ -225,7 +241,40 @@ struct again {
 	bool fin; /* the client has said behind the last that it sends no more */
 	bool needs_sum; /* the frame is the kernel's own RST: nobody completes its checksum */
 	__be32 ack; /* of all that was said before */
+	__be32 clock; /* of who said it, by now; 0 without timestamps */
 };
+
+/*
+ * What it echoes: who is rebuilt from it goes on from there, and the client takes nothing older than it has
+ * heard of the one before since it said this (RFC 7323 5.3). Not static: the verifier walks the options once.
+ */
+__noinline int set_echo(struct unread *unread, __be32 clock)
+{
+	const __u32 tcp = sizeof(struct iphdr);
+	__u32 length, ahead, at = 0;
+	__u8 *options, kind, size;
+
+	if (!unread || !clock)
+		return 0;
+	options = unread->packet + tcp + sizeof(struct tcp_header);
+	length = (unread->packet[tcp + offsetof(struct tcp_header, offset)] >> 4 << 2) - sizeof(struct tcp_header);
+	for (int i = 0; i < TCP_OPTIONS_MAX && at + 10 <= length; i++) {
+		barrier_var(at);
+		at &= 63;
+		kind = options[at];
+		size = options[at + 1];
+		if ((kind == 8 || kind == AGED_TIMESTAMPS) && size == 10) {
+			ahead = bpf_ntohl(clock) - get_be32(options + at + 6);
+			if (ahead < 1u << 30)
+				__builtin_memcpy(options + at + 6, &clock, sizeof(clock));
+			break;
+		}
+		if (!kind || (kind != 1 && size < 2))
+			break;
+		at += kind == 1 ? 1 : size;
+	}
+	return 0;
+}
 
 /*
  * What lies in the frame from `at` on becomes that packet, as the client sent it, but for what it
@@ -257,6 +306,7 @@ __noinline int lay_out(struct __sk_buff *skb, const struct leaving *h, struct ag
 		if (again->fin && again->behind + payload == again->reach)
 			unread->packet[tcp + offsetof(struct tcp_header, flags)] |= TCP_FIN;
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, ack), &again->ack, sizeof(again->ack));
+		set_echo(unread, again->clock);
 		__builtin_memcpy(unread->packet + tcp + offsetof(struct tcp_header, check), &sum, sizeof(sum));
 		done = !bpf_skb_change_tail(skb, at + length, 0) &&
 				       !bpf_skb_store_bytes(skb, at, unread->packet, length, 0) &&
@@ -376,8 +426,14 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	if (!h || !setup || !self)
 		return TC_ACT_UNSPEC;
 	again.start = next_start(setup);
+	/* It may be the body of one that was answered before all of it had come. */
+	if (setup->begun != again.start)
+		return TC_ACT_UNSPEC;
 	again.ack = bpf_htonl(setup->answers.next);
 	again.needs_sum = !is_sockets;
+	if (is_sockets && full)
+		setup->clock_offset = full->tsoffset + setup->clock_shift;
+	again.clock = bpf_htonl(own_clock(setup, setup->clock_offset));
 	if (!is_sockets)
 		full = NULL;
 	else if (!full || full->snd_una + setup->server_shift != setup->answers.next)
@@ -414,6 +470,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	setup->start = again.start;
 	setup->state = SETUP_VACANT;
 	outer.meta = setup->meta;
+	outer.meta.reason |= FORWARD_BEGINS;
 	fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);
 	if (!enclose(skb, &outer))
 		return drop(DROP_REWRITE);
@@ -435,7 +492,7 @@ static __always_inline bool has_given_back(const struct setup *known, const stru
 	};
 	struct unread *unread;
 
-	if (!known->answers.unread || (known->state != SETUP_REFUSED && known->state != SETUP_VACANT))
+	if (!known->answers.unread || known->begun != known->start || (known->state != SETUP_REFUSED && known->state != SETUP_VACANT))
 		return false;
 	unread = bpf_map_lookup_elem(&unreads, &key);
 	return unread && unread->seq == known->start && payload_of(unread);
@@ -468,6 +525,7 @@ static __noinline int return_again(struct __sk_buff *skb, const struct segment *
 	copies.tcp.source = segment->key.vip_port;
 	again.start = known->start;
 	again.ack = bpf_htonl(known->answers.next);
+	again.clock = bpf_htonl(own_clock(known, known->clock_offset));
 	again.reach = reach_of_copies(&copies, again.start, UNREAD_REACH);
 	length = lay_out(skb, &copies, &again, INNER_IP);
 	if (length <= 0)

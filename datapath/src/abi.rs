@@ -129,6 +129,8 @@ pod!(
         answer_end: u32,
         idle_from: u32,
         idle_heard: u32,
+        began: u32,
+        pad: u32,
     }
 );
 pod!(
@@ -381,6 +383,8 @@ pod!(
         reach: u32,
         last_clock: u32,
         told: u32,
+        begun: u32,
+        pad: u32,
     }
 );
 pod!(

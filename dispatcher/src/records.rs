@@ -248,6 +248,9 @@ impl Records {
             if !has_rest {
                 flow.marks &= !forgiven(flow.requests);
             }
+            if asked.is_some() {
+                flow.began = flow.next;
+            }
             match extent.next {
                 Some((at, expected)) => {
                     flow.next = flow.next.wrapping_add(at as u32);

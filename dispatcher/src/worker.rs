@@ -335,8 +335,8 @@ impl State {
             } => self.on_released(now, &packet.meta, packet.inner, (end, drained, clock)),
             Kind::Done => self.on_done(now, &packet.meta, packet.inner),
             Kind::Answered { end } => self.on_answered(&packet.meta, packet.inner, end),
-            Kind::Vacated { end, is_kept } => {
-                self.on_vacated(now, &packet.meta, packet.inner, (end, is_kept));
+            Kind::Vacated { end, vacancy } => {
+                self.on_vacated(now, &packet.meta, packet.inner, (end, vacancy));
             }
             Kind::Support => self.on_support(now, &packet.meta, packet.inner),
             Kind::Splice => self.on_server(now, packet.inner),

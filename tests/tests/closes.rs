@@ -327,6 +327,99 @@ fn a_body_that_was_asked_for_is_never_a_request() {
     assert_eq!(uploads.count(), cases, "{served:?}");
 }
 
+/// It has been answered before its body has come, and its server has closed: what its client says
+/// from there on is no request, whoever else listens.
+#[test]
+fn a_body_that_comes_after_an_early_answer_is_never_a_request() {
+    const EARLY: &[u8] = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n";
+    let cluster = Cluster::configured("early", 1, ONE_BACKEND, |_| {});
+    let listener = listen_at_b1(&cluster);
+    let request = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (cases, methods) = (36, ["PUT", "POST", "DELETE"]);
+    let served = std::sync::Mutex::new(Vec::new());
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    let serve = |mut stream: TcpStream| {
+        stream.set_nonblocking(false).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        let (mut head, mut byte) = (Vec::new(), [0]);
+        while stream.read(&mut byte).unwrap_or(0) == 1 {
+            head.extend(byte);
+            if !head.ends_with(b"\r\n\r\n") {
+                continue;
+            }
+            let text = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
+            served.lock().unwrap().push(text.clone());
+            if text.starts_with("GET") {
+                stream.write_all(answer("one").as_bytes()).unwrap();
+                continue;
+            }
+            let _ = stream.write_all(EARLY);
+            let _ = stream.shutdown(Shutdown::Write);
+            std::thread::sleep(Duration::from_millis(300));
+            break;
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            listener.set_nonblocking(true).unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                match listener.accept() {
+                    Ok((stream, _)) => drop(scope.spawn(move || serve(stream))),
+                    Err(_) => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        });
+        let visit = || {
+            for case in 0..cases {
+                let mut client = Connection::open();
+                if case % 2 == 1 {
+                    expect(&client.ask("/1k"), "one");
+                }
+                let (method, length) = (methods[case % 3], request.len());
+                client.send(format!(
+                    "{method} /a HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+                ));
+                // In the midst of it all: before the answer, with it, and a little later.
+                std::thread::sleep(Duration::from_micros(400 * (case as u64 / 6)));
+                let _ = client.stream().write_all(request);
+                let asks_behind = case % 4 == 3;
+                if asks_behind {
+                    let behind = b"GET /behind HTTP/1.1\r\nHost: a\r\n\r\n";
+                    let _ = client.stream().write_all(behind);
+                }
+                // Where the server has had the body it owes nothing, and the connection stays.
+                let all = match asks_behind {
+                    true => [EARLY, answer("one").as_bytes()].concat(),
+                    false => EARLY.to_vec(),
+                };
+                client.stream().set_read_timeout(Some(LONG)).unwrap();
+                let (mut said, mut piece) = (Vec::new(), [0; 400]);
+                while said.len() < all.len() {
+                    match client.stream().read(&mut piece) {
+                        Ok(0) => break,
+                        Ok(length) => said.extend(&piece[..length]),
+                        Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => break,
+                        Err(e) => panic!("case {case} waits: {e}"),
+                    }
+                }
+                let text = String::from_utf8_lossy(&said);
+                assert!(said == all || said == EARLY || said.is_empty(), "{text}");
+            }
+        };
+        let cluster = &cluster;
+        let visited = scope.spawn(move || cluster.on("c1", visit)).join();
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        visited.expect("no client waits");
+    });
+    let served = served.into_inner().unwrap();
+    assert!(
+        served.iter().all(|head| !head.contains("/smuggled")),
+        "{served:?}"
+    );
+    let uploads = served.iter().filter(|head| !head.starts_with("GET"));
+    assert_eq!(uploads.count(), cases, "{served:?}");
+}
+
 /// Its client can be asked nothing, and waits for an answer: that comes as where no request is kept.
 #[test]
 fn a_request_behind_which_its_client_closes_is_answered_by_another() {
@@ -412,6 +505,46 @@ fn a_body_that_comes_after_its_server_has_closed_waits_for_nobody() {
             });
         });
         assert_eq!(cluster.agent("b1").of("retried"), times - 1, "{method}");
+    }
+}
+
+/// The packets of its body, half of which were read, come in behind its first one, which takes the
+/// place of the socket that was closed.
+#[test]
+fn a_request_whose_body_was_half_read_is_answered_by_the_next_connection() {
+    const BODY: usize = 1500;
+    for resets in [false, true] {
+        let cluster = Cluster::configured(&format!("half-{resets}"), 1, ONE_BACKEND, |_| {});
+        let listener = listen_at_b1(&cluster);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut first = accept(&listener);
+                read_head(&mut first);
+                first.read_exact(&mut [0; BODY / 2]).unwrap();
+                let open = (!resets).then_some(first);
+                if let Some(open) = &open {
+                    open.shutdown(Shutdown::Write).unwrap();
+                }
+                let mut next = accept(&listener);
+                read_head(&mut next);
+                next.read_exact(&mut [0; BODY]).unwrap();
+                next.write_all(answer("one").as_bytes()).unwrap();
+                read_head(&mut next);
+                next.write_all(answer("two").as_bytes()).unwrap();
+            });
+            cluster.on("c1", || {
+                let mut client = Connection::open();
+                client.stream().set_read_timeout(Some(LONG)).unwrap();
+                client.send(format!(
+                    "DELETE /a HTTP/1.1\r\nHost: a\r\nContent-Length: {BODY}\r\n\r\n"
+                ));
+                std::thread::sleep(Duration::from_millis(100));
+                client.send([b'x'; BODY]);
+                expect(&client.response(), "one");
+                expect(&client.ask("/1k"), "two");
+            });
+        });
+        assert_eq!(cluster.agent("b1").of("retried"), 1);
     }
 }
 

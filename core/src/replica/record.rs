@@ -11,7 +11,7 @@ use crate::wire::meta;
 use crate::wire::tcp::Timestamps;
 
 /// Bytes of a record, without type and length.
-pub const RECORD_LEN: usize = 116;
+pub const RECORD_LEN: usize = 120;
 /// Bytes more of a flow that is spliced.
 const SPLICE_LEN: usize = 20;
 const SEEN_LEN: usize = 32;
@@ -61,6 +61,8 @@ pub struct Record {
     pub kind: u16,
     /// Where the next request can start.
     pub next: ClientSeq,
+    /// Where the latest request starts, as far as is known; else `next`.
+    pub began: ClientSeq,
     /// Requests given to the owner since its setup.
     pub requests: u32,
     /// What its maker has seen of the client.
@@ -282,10 +284,12 @@ impl Record {
         if let Some(splice) = &self.splice {
             write_splice(splice, out);
         }
+        // Behind all that there was before it: who does not know it does not miss it.
+        out.extend(self.began.raw().to_be_bytes());
     }
 
     fn read(from: &mut Reader<'_>) -> Option<Self> {
-        Some(Self {
+        let mut record = Self {
             key: from.key()?,
             version: from.u32()?,
             maker: from.address()?,
@@ -301,6 +305,7 @@ impl Record {
             pool: from.u16()?,
             kind: from.u16()?,
             next: ClientSeq::new(from.u32()?),
+            began: ClientSeq::new(0),
             requests: from.u32()?,
             numbers: from.numbers()?,
             owes_nothing: from.u16()? & 1 != 0,
@@ -308,8 +313,12 @@ impl Record {
             object: u64::from_be_bytes(from.take()?),
             idle_ms: from.u32()?,
             age_ms: from.u32()?,
-            splice: from.splice(),
-        })
+            splice: (from.0.len() >= SPLICE_LEN)
+                .then(|| from.splice())
+                .flatten(),
+        };
+        record.began = from.u32().map_or(record.next, ClientSeq::new);
+        Some(record)
     }
 }
 
@@ -488,6 +497,7 @@ pub(super) mod tests {
             pool: e as u16,
             kind: f as u16,
             next: ClientSeq::new(c ^ d),
+            began: ClientSeq::new(c ^ e),
             requests: g ^ h,
             numbers: Numbers {
                 end: ClientSeq::new(a ^ h),
@@ -583,6 +593,24 @@ pub(super) mod tests {
             let (a, b) = (place((a.0 % 3, a.1, a.2)), place((b.0 % 3, b.1, b.2)));
             prop_assert_eq!(a.is_after(&b) || b.is_after(&a), a != b);
             prop_assert!(!(a.is_after(&b) && b.is_after(&a)));
+        }
+    }
+
+    #[test]
+    fn an_earlier_version_does_not_say_where_a_request_begins() {
+        for first in [8, 9] {
+            let record = record([7; 32], [first, 2, 3, 4, 5, 6, 7, 8]);
+            let mut out = Vec::new();
+            Entry::Record(record).write(&mut out);
+            out.truncate(out.len() - 4);
+            let length = (out.len() - ENTRY_HEAD) as u16;
+            out[1..3].copy_from_slice(&length.to_be_bytes());
+            let expected = Record {
+                began: record.next,
+                ..record
+            };
+            let read: Vec<_> = Entry::read_all(&out).collect();
+            assert_eq!(read, [Entry::Record(expected)]);
         }
     }
 

@@ -47,6 +47,17 @@ pub struct Meta {
     pub care: Care,
 }
 
+/// Why an owner says that its server has closed (handoff.md 7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Vacancy {
+    /// It has, having answered all that it had had.
+    Closed = 0,
+    /// It has said nothing but interim answers to a request that the dispatcher keeps.
+    Kept = 1,
+    /// It has closed before, and what has come since begins no request.
+    Anew = 2,
+}
+
 /// What a backend is to do about the answers of a flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Care {
@@ -171,8 +182,8 @@ pub enum Kind {
     Vacated {
         /// Where its last answer ended.
         end: ServerSeq,
-        /// It has said nothing but interim answers to a request that the dispatcher keeps, up to there.
-        is_kept: bool,
+        /// What the dispatcher is told it for.
+        vacancy: Vacancy,
     },
     /// Owner to the one before it: an acknowledgement for your range.
     Gc {
@@ -420,7 +431,7 @@ impl Meta {
             requests,
             care: if has_handshake {
                 Care {
-                    kept: kind == Kind::Forward && raw[3] == FORWARD_KEPT,
+                    kept: kind == Kind::Forward && raw[3] & FORWARD_KEPT != 0,
                     ..Care::of(raw[15])
                 }
             } else {
@@ -468,7 +479,7 @@ impl Kind {
             Self::Forsake => (12, 2, 0),
             Self::Released { end, drained, .. } => (13, if drained { 1 } else { 2 }, end.raw()),
             Self::Done => (14, 0, 0),
-            Self::Vacated { end, is_kept } => (15, is_kept.into(), end.raw()),
+            Self::Vacated { end, vacancy } => (15, vacancy as u8, end.raw()),
             Self::Gc { end, .. } => (16, 0, end.raw()),
             Self::Retired { end, .. } => (17, 0, end.raw()),
             Self::Next { server_isn } => (18, 0, server_isn.raw()),
@@ -558,7 +569,11 @@ impl Kind {
             14 => Self::Done,
             15 => Self::Vacated {
                 end: ServerSeq::new(value),
-                is_kept: raw[3] == VACATED_KEPT,
+                vacancy: match raw[3] {
+                    1 => Vacancy::Kept,
+                    2 => Vacancy::Anew,
+                    _ => Vacancy::Closed,
+                },
             },
             16 => Self::Gc {
                 end: ServerSeq::new(value),
@@ -633,10 +648,12 @@ const SACK: u8 = 2;
 const TIMESTAMPS: u8 = 4;
 const ECN: u8 = 8;
 
-/// Of a FORWARD's reason,
+/// Of a FORWARD's reason.
 const FORWARD_KEPT: u8 = 1;
-/// and of a VACATED's.
-const VACATED_KEPT: u8 = 1;
+/// The same; the tag does not cover it.
+const FORWARD_BEGINS: u8 = 2;
+/// *kind* of a FORWARD.
+const FORWARD: u8 = 1;
 /// *reason* of a PROBE that asks how many requests have been answered, and of the word that they
 /// are all.
 const PROBE_RECKON: u8 = 1;
@@ -646,6 +663,22 @@ const FOLLOW: u8 = 16;
 const HEAD: u8 = 32;
 const OUTLIVE: u8 = 64;
 const PARK: u8 = 128;
+
+/// A FORWARD's option for the packet with whose payload a request begins (handoff.md 3.5a).
+pub fn begins(mut raw: Raw) -> Raw {
+    if raw[1] == FORWARD {
+        raw[3] |= FORWARD_BEGINS;
+    }
+    raw
+}
+
+/// The option as it was sealed, whether a request begins with its packet or not.
+pub fn as_sealed(mut raw: Raw) -> Raw {
+    if raw[1] == FORWARD {
+        raw[3] &= !FORWARD_BEGINS;
+    }
+    raw
+}
 
 impl Care {
     /// Its bits among the TCP options, as they travel.

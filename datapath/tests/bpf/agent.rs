@@ -244,6 +244,10 @@ fn every_byte_under_the_tag_counts() {
         );
         for &at in covered {
             for bit in 0..8 {
+                // Whether a request begins there is each packet's own.
+                if what.starts_with("forward") && (at, bit) == (META_AT + 3, 1) {
+                    continue;
+                }
                 let frame = with(frame.clone(), &[(at, frame[at] ^ 1 << bit)]);
                 agent.expect(
                     &format!("{what}, byte {at}"),

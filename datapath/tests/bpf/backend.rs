@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw, begins};
 use trapeze_datapath::abi::{Done, Pod, Setup};
 use trapeze_datapath::agent::{AgentMaps, attach_agent, dones};
 use trapeze_datapath::map::{Update, fill_tag_keys};
@@ -188,6 +188,16 @@ pub fn meta(kind: Kind, epoch: u32, start: u32) -> Meta {
 /// A frame from the dispatcher with an inner IP packet.
 pub fn sealed(meta: &Meta, inner: &[u8]) -> Vec<u8> {
     sealed_for(HERE, meta, inner)
+}
+
+/// The same of a FORWARD with whose payload a request begins.
+pub fn beginning(meta: &Meta, inner: &[u8]) -> Vec<u8> {
+    const OPTION_AT: usize = ETHERNET + 28 + 12;
+    let mut frame = sealed(meta, inner);
+    let (_, option) = frame.split_at_mut(OPTION_AT);
+    let option: &mut Raw = option.first_chunk_mut().expect("it is longer");
+    *option = begins(*option);
+    frame
 }
 
 pub fn sealed_for(node: Ipv4Addr, meta: &Meta, inner: &[u8]) -> Vec<u8> {

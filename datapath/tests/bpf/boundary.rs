@@ -8,7 +8,7 @@ use trapeze_core::head::{Expected, likeness};
 use trapeze_core::membership::lots::NOBODY;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw};
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw, begins};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
     MARK_ENDS, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
@@ -193,7 +193,7 @@ fn a_request_for_the_owner_only_moves_the_boundary() {
         let before = asked_once();
         let frame = later(REQUEST).frame();
         let outcome = run(&bench, &before, &frame);
-        let packet = to_backend(&before.meta, CLIENT.port(), &frame);
+        let packet = to_backend(&begins(before.meta), CLIENT.port(), &frame);
         let expected = Outcome::new(Verdict::Redirect, packet, &["stayed", "forwarded"]);
         assert_eq!(outcome.difference(&expected), None, "{hook:?}");
         let after = bench.flow();
@@ -203,6 +203,7 @@ fn a_request_for_the_owner_only_moves_the_boundary() {
             asked_ns: after.asked_ns,
             asked_ack: ANSWERED,
             pool: 6,
+            began: NEXT,
             last_seq: END,
             packets: 4,
             bytes: REQUEST.len() as u64,
@@ -432,6 +433,7 @@ fn a_request_for_another_backend_goes_by_way_of_the_owner() {
                 pool: 6,
                 marks: MARK_MOVING | MARK_SHORT,
                 next: end,
+                began: NEXT,
                 last_seq: end,
                 asked_ns: after.asked_ns,
                 asked_ack: ANSWERED,

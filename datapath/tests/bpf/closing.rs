@@ -4,11 +4,12 @@
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener};
+use std::time::Duration;
 
 use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal};
+use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal, Vacancy};
 use trapeze_core::wire::tcp::Timestamps;
 use trapeze_core::wire::{ipv4 as core_ipv4, tcp as core_tcp};
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
@@ -17,7 +18,7 @@ use crate::agent::START;
 use crate::backend::*;
 use crate::bench::*;
 use crate::handoff::*;
-use crate::outcome::Outcome;
+use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 use crate::rebuild::{accept, stop};
 
@@ -84,7 +85,7 @@ fn a_server_that_owes_nothing_closes_for_itself() {
     let expected = Meta {
         kind: Kind::Vacated {
             end,
-            is_kept: false,
+            vacancy: Vacancy::Closed,
         },
         start: ClientSeq::new(SECOND),
         requests: 1,
@@ -113,7 +114,7 @@ fn a_server_that_owes_nothing_closes_for_itself() {
     owner.expect("an ACK", &bare, &vacant);
     let old = sealed(&outliving(), &request().packet());
     owner.expect("the first again", &old, &vacant);
-    let next = sealed(&outliving(), &second().packet());
+    let next = beginning(&outliving(), &second().packet());
     let rebuilt = ["received", "rebuilt", "confirmed"];
     owner.agent.receive("the next", &next, &rebuilt);
     owner.stream = accept(&owner.server);
@@ -199,15 +200,73 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
     let mut late = second();
     late.ack -= 1;
     let vacant = Outcome::drop("vacant");
-    let frame = sealed(&outliving(), &late.packet());
+    let frame = beginning(&outliving(), &late.packet());
     owner.expect("not yet all", &frame, &vacant);
     assert_eq!(owner.agent.setup(&request()).unwrap().state, CONFIRMED);
-    let next = sealed(&outliving(), &second().packet());
+    let next = beginning(&outliving(), &second().packet());
     let rebuilt = ["received", "rebuilt", "replaced", "confirmed", "vacated"];
     owner.agent.receive("the next", &next, &rebuilt);
     owner.stream = accept(&owner.server);
     assert_eq!(read(&mut owner.stream), second().payload);
     owner.expect_alive();
+}
+
+/// It may be the body of a request that was answered before all of it had come: its dispatcher has not
+/// said that it begins one.
+#[test]
+fn what_begins_no_request_has_no_new_connection() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    acknowledge(&owner, end_of(ANSWER));
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    let word = Meta {
+        kind: Kind::Vacated {
+            end: ServerSeq::new(end_of(ANSWER)),
+            vacancy: Vacancy::Anew,
+        },
+        start: ClientSeq::new(SECOND),
+        requests: 1,
+        ..outliving()
+    };
+    let mut far = second();
+    far.seq += 100;
+    for (body, begins) in [(second(), false), (far, true)] {
+        let frame = match begins {
+            false => sealed(&outliving(), &body.packet()),
+            true => beginning(&outliving(), &body.packet()),
+        };
+        let told = Outcome::new(Verdict::SendBack, reply(&word, &body), &["vacant"]);
+        owner.expect("its dispatcher is told", &frame, &told);
+    }
+    assert_eq!(owner.agent.setup(&request()).unwrap().state, VACANT);
+    owner.server.set_nonblocking(true).unwrap();
+    assert!(owner.server.accept().is_err(), "nobody is given it");
+}
+
+/// The same while the server's FIN waits, and where that has had what nobody reads.
+#[test]
+fn what_begins_no_request_is_its_sockets() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let close = || owner.stream.shutdown(Shutdown::Write).unwrap();
+    owner
+        .agent
+        .expect_count("it closes", close, &["server-close"]);
+    let body = sealed(&outliving(), &second().packet());
+    owner.agent.receive("a body", &body, &["received"]);
+    let Owner {
+        agent,
+        server,
+        stream,
+    } = owner;
+    let sniffer = PacketSocket::open("lo").unwrap();
+    agent.expect_count("nobody reads it", || drop(stream), &[]);
+    let (client, _) = heard(&sniffer);
+    let is_reset = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::RST);
+    assert!(client.iter().any(is_reset), "{client:?}");
+    server.set_nonblocking(true).unwrap();
+    assert!(server.accept().is_err(), "nobody is given it");
 }
 
 /// Data behind which the server has closed at once has the FIN with it.
@@ -271,7 +330,7 @@ fn a_request_that_waited_has_its_clocks_with_it() {
     owner.answer(ANSWER);
     let mut waited = second();
     waited.options = options(&[Opt::Nop, Opt::Nop, Opt::Aged(900, echo)]);
-    let frame = sealed(&meta, &waited.packet());
+    let frame = beginning(&meta, &waited.packet());
     owner.agent.receive("to its owner", &frame, &["received"]);
     assert_eq!(read(&mut owner.stream), second().payload);
 
@@ -284,7 +343,7 @@ fn a_request_that_waited_has_its_clocks_with_it() {
     let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
     owner.agent.expect_count("it closes", close, &["vacated"]);
     (waited.seq, waited.ack) = (ack.seq, ack.ack);
-    let frame = sealed(&meta, &waited.packet());
+    let frame = beginning(&meta, &waited.packet());
     let sniffer = PacketSocket::open("lo").unwrap();
     let rebuilt = ["received", "rebuilt", "confirmed"];
     owner.agent.receive("to a new socket", &frame, &rebuilt);
@@ -305,7 +364,7 @@ fn a_request_that_waited_has_its_clocks_with_it() {
 fn asked_again() -> Owner {
     let mut owner = owner();
     owner.answer(ANSWER);
-    let next = sealed(&outliving(), &second().packet());
+    let next = beginning(&outliving(), &second().packet());
     owner.agent.receive("the next", &next, &["received"]);
     owner
 }
@@ -343,6 +402,51 @@ fn a_request_that_nobody_has_read_comes_again() {
     assert!(client.iter().any(is_reset), "{client:?}");
 }
 
+/// The client has heard of its clock since it asked: what comes again goes on from there, not from
+/// what it said then (RFC 7323 §5.3).
+#[test]
+fn an_unread_request_comes_again_with_its_servers_clock() {
+    const LATER_MS: u64 = 300;
+    let meta = Meta {
+        handshake: Handshake {
+            timestamps: true,
+            ..HANDSHAKE
+        },
+        ..outliving()
+    };
+    let echo = 0x7fff_ff00;
+    let first = Tcp {
+        options: timestamps(1000, echo),
+        ..request()
+    };
+    for aged in [false, true] {
+        let mut owner = Owner::with_option(meta, first.clone());
+        owner.answer(ANSWER);
+        let mut next = second();
+        next.options = match aged {
+            false => timestamps(1001, echo),
+            true => options(&[Opt::Nop, Opt::Nop, Opt::Aged(1001, echo)]),
+        };
+        let frame = beginning(&meta, &next.packet());
+        owner.agent.receive("the next", &frame, &["received"]);
+        std::thread::sleep(Duration::from_millis(LATER_MS));
+        let Owner {
+            agent,
+            server,
+            stream,
+        } = owner;
+        let sniffer = PacketSocket::open("lo").unwrap();
+        let again = ["received", "rebuilt", "confirmed", "unread"];
+        agent.expect_count("it closes", || drop(stream), &again);
+        let mut stream = accept(&server);
+        assert_eq!(read(&mut stream), second().payload);
+        let (client, _) = heard(&sniffer);
+        let said = client.last().and_then(|header| header.options.timestamps);
+        let ahead = said.expect("it has a clock").value.wrapping_sub(echo);
+        assert!((LATER_MS as u32..9000).contains(&ahead), "{aged}: {ahead}");
+    }
+}
+
 /// And the client's FIN with it, whether that came in the same packet or behind it.
 #[test]
 fn an_unread_request_comes_again_with_its_clients_end() {
@@ -354,7 +458,7 @@ fn an_unread_request_comes_again_with_its_clients_end() {
         if in_one_packet {
             next.flags |= FIN;
         }
-        let frame = sealed(&outliving(), &next.packet());
+        let frame = beginning(&outliving(), &next.packet());
         owner.agent.receive("the next", &frame, &["received"]);
         if !in_one_packet {
             let fin = segment(ACK | FIN, end, end_of(ANSWER), b"");
@@ -382,7 +486,7 @@ fn a_post_of_which_a_byte_was_read_does_not_come_again() {
     owner.answer(ANSWER);
     let mut next = second();
     next.payload = b"POST / HTTP/1.1\r\nHost: a\r\n\r\n".into();
-    let next = sealed(&outliving(), &next.packet());
+    let next = beginning(&outliving(), &next.packet());
     owner.agent.receive("the next", &next, &["received"]);
     owner.stream.read_exact(&mut [0]).unwrap();
     let sniffer = PacketSocket::open("lo").unwrap();
@@ -670,7 +774,7 @@ fn a_vacant_flow_can_go() {
         };
         let got = owner.run(&sealed(&meta, &second().packet()));
         assert_eq!(got.counted[0], "given-up");
-        let late = sealed(&outliving(), &second().packet());
+        let late = beginning(&outliving(), &second().packet());
         owner.expect("not here as well", &late, &Outcome::drop("stale-epoch"));
     }
 }

@@ -281,7 +281,7 @@ fn a_connection_that_was_taken_up_can_be_closed() {
         let (next, end) = (LATER + GET.len() as u32, THERE + ANSWER.len() as u32);
         let more = if asked { GET } else { b"" };
         let heard = with_echo(segment(ACK | PSH, next, end, more), ECHO_THERE);
-        let frame = sealed(&forward(BACK, LATER), &heard.packet());
+        let frame = beginning(&forward(BACK, LATER), &heard.packet());
         owner.agent.receive("the next", &frame, &["received"]);
         let Owner {
             agent,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Care, Held, Kind, Meta, Refusal, Sender};
+use trapeze_core::wire::meta::{Care, Held, Kind, Meta, Refusal, Sender, Vacancy};
 use trapeze_datapath::abi::Setup;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
@@ -346,7 +346,7 @@ fn a_server_that_closes_on_a_seat_leaves_the_client_alone() {
         told.meta.kind,
         Kind::Vacated {
             end: ServerSeq::new(end),
-            is_kept: false,
+            vacancy: Vacancy::Closed,
         }
     );
     assert_eq!(
@@ -357,7 +357,7 @@ fn a_server_that_closes_on_a_seat_leaves_the_client_alone() {
 
     // The next request has a new socket, on the same seat.
     let request = segment(ACK | PSH, next, end, REQUEST);
-    let frame = sealed(&back(), &request.packet());
+    let frame = beginning(&back(), &request.packet());
     agent.receive(
         "the next",
         &frame,

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trapeze_core::head::likeness;
 use trapeze_core::seq::ClientSeq;
-use trapeze_core::wire::meta::{Binding, Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Kind, Meta, begins};
 use trapeze_datapath::abi::{
     BackendLoad, Decision, DecisionKey, EPOCH_SHIFT, Flow, FlowState, OTHERS_MAX, Proof,
     SLOT_BY_TURNS, Standing, Turn,
@@ -140,11 +140,12 @@ fn a_request_like_one_decided_before_gets_the_record_that_the_daemon_would_write
                 last_seen_ns: flow.last_seen_ns,
                 asked_ns: flow.created_ns,
                 next: (ClientSeq::new(CLIENT_ISN) + 1 + head.len() as u32).raw(),
+                began: (ClientSeq::new(CLIENT_ISN) + 1).raw(),
                 window: 502,
                 ..established()
             };
             assert_eq!(flow, expected);
-            let packet = to_backend(&option, CLIENT.port(), &frame);
+            let packet = to_backend(&begins(option), CLIENT.port(), &frame);
             let counted = ["decided", "forwarded"];
             let difference = outcome.difference(&Outcome::new(Verdict::Redirect, packet, &counted));
             assert_eq!(difference, None, "{hook:?}");

@@ -90,6 +90,7 @@ impl Assignment<'_> {
             shared: placed.shared,
             report: placed.report.into(),
             next: next.raw(),
+            began: start.raw(),
             expect: expected.number(),
             requests: 1,
             marks,

@@ -60,7 +60,8 @@ impl Records {
             let ahead = (record.requests as u16).wrapping_sub(requests);
             let is_meant = record.epoch == epoch
                 && record.splice.is_none()
-                && (ahead == 0 && record.next == received || ahead == 1 && record.requests > 1)
+                && (ahead == 0 && record.next == received
+                    || ahead == 1 && record.requests > 1 && record.began == received)
                 // Of these the owner has said more.
                 && record.idle_end != Some(end);
             is_meant.then(|| Flow {

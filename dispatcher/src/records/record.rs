@@ -32,6 +32,8 @@ pub struct Record {
     pub request: Request,
     /// Where the next request can start, and what is there.
     pub next: ClientSeq,
+    /// Where its latest request starts, as far as is known.
+    pub began: ClientSeq,
     pub expected: Expected,
     /// Requests given to the owner since its setup.
     pub requests: u32,
@@ -164,6 +166,7 @@ impl Record {
             option: flow.meta,
             request: request_of(flow.object, flow.kind, flow.class, flow.charge_us),
             next: ClientSeq::new(flow.next),
+            began: ClientSeq::new(flow.began),
             expected: Expected::from_number(flow.expect)?,
             requests: flow.requests,
             cookie: ServerSeq::new(flow.cookie),

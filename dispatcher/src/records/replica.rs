@@ -147,6 +147,7 @@ impl Records {
             pool: flow.pool as u16,
             kind: flow.kind,
             next: ClientSeq::new(flow.next),
+            began: ClientSeq::new(flow.began),
             requests: flow.requests,
             numbers: numbers(flow),
             owes_nothing: owes_nothing(flow),
@@ -447,7 +448,7 @@ fn owes_nothing(flow: &Flow) -> bool {
 fn what_others_know(flow: &Flow) -> impl PartialEq + use<> {
     (
         (flow.meta, flow.client_isn, flow.server_isn, flow.cookie),
-        (flow.backend, flow.state, flow.next, flow.expect),
+        (flow.backend, flow.state, flow.next, flow.began, flow.expect),
         (flow.requests, flow.asked_ack, flow.marks & MARKS),
         owes_nothing(flow),
         flow.splice,
@@ -499,6 +500,7 @@ fn flow_of(record: &replica::Record, slot: u32) -> Flow {
         class: record.class,
         marks: marks_told(record.marks),
         next: record.next.raw(),
+        began: record.began.raw(),
         expect: record.expect.into(),
         asked_ack: record.asked_ack.raw(),
         requests: record.requests,

@@ -65,7 +65,7 @@ impl Records {
             let known = Record::read(flow).is_some_and(|record| {
                 record.epoch == epoch
                     && record.has_backend()
-                    && record.isns.client.before(start)
+                    && record.began == start
                     && start.before(record.next)
             });
             if known {

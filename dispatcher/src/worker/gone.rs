@@ -6,7 +6,8 @@ use std::time::Duration;
 use trapeze_core::head::Expected;
 use trapeze_core::intake::{Answer, Arrived, Body, Isns};
 use trapeze_core::seq::ServerSeq;
-use trapeze_core::wire::meta::Meta;
+use trapeze_core::wire::meta::{Meta, Vacancy};
+use trapeze_core::wire::tcp::Flags;
 use trapeze_datapath::abi::{FlowState, MARK_HELD, MARK_MOVING};
 
 use super::State;
@@ -19,11 +20,17 @@ impl State {
         now: Duration,
         meta: &Meta,
         inner: &[u8],
-        (end, is_kept): (ServerSeq, bool),
+        (end, vacancy): (ServerSeq, Vacancy),
     ) {
-        let Ok(arrived) = Arrived::parse(meta, inner) else {
+        let Ok(mut arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        // A packet of the client's, which was for nobody.
+        if vacancy == Vacancy::Anew {
+            arrived.payload = &[];
+            arrived.header.seq = meta.start.raw();
+            arrived.header.flags = arrived.header.flags.without(Flags::FIN);
+        }
         let records = &self.shared.records;
         // It has answered whatever its socket has had.
         let known = records.reckon(&arrived.key, meta.epoch, Some((meta.start, meta.requests)));
@@ -33,7 +40,7 @@ impl State {
         let records = &self.shared.records;
         match records.vacate(&arrived.key, meta.epoch, meta.requests, meta.start, end) {
             Ok(Some(vacated)) => self.on_vacant(&vacated),
-            Ok(None) => self.on_gone(now, meta, arrived, (end, is_kept)),
+            Ok(None) => self.on_gone(now, meta, arrived, (end, vacancy)),
             Err(_) => self.count("record-failures"),
         }
     }
@@ -45,17 +52,17 @@ impl State {
         now: Duration,
         meta: &Meta,
         mut arrived: Arrived<'_>,
-        (end, is_kept): (ServerSeq, bool),
+        (end, vacancy): (ServerSeq, Vacancy),
     ) {
         let key = arrived.key;
         let Ok(Some(record)) = self.shared.records.get(&key) else {
             return;
         };
         // What its client has heard was no answer.
-        if is_kept && record.epoch == meta.epoch {
+        if vacancy == Vacancy::Kept && record.epoch == meta.epoch {
             self.on_not_begun(&key, meta.epoch, end);
         }
-        if self.closes_on_kept(now, meta, &key, &record) {
+        if vacancy != Vacancy::Anew && self.closes_on_kept(now, meta, &key, &record) {
             return;
         }
         let unanswered = (record.requests as u16).wrapping_sub(meta.requests);
@@ -63,11 +70,17 @@ impl State {
         let has_fin = record.state == FlowState::ClientFin;
         let has_come = (record.next == meta.start || has_fin && record.next + 1 == meta.start)
             && record.expected == Expected::Head;
+        // What comes begins no request, and an answer is owed that will not come.
+        let is_stray = vacancy == Vacancy::Anew
+            && !has_come
+            && unanswered != 0
+            && (unanswered != 1 || record.began != meta.start)
+            && record.heard.at_or_before(end);
         let at_work = record.marks & (MARK_HELD | MARK_MOVING) != 0;
         if record.epoch != meta.epoch
             || !record.has_backend()
             || at_work
-            || has_come == (unanswered == 0)
+            || has_come == (unanswered == 0) && !is_stray
         {
             return self.count("late-vacancies");
         }
@@ -85,7 +98,9 @@ impl State {
         arrived.isns = isns;
         arrived.handshake = agreed.handshake;
         // It was the server's segment: its clock is what the client echoes.
-        if let Some(clocks) = &mut arrived.header.options.timestamps {
+        if vacancy != Vacancy::Anew
+            && let Some(clocks) = &mut arrived.header.options.timestamps
+        {
             std::mem::swap(&mut clocks.value, &mut clocks.echo);
         }
         self.answer_ourselves(now, &arrived, Answer::Close, Body::Full);

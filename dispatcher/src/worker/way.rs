@@ -34,6 +34,7 @@ impl State {
         };
         self.note_end(&arrived.key, arrived.header.flags);
         if inner.len() <= self.inner_max {
+            let option = option_at(record, &option, &arrived.header);
             self.to_backends.push(to, |out| {
                 geneve::write(&option, inner, out);
                 if arrived.checksum == TcpChecksum::Partial {
@@ -44,7 +45,7 @@ impl State {
             });
             return;
         }
-        self.forward_in_pieces(&option, to, arrived);
+        self.forward_in_pieces(record, &option, to, arrived);
     }
 
     /// The same of a part of a packet, which nobody has sent in one piece.
@@ -54,13 +55,14 @@ impl State {
             return self.forward_to_server(record, part, payload_max);
         }
         if let Some((to, option)) = self.way_of(&part.key, record) {
-            self.forward_in_pieces(&option, to, part);
+            self.forward_in_pieces(record, &option, to, part);
         }
     }
 
     /// Sends a client's packet on in pieces that fit.
     pub(super) fn forward_in_pieces(
         &mut self,
+        record: &Record,
         option: &meta::Raw,
         to: SocketAddrV4,
         arrived: &Arrived<'_>,
@@ -79,9 +81,10 @@ impl State {
                 header,
                 payload: payload.to_vec(),
             };
+            let option = option_at(record, option, &segment.header);
             let packet = segment.to_packet();
             self.to_backends
-                .push(to, |out| geneve::write(option, &packet, out));
+                .push(to, |out| geneve::write(&option, &packet, out));
         }
     }
 
@@ -111,6 +114,7 @@ impl State {
         if kind.is_none() {
             self.note_end(key, segment.header.flags);
         }
+        let option = option_at(&record, &option, &segment.header);
         let packet = as_heard(segment, &record).to_packet();
         self.to_backends
             .push(to, |out| geneve::write(&option, &packet, out));
@@ -217,6 +221,15 @@ impl State {
             IpAddr::V4(v4) => Some(SocketAddrV4::new(v4, GENEVE_PORT)),
             IpAddr::V6(_) => None,
         }
+    }
+}
+
+/// As the data path does it: a FORWARD says whether a request begins with its payload. To a packet
+/// without any it means nothing.
+fn option_at(record: &Record, option: &meta::Raw, header: &Header) -> meta::Raw {
+    match header.seq == record.began.raw() {
+        true => meta::begins(*option),
+        false => *option,
     }
 }
 

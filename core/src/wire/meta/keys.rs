@@ -143,7 +143,8 @@ impl Keys {
     pub fn verify(&self, raw: &Raw, binding: &Binding) -> Result<(), TagError> {
         let key_id = raw[2];
         let key = self.accepted[usize::from(key_id)].as_ref();
-        let expected = tag(raw, key.ok_or(TagError::UnknownKey(key_id))?, binding);
+        let sealed = super::as_sealed(*raw);
+        let expected = tag(&sealed, key.ok_or(TagError::UnknownKey(key_id))?, binding);
         let difference = expected
             .iter()
             .zip(&raw[TAG_AT..])

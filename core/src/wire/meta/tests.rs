@@ -143,11 +143,15 @@ fn every_kind_is_read_as_written() {
         }),
         Kind::Vacated {
             end: ServerSeq::new(9),
-            is_kept: false,
+            vacancy: Vacancy::Closed,
         },
         Kind::Vacated {
             end: ServerSeq::new(9),
-            is_kept: true,
+            vacancy: Vacancy::Kept,
+        },
+        Kind::Vacated {
+            end: ServerSeq::new(9),
+            vacancy: Vacancy::Anew,
         },
         Kind::Answered {
             end: ServerSeq::new(u32::MAX),
@@ -324,6 +328,24 @@ fn a_tag_holds_for_its_bytes_its_node_and_its_flow_only() {
     }
 }
 
+/// Each packet says it for itself, under its flow's tag.
+#[test]
+fn whether_a_request_begins_is_not_under_the_tag() {
+    let keys = keys(&[3]);
+    for kept in [false, true] {
+        let mut forward = meta(Kind::Forward);
+        forward.care.kept = kept;
+        let raw = forward.seal(&keys, &binding());
+        let begun = begins(raw);
+        assert_ne!(begun, raw);
+        assert_eq!(as_sealed(begun), raw);
+        assert_eq!(keys.verify(&begun, &binding()), Ok(()));
+        assert_eq!(Meta::decode(&begun), Ok(forward));
+    }
+    let probe = meta(Kind::Probe).seal(&keys, &binding());
+    assert_eq!(begins(probe), probe, "of a FORWARD alone");
+}
+
 #[test]
 fn keys_change_without_a_pause() {
     let raw = meta(Kind::Forward).seal(&keys(&[1]), &binding());
@@ -442,7 +464,7 @@ fn the_numbers_are_those_of_abi_h() {
         (
             Kind::Vacated {
                 end: ServerSeq::new(0),
-                is_kept: false,
+                vacancy: Vacancy::Closed,
             },
             "META_VACATED",
         ),
