@@ -330,7 +330,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		return drop(DROP_STALE_EPOCH);
 	begins = begins && segment.payload && known && known->epoch == bpf_ntohl(meta.epoch);
 	if (begins && known)
-		known->begun = segment.seq;
+		note_begun(known, segment.seq);
 	if (begins && known && meets_closed(known, &segment)) {
 		/* Its socket has bytes to repeat: the request comes again. */
 		if (segment.ack != known->answers.next)

@@ -701,7 +701,8 @@ struct setup {
 	__u32 last_clock; /* OLDER: what it says is no later, by its timestamps */
 	__u32 told; /* up to where the client has been told that its bytes have come; 0: no further than to here */
 	__u32 begun; /* where the latest request starts, as its dispatcher has said */
-	__u32 pad;
+	__u16 asked; /* how many have begun; `answers.finished` of them are answered */
+	__u16 ahead; /* 1: one began before the one before it was answered */
 };
 
 /* Agent: what held a flow up has changed, or an answer is over; to its daemon, by the ring `dones`. */

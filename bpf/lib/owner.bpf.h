@@ -33,6 +33,9 @@ static __noinline enum held why_held(const struct setup *known, const struct own
 	/* It ends it behind this answer, or nobody will ever know where that ends. */
 	if (answers->flags & ANSWER_CLOSING || answers->phase == ANSWER_LOST || (own->state != TCP_STATE_ESTABLISHED && !closed))
 		return HELD_CLOSING;
+	/* As long as its closing has not left, what it has not answered may come to its next connection (unread.bpf.h). */
+	if (closed && has_said_all && answers->finished != requests && !(answers->flags & ANSWER_GONE))
+		return HELD_ANSWERING;
 	/* The client has heard its server close, or will have no other answer of it. */
 	if (closed && has_said_all && (answers->finished != requests || (ahead > 0 && !outlives(known))))
 		return HELD_CLOSING;
@@ -64,7 +67,7 @@ static __always_inline bool owes_nothing(const struct setup *known, const struct
  */
 static __always_inline bool has_answered_all(const struct setup *known, const struct own_socket *own)
 {
-	return known->meta.tcp_options & CARE_FOLLOW &&
+	return known->meta.tcp_options & CARE_FOLLOW && known->asked == known->answers.finished &&
 	       has_answered(&known->answers) && !(known->answers.flags & ANSWER_AHEAD) &&
 	       !why_held(known, own, known->answers.taken, known->answers.finished);
 }

@@ -102,6 +102,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->answers.phase = state == SETUP_TRIED ? ANSWER_STATUS : ANSWER_LOST;
 	setup->answers.next = segment->ack;
 	setup->answers.finished = kept.finished;
+	setup->asked = kept.finished + 1;
 	setup->answers.unread = kept.unread;
 	setup->answers.flags = meta->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
 	setup->before = kept.before;
@@ -150,6 +151,16 @@ static __always_inline bool is_given_up(const struct setup *setup)
 }
 
 /*
+ * Does its client's connection outlive a server that closes while nothing is owed? Whose client asks
+ * ahead its dispatcher knows, but where it has heard of an interim answer: that looked as if it were one
+ * (handoff.md 7.1a).
+ */
+static __always_inline bool is_to_outlive(const struct setup *setup)
+{
+	return setup->meta.tcp_options & CARE_OUTLIVE && !setup->ahead;
+}
+
+/*
  * Is a closing of its server's, which has answered all that it has taken, not to be heard by the
  * client? So says its dispatcher, or has a request that waits to go elsewhere shown that nothing
  * else was given to the server (handoff.md 7.1, 7.1b).
@@ -158,7 +169,7 @@ static __always_inline bool outlives(const struct setup *setup)
 {
 	const struct answers *answers = &setup->answers;
 
-	return setup->meta.tcp_options & CARE_OUTLIVE ||
+	return is_to_outlive(setup) ||
 	       (setup->was_wanted && setup->wanted == answers->taken && setup->wanted_after == answers->finished);
 }
 
@@ -166,6 +177,18 @@ static __always_inline bool outlives(const struct setup *setup)
 static __always_inline bool starts_request(const struct segment *segment, __u32 start)
 {
 	return segment->seq == start && segment->payload && !(segment->flags & TCP_RST);
+}
+
+/* A request begins there. Of one that comes late, or twice, it is not known which it is. */
+static __always_inline void note_begun(struct setup *setup, __u32 start)
+{
+	if (start == setup->begun)
+		return;
+	if (setup->asked != setup->answers.finished)
+		setup->ahead = 1;
+	setup->asked++;
+	if (is_before(setup->begun, start))
+		setup->begun = start;
 }
 
 /* The client asks ahead from here on (handoff.md 7.1a). */

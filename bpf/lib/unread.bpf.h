@@ -97,7 +97,7 @@ static __always_inline __u32 next_start(const struct setup *setup)
 /* Is it a packet of the next request, with none before it that is not answered? */
 static __always_inline bool brings_request(const struct setup *setup, const struct segment *segment)
 {
-	return segment->payload && setup->meta.tcp_options & CARE_OUTLIVE && is_between_answers(&setup->answers) &&
+	return segment->payload && is_to_outlive(setup) && is_between_answers(&setup->answers) &&
 	       segment->seq - next_start(setup) < UNREAD_REACH;
 }
 
@@ -185,7 +185,7 @@ static __always_inline bool closes_unanswered(const struct setup *setup, const s
 {
 	const struct answers *answers = &setup->answers;
 
-	return setup->meta.tcp_options & CARE_OUTLIVE && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
+	return is_to_outlive(setup) && h->tcp.flags & (TCP_FIN | TCP_RST) && !payload &&
 	       setup->state == SETUP_CONFIRMED && is_between_answers(answers) &&
 	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE | ANSWER_MIDWAY)) && is_at_end(h, answers) &&
 	       (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) != next_start(setup)) &&

@@ -384,7 +384,8 @@ pod!(
         last_clock: u32,
         told: u32,
         begun: u32,
-        pad: u32,
+        asked: u16,
+        ahead: u16,
     }
 );
 pod!(

@@ -15,7 +15,9 @@ const LONG: Duration = Duration::from_secs(8);
 /// In the place of b1's server.
 fn listen_at_b1(cluster: &Cluster) -> TcpListener {
     cluster.kill("b1", Some(Process::Server)).unwrap();
-    let listener = cluster.on("b1", || TcpListener::bind("0.0.0.0:80").unwrap());
+    // Its workers go a moment later.
+    let bind = || TcpListener::bind("0.0.0.0:80").ok();
+    let listener = cluster.on("b1", || until("its port is free", bind));
     // The dispatcher may have been refused meanwhile.
     std::thread::sleep(Duration::from_millis(1200));
     listener
@@ -546,6 +548,77 @@ fn a_request_whose_body_was_half_read_is_answered_by_the_next_connection() {
         });
         assert_eq!(cluster.agent("b1").of("retried"), 1);
     }
+}
+
+/// "/1k" is b2's, all else b1's.
+const BY_PATH: &str = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+                       [[pool]]\nname = \"other\"\nbackends = [\"b2\"]\n\
+                       [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                       [[service.rule]]\npath = \"/1k\"\npool = \"other\"\n";
+
+/// An interim answer looks to its dispatcher as if it were the answer. Who asks ahead of that hears its server
+/// close, and no other's answer in the place of the one that is owed.
+#[test]
+fn who_asks_behind_an_interim_answer_asks_ahead() {
+    let cluster = Cluster::configured("ahead", 2, BY_PATH, |_| {});
+    let listener = listen_at_b1(&cluster);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = accept(&listener);
+            read_head(&mut stream);
+            stream
+                .write_all(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n")
+                .unwrap();
+            std::thread::sleep(Duration::from_millis(200));
+            stream.write_all(answer("one").as_bytes()).unwrap();
+            std::thread::sleep(Duration::from_millis(50));
+            stream.shutdown(Shutdown::Write).unwrap();
+            std::thread::sleep(Duration::from_millis(500));
+        });
+        cluster.on("c1", || {
+            let mut client = Connection::open();
+            client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+            std::thread::sleep(Duration::from_millis(100));
+            client.send("GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.stream().set_read_timeout(Some(LONG)).unwrap();
+            let mut said = Vec::new();
+            let end = client.stream().read_to_end(&mut said);
+            let is_reset = |e: &std::io::Error| e.kind() == std::io::ErrorKind::ConnectionReset;
+            assert!(end.is_ok() || end.is_err_and(|e| is_reset(&e)), "it ends");
+            let said = String::from_utf8_lossy(&said);
+            assert_eq!(said.matches("HTTP/1.1 200").count(), 1, "{said}");
+            assert!(said.ends_with("one"), "{said}");
+        });
+    });
+}
+
+/// What is asked behind a request that is asked again goes where it belongs.
+#[test]
+fn what_waits_behind_a_request_that_is_asked_again_goes_where_it_belongs() {
+    let cluster = Cluster::configured("again", 2, BY_PATH, |_| {});
+    let listener = listen_at_b1(&cluster);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = accept(&listener);
+            read_head(&mut stream);
+            stream.shutdown(Shutdown::Write).unwrap();
+            let mut next = accept(&listener);
+            read_head(&mut next);
+            next.write_all(answer("one").as_bytes()).unwrap();
+            let _ = next.read(&mut [0; 100]);
+        });
+        cluster.on("c1", || {
+            let mut client = Connection::open();
+            client.stream().set_read_timeout(Some(LONG)).unwrap();
+            client.send("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+            std::thread::sleep(Duration::from_millis(100));
+            client.send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n");
+            expect(&client.response(), "one");
+            assert_eq!(client.response().ok(), "b2");
+        });
+    });
+    assert_eq!(cluster.agent("b1").of("retried"), 1);
 }
 
 /// Who never answers is asked three times, and not for ever.

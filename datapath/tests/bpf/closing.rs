@@ -310,6 +310,30 @@ fn who_asks_ahead_hears_of_a_close() {
     assert!(client.iter().any(fin), "{client:?}");
 }
 
+/// So does one whose request begins before the one before it was answered, as its dispatcher may not
+/// know: it has heard of an interim answer, which looked as if it were one.
+#[test]
+fn who_is_seen_to_ask_ahead_hears_of_a_close() {
+    let mut owner = owner();
+    let interim = b"HTTP/1.1 103 Early Hints\r\n\r\n";
+    owner.answer(interim);
+    let mut ahead = second();
+    ahead.ack = end_of(interim);
+    let frame = beginning(&outliving(), &ahead.packet());
+    owner.agent.receive("a request", &frame, &["received"]);
+    owner.answer(ANSWER);
+    let end = end_of(interim) + ANSWER.len() as u32;
+    let ack = segment(ACK, SECOND + second().payload.len() as u32, end, b"");
+    let frame = sealed(&outliving(), &ack.packet());
+    owner.agent.receive("an ACK", &frame, &["received"]);
+    let sniffer = PacketSocket::open("lo").unwrap();
+    let close = || owner.stream.shutdown(Shutdown::Write).unwrap();
+    owner.agent.expect_count("it closes", close, &[]);
+    let (client, _) = heard(&sniffer);
+    let fin = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::FIN);
+    assert!(client.iter().any(fin), "{client:?}");
+}
+
 /// Its dispatcher has held it, and does not know whether the owner's server has closed
 /// since: an open socket is not to mind its old clock, a new one goes on from its echo.
 #[test]

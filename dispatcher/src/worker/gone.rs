@@ -76,7 +76,12 @@ impl State {
             && unanswered != 0
             && (unanswered != 1 || record.began != meta.start)
             && record.heard.at_or_before(end);
-        let at_work = record.marks & (MARK_HELD | MARK_MOVING) != 0;
+        // What is held here, and brings no request's beginning there, waits for nobody any more.
+        let work = match vacancy {
+            Vacancy::Anew => MARK_MOVING,
+            Vacancy::Closed | Vacancy::Kept => MARK_HELD | MARK_MOVING,
+        };
+        let at_work = record.marks & work != 0;
         if record.epoch != meta.epoch
             || !record.has_backend()
             || at_work
@@ -90,6 +95,9 @@ impl State {
         let Ok(agreed) = Meta::decode(&record.option) else {
             return;
         };
+        if let Some(waiting) = self.waiting.end(&key) {
+            self.not_moved(&waiting.target);
+        }
         self.count("closed-by-server");
         let isns = Isns {
             client: meta.start + u32::MAX,
