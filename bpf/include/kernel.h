@@ -99,6 +99,10 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 };
 
+struct tcp_options_received {
+	__u32 ts_recent;
+};
+
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 rcv_nxt;
@@ -110,6 +114,7 @@ struct tcp_sock {
 	__u32 rcv_wup;
 	__u32 rcv_wnd;
 	__u32 snd_wl1;
+	struct tcp_options_received rx_opt;
 	__u64 bytes_received; /* a FIN counts, as in rcv_nxt */
 	bool is_mptcp; /* CONFIG_MPTCP */
 };

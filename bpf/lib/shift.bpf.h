@@ -18,6 +18,8 @@ struct shift {
 	__u32 seq;
 	__u32 ack;
 	__u32 clock; /* of the echo on the way in, of the value on the way out */
+	__u32 heard; /* of the client's clock, with `may_be_late` */
+	bool may_be_late;
 	bool out;
 };
 
@@ -56,6 +58,16 @@ static __always_inline __u32 option_at(struct sack_bench *bench, __u32 header_le
 	return search.size ? sizeof(struct tcp_header) + search.at : 0;
 }
 
+/*
+ * On the way in: what waited at its dispatcher may say an older clock than its client has said here
+ * meanwhile, and would be refused for ever. TCP does not know that option (handoff.md 5.4d, 8.3).
+ */
+static __always_inline void age_if_late(struct sack_bench *bench, __u32 at, const struct shift *shift)
+{
+	if (shift->may_be_late && is_before(get_be32(bench->before + ((at + 2) & 63)), shift->heard))
+		bench->after[at & 63] = AGED_TIMESTAMPS;
+}
+
 /* Its blocks are of the numbers that the acknowledgement is of. */
 static __always_inline void shift_options(struct sack_bench *bench, __u32 header_length, const struct shift *shift)
 {
@@ -66,6 +78,7 @@ static __always_inline void shift_options(struct sack_bench *bench, __u32 header
 		clock = shift->out ? TSVAL_WORD : TSECR_WORD;
 		if (get_be32(bench->before + clock))
 			add_to_word(bench, clock, shift->clock);
+		age_if_late(bench, TSVAL_WORD - 2, shift);
 		if (header_length == 32)
 			return;
 	} else {
@@ -74,6 +87,7 @@ static __always_inline void shift_options(struct sack_bench *bench, __u32 header
 			clock = at + (shift->out ? 2 : 6);
 			if (get_be32(bench->before + (clock & 63)))
 				add_to_word(bench, clock, shift->clock);
+			age_if_late(bench, at, shift);
 		}
 	}
 	at = option_at(bench, header_length, 5, &size);
@@ -117,7 +131,14 @@ static __always_inline bool shift_in(struct __sk_buff *skb, const struct segment
 		.clock = -setup->clock_shift,
 	};
 
-	return !setup->shifted || !shift_header(skb, segment->header_length, &shift);
+	if (!setup->shifted)
+		return true;
+	/* By which it was taken up again. What waited behind it comes without clocks (5.4d). */
+	if (segment->payload && segment->seq == setup->start) {
+		shift.heard = clock_heard(skb, segment, 0);
+		shift.may_be_late = shift.heard;
+	}
+	return !shift_header(skb, segment->header_length, &shift);
 }
 
 /* A segment of the socket's, for the client. */

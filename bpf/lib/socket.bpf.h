@@ -66,6 +66,23 @@ static __noinline __u32 client_number(struct __sk_buff *skb, const struct segmen
 	return otherwise;
 }
 
+/* TS.Recent (RFC 7323 4.3), of the client's clock: the socket takes nothing that says an older one. */
+static __noinline __u32 clock_heard(struct __sk_buff *skb, const struct segment *segment, __u32 otherwise)
+{
+	struct bpf_sock *found;
+	struct tcp_sock *full;
+
+	if (!segment)
+		return otherwise;
+	found = find_connection(skb, segment);
+	if (!found)
+		return otherwise;
+	if (is_full(found) && (full = bpf_skc_to_tcp_sock(found)))
+		otherwise = full->rx_opt.ts_recent;
+	bpf_sk_release(found);
+	return otherwise;
+}
+
 /*
  * A client that had bytes behind a gap acknowledges, once the gap is filled, what this socket
  * has not said yet, and which it would not listen to (RFC 9293 3.10.7.4). Where it has come, for

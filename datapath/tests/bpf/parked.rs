@@ -150,6 +150,49 @@ fn a_flow_comes_back_to_its_own_socket_again_and_again() {
     }
 }
 
+/// The request may have waited at its dispatcher, while its client went on talking: by that clock it
+/// is late (RFC 7323 §5.3), and it will say no other.
+#[test]
+fn a_request_that_has_waited_is_heard() {
+    let says = |value: u32, seq: u32, ack: u32, payload: &[u8], echo: u32| Tcp {
+        options: timestamps(value, echo),
+        ..segment(ACK | PSH, seq, ack, payload)
+    };
+    for (clock, late) in [(10, false), (10, true), (0x8000_0010, true)] {
+        let first = says(clock, START, FIRST, REQUEST, ECHO);
+        let mut owner = Owner::with_option(forward(EPOCH, START), first);
+        owner.answer(ANSWER);
+        let heard = says(clock + 40, SECOND, FIRST, b"", ECHO);
+        let frame = sealed(&forward(EPOCH, START), &heard.packet());
+        owner.agent.receive("it is heard", &frame, &["received"]);
+        give_up(
+            &owner,
+            MOVE,
+            &says(clock + 40, SECOND, end_of(ANSWER), GET, ECHO),
+        );
+        let value = clock + if late { 5 } else { 45 };
+        let request = says(value, LATER, THERE, GET, ECHO_THERE);
+        let frame = sealed(&forward(BACK, LATER), &request.packet());
+        let counted = ["received", "resumed"];
+        owner.agent.receive("it is back", &frame, &counted);
+        assert_eq!(read(&mut owner.stream), GET, "{clock} {late}");
+        // So does its repetition, for all that its dispatcher knows.
+        let shifted = setup(&owner);
+        let echo = ECHO_THERE.wrapping_sub(shifted.clock_shift);
+        let option = match late {
+            true => Opt::Aged(value, echo),
+            false => Opt::Timestamps(value, echo),
+        };
+        let own = Tcp {
+            seq: LATER - shifted.client_shift,
+            ack: THERE - shifted.server_shift,
+            options: options(&[Opt::Nop, Opt::Nop, option]),
+            ..request
+        };
+        owner.expect("again", &frame, &delivered(&own.packet(), &["received"]));
+    }
+}
+
 /// What the client says then is the socket's, number by number.
 #[test]
 fn numbers_are_the_sockets_own_on_the_way_in() {
