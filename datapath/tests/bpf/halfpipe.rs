@@ -469,6 +469,60 @@ fn an_owner_hears_who_asks_far_ahead() {
     owner.expect("as it came", &tunnel, &up(&says(1 << 20)));
 }
 
+/// Of a server that answers, and reads nothing meanwhile, the window closes.
+#[test]
+fn an_owner_without_a_window_hears_who_asks_ahead() {
+    const ROOM: usize = 500;
+    let mut owner = Owner::new();
+    let meta = followed(Kind::Forward, EPOCH, START);
+    let frame = |seq: u32, payload: &[u8]| {
+        let says = segment(ACK, seq, FIRST, payload);
+        sealed(&meta, &says.packet())
+    };
+    let mut end = SECOND;
+    for _ in 0..400 {
+        let more = frame(end, &[b'x'; ROOM]);
+        owner.agent.receive("more", &more, &["received"]);
+        end += ROOM as u32;
+    }
+    owner.answer(ANSWER);
+    let edge = number_of(&owner.run(&frame(SECOND + (1 << 30), b"")));
+    assert!(edge.wrapping_sub(SECOND) < 1 << 20);
+    let taken = owner.agent.setup(&request()).unwrap().answers.taken;
+    assert!(edge.wrapping_sub(taken) < 16_384, "it is full");
+    for ahead in [1, 9000, 16_384] {
+        let got = number_of(&owner.run(&frame(edge + ahead, b"")));
+        assert_eq!(got, edge, "{ahead}");
+    }
+}
+
+/// Nor has it to have said anything before: with its window closed it cannot.
+#[test]
+fn an_owner_that_has_not_begun_hears_who_asks_far_ahead() {
+    for start in [7, 0x7fff_0000, 0x8000_0000, START] {
+        let first = Tcp {
+            seq: start,
+            window: 0,
+            ..request()
+        };
+        let option = followed(Kind::Forward, EPOCH, start);
+        let owner = Owner::with_option(option, first);
+        (&owner.stream).write_all(ANSWER).unwrap();
+        let next = start.wrapping_add(REQUEST.len() as u32);
+        let says = segment(ACK, next.wrapping_add(1 << 20), FIRST, b"");
+        let frame = sealed(&option, &says.packet());
+        let edge = number_of(&owner.run(&frame)).wrapping_sub(next);
+        assert!((16_384..1 << 20).contains(&edge), "{start}: {edge}");
+        let sniffer = PacketSocket::open("lo").unwrap();
+        let receive = |what, frame| owner.agent.receive(what, frame, &["received"]);
+        receive("its window is open", &frame);
+        wait_for("the answer leaves", || {
+            let (left, _) = closing::heard(&sniffer);
+            left.iter().any(|header| header.seq == FIRST)
+        });
+    }
+}
+
 #[test]
 fn an_older_owner_hears_what_concerns_its_range() {
     let end = end_of(ANSWER);
