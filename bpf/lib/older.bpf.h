@@ -66,13 +66,14 @@ static __always_inline bool is_to_begin(const struct segment *segment, const str
 }
 
 /*
- * 6.3a: up to where the client's bytes have come to this owner, or to one after it. What
- * has no socket here has them up to its start.
+ * 6.3a: up to where the client's bytes have come to this owner, or to one after it, or, as it has been
+ * told, to its dispatcher. What has no socket here has them up to its start.
  */
-static __noinline __u32 reach_of(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
+static __noinline __u32 reach_of(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 				 const struct meta *meta)
 {
 	struct own_socket own;
+	__u32 reach;
 	__be32 word;
 
 	if (!segment || !meta)
@@ -84,11 +85,12 @@ static __noinline __u32 reach_of(struct __sk_buff *skb, const struct segment *se
 	if (!known)
 		return bpf_ntohl(meta->start);
 	own = find_own_socket(skb, segment, known);
-	return own.state ? own.rcv_nxt : known->start;
+	reach = own.state ? own.rcv_nxt : known->start;
+	return reach + told_ahead(&known->told, reach);
 }
 
 /* 6.2: the second pass of what an owner has heard. */
-__noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+__noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
 {
 	struct node *self = this_node();
 	struct encapsulation outer;

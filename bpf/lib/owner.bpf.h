@@ -360,7 +360,7 @@ static __noinline bool become_older(const struct segment *segment, struct setup 
 	known->start = bpf_ntohl(meta->start);
 	known->next = 0;
 	known->end = end;
-	known->reach = known->start;
+	known->reach = known->start + told_ahead(&known->told, known->start);
 	known->last_clock = own_clock(known, known->clock_offset);
 	known->reason = RELEASED_HALF_PIPE;
 	known->waiting = 0;

@@ -675,6 +675,50 @@ fn an_older_owner_acknowledges_what_has_come_to_those_after_it() {
     }
 }
 
+/// What waits at the dispatcher has been acknowledged, too: the RELEASE says so (handoff.md 5.1a1).
+#[test]
+fn an_older_owner_acknowledges_what_its_client_has_been_told() {
+    const TOLD: u32 = SECOND + 100_000;
+    let tells = Kind::Release {
+        leave: Leave::HalfPipe,
+        reach: ClientSeq::new(TOLD),
+    };
+    let release = |epoch, start| Meta {
+        requests: 1,
+        ..followed(tells, epoch, start)
+    };
+    let owner = Owner::answered();
+    let says = segment(ACK, SECOND, FIRST, b"");
+    let frame = sealed(&release(MOVE, SECOND), &says.packet());
+    assert_eq!(owner.run(&frame).counted, ["given-up", "half-pipe"]);
+    let answer = |ack: u32| {
+        let says = segment(ACK | PSH, FIRST, ack, ANSWER);
+        Tcp {
+            source: VIP,
+            dest: CLIENT,
+            ..says
+        }
+    };
+    let got = owner
+        .agent
+        .run(&owner.agent.egress, &answer(SECOND).frame());
+    let expected = Outcome::new(Verdict::Next, answer(TOLD - 16_384).frame(), &[]);
+    assert_eq!(got.difference(&expected), None);
+
+    // Who comes after it is told so for a request that waits behind its own.
+    let owner = newer();
+    let next = SECOND + REQUEST.len() as u32;
+    let says = segment(ACK, next, FIRST + 9, b"");
+    owner.run(&sealed(&release(MOVE + 1, next), &says.packet()));
+    let sniffer = PacketSocket::open("lo").unwrap();
+    owner.run(&sealed(&after(), &says.packet()));
+    let told = gcs(&sniffer);
+    assert!(!told.is_empty());
+    for (word, _) in told {
+        assert_eq!(word.kind, gc_with(RANGE, TOLD).kind);
+    }
+}
+
 /// A client takes what is older by its clock than what it has had last for a late repetition
 /// (RFC 7323 §5): what the owner after it has said meanwhile must not be that.
 #[test]

@@ -207,6 +207,8 @@ impl State {
             },
         );
         let packet = segment.to_packet();
+        // Requests that wait here have been acknowledged, too.
+        let reach = self.intake.told(key, record.next);
         for older in self.shared.records.half_pipes.of(key, record.cookie) {
             if self.shared.health.is_host_silent(older.slot) {
                 continue;
@@ -220,7 +222,7 @@ impl State {
             let gc = Meta {
                 kind: Kind::Gc {
                     end: older.end,
-                    reach: record.next,
+                    reach,
                 },
                 epoch: older.epoch,
                 start: older.start,
