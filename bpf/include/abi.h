@@ -648,7 +648,10 @@ struct overheard {
 	__u32 end; /* and where the last answer ended, as the client knows it */
 	__u8 closes; /* 1: the server has said FIN or RST */
 	__u8 parted; /* 1: the flow has left: what the server says is nobody's */
-	__u16 pad;
+	__u8 window_scale; /* the server's */
+	__u8 pad;
+	__u32 edge; /* the server's window's right one, as far as it has said; 0: nothing yet */
+	__u32 pad2;
 };
 
 /* May a flow leave a server without an agent? What the daemon asks, and what it is told (lib/parting.bpf.h). */

@@ -113,6 +113,26 @@ static __noinline int overhear(context_t *ctx, struct overheard *its, const stru
 	return follow(ctx, answers, &said);
 }
 
+/* How far the server's window has reached: what it has said of that once it does not take back (RFC 9293 3.8.6). */
+static __always_inline void note_edge(struct overheard *its, const struct segment *segment)
+{
+	__u32 edge = segment->ack + (segment->window << (its->window_scale & 15));
+
+	if (segment->flags & TCP_ACK && (!its->edge || (__s32)(edge - its->edge) > 0))
+		its->edge = edge;
+}
+
+/*
+ * The client is told of what waits here that it has come (splice.md 5.8): it may acknowledge from beyond the
+ * server's window, which would not read that (RFC 9293 3.10.7.4). How far back it is said instead, from the edge.
+ */
+static __always_inline __u32 ahead_of_window(const struct overheard *its, const struct segment *segment)
+{
+	__s32 ahead = its && its->edge ? segment->seq - its->edge : 0;
+
+	return ahead > 0 ? ahead : 0;
+}
+
 /* False: counted, drop. Its flow has left, or leaves just now. Not static, as is_whole(). */
 __noinline bool is_heard(context_t *ctx, struct overheard *its, const struct segment *segment)
 {

@@ -78,6 +78,8 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 {
 	struct backend *backend;
 	struct splice splice;
+	struct flow_key key;
+	__u32 ahead = 0;
 
 	if (!flow || !segment)
 		return VERDICT_DROP;
@@ -90,11 +92,17 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 	if (!backend || !knows_way(ctx, backend))
 		return VERDICT_DROP;
 	splice = read_splice(flow);
+	if (!segment->payload && !(segment->flags & (TCP_SYN | TCP_FIN | TCP_RST)) &&
+	    flow->meta.tcp_options & CARE_FOLLOW && !(splice.changes & SPLICE_SPLIT)) {
+		key = flow_key_v4(mapped_ipv4(backend->addr), splice.address, splice.server_port, splice.port);
+		ahead = ahead_of_window(bpf_map_lookup_elem(&overheard, &key), segment);
+	}
 	struct rewriting how = {
 		.source = splice.address,
 		.dest = mapped_ipv4(backend->addr),
 		.source_port = splice.port,
 		.dest_port = splice.server_port,
+		.seq = -ahead,
 		.ack = -splice.ahead,
 		.echo = -splice.clock_ahead,
 		.window_shift = splice.to_server_shift,
@@ -273,6 +281,8 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 		to->server_ack = segment.ack;
 	if (to->state == SPLICED_FOLLOWED)
 		its = bpf_map_lookup_elem(&overheard, &segment.key);
+	if (its)
+		note_edge(its, &segment);
 	if (its && !is_heard(ctx, its, &segment))
 		return VERDICT_DROP;
 	if (segment.flags & TCP_RST)

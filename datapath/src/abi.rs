@@ -468,7 +468,10 @@ pod!(
         end: u32,
         closes: u8,
         parted: u8,
-        pad: u16,
+        window_scale: u8,
+        pad: u8,
+        edge: u32,
+        pad2: u32,
     }
 );
 pod!(

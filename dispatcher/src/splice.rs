@@ -218,6 +218,7 @@ impl Splices {
                 flags: if meta.care.head { ANSWER_TO_HEAD } else { 0 },
                 ..Answers::zeroed()
             },
+            window_scale: servers_scale(&meta, &flow.splice),
             ..Overheard::zeroed()
         };
         match self.maps.overheard.put(key, &begun, Update::Any) {
@@ -262,6 +263,12 @@ impl Splices {
         let sender = overheard.and_then(|overheard| sender(flow, &overheard));
         Ok(Some((ClientSeq::new(there.server_ack), sender)))
     }
+}
+
+/// Of the server's window field. The shift leads from there to what was agreed with the client.
+fn servers_scale(meta: &Meta, splice: &Splice) -> u8 {
+    let ours = meta.handshake.window_scales.map_or(0, |scales| scales.ours);
+    ours.min(14).saturating_add_signed(splice.to_client_shift)
 }
 
 /// Where a flow's server is, as far as its answers have been followed.

@@ -5,7 +5,8 @@
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
-use trapeze_datapath::abi::{self, Answers, Overheard, Parting, Pod, SPLICED_FOLLOWED};
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
+use trapeze_datapath::abi::{self, Answers, Flow, Overheard, Parting, Pod, SPLICED_FOLLOWED};
 use trapeze_datapath::dispatcher::Parted;
 use trapeze_datapath::map::Update;
 
@@ -401,5 +402,62 @@ fn clients_are_told_no_less_than_they_were() {
             START.wrapping_add(900)
         );
         assert_eq!(acknowledged(START), START, "that is over");
+    }
+}
+
+/// From beyond its window a server hears nothing (RFC 9293 §3.10.7.4); its client may have been
+/// told that what waits here has come.
+#[test]
+fn who_asks_ahead_is_heard_from_the_edge_of_the_window() {
+    const SCALE: u8 = 3;
+    for listener in Listener::all() {
+        let bench = &listener.bench;
+        let binding = Binding::of_flow(BACKEND.into(), CLIENT.into(), VIP.into()).unwrap();
+        let follow = Care {
+            follow: true,
+            ..Care::default()
+        };
+        let meta = Meta {
+            care: follow,
+            ..flow_meta(Kind::Forward)
+        };
+        bench.put_flow(&Flow {
+            meta: meta.seal(&keys(), &binding),
+            ..bench.flow()
+        });
+        let goes_from = |flags: u8, seq: u32, payload: &[u8]| {
+            let says = Tcp {
+                options: timestamps(3, 4),
+                ..segment(flags, seq, SERVER_ISN + 1, payload)
+            };
+            headers(&bench.run(&says.frame()).packet.unwrap()).0.seq
+        };
+        let server_says = |ack: u32, window: u16| {
+            let says = Tcp {
+                ack,
+                window,
+                ..listener.segment(ACK, 0, b"")
+            };
+            assert_eq!(bench.run(&says.frame()).verdict, Verdict::Redirect);
+        };
+        listener.reset(0);
+        let mut overheard = listener.overheard();
+        overheard.window_scale = SCALE;
+        let known = &bench.maps.overheard;
+        known.put(&listener.key, &overheard, Update::Any).unwrap();
+        let far = START + (1 << 20);
+        assert_eq!(goes_from(ACK, far, b""), far, "nobody knows");
+
+        server_says(START, 100);
+        let edge = START + (100 << SCALE);
+        for (seq, goes) in [(START, START), (edge, edge), (edge + 1, edge), (far, edge)] {
+            assert_eq!(goes_from(ACK, seq, b""), goes);
+        }
+        assert_eq!(goes_from(ACK, far, b"bytes"), far, "they come again");
+        assert_eq!(goes_from(ACK | FIN, far, b""), far);
+        server_says(START + 8, 0);
+        assert_eq!(goes_from(ACK, far, b""), edge, "nothing is taken back");
+        server_says(START + 8, 200);
+        assert_eq!(goes_from(ACK, far, b""), START + 8 + (200 << SCALE));
     }
 }
