@@ -236,6 +236,14 @@ impl Download {
             .expect("it is sent");
     }
 
+    /// The next answer begins, to what was asked ahead; it is what is read from now on.
+    pub fn begin_next(&mut self) {
+        let field = read_head(&mut self.stream);
+        self.owner = field("x-backend");
+        self.length = field("content-length").parse().expect("a number");
+        self.body.clear();
+    }
+
     /// Who has answered what was asked ahead.
     pub fn hear(&mut self) -> String {
         let mut answer = Vec::new();

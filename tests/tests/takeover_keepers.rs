@@ -1,6 +1,7 @@
 //! Backends that die in the midst of an answer, and with them the dispatcher that keeps its flow:
 //! another one has the soft state, and ends what that one has begun (docs/protocol/takeover.md 2.2c).
 
+use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
@@ -169,6 +170,50 @@ fn downloads_outlive_a_backend_whose_dispatcher_has_lost_its_daemon() {
         drop(downloads);
         (pair.cluster.start(&victim, Some(Process::Dispatch))).unwrap();
         pair.bring_back(&backend, &victim);
+    }
+}
+
+/// What was asked ahead waited at it, in parts: one was given to who is to answer it, and others are nobody's yet.
+#[test]
+fn what_waits_at_a_dispatcher_behind_what_it_has_given_outlives_it() {
+    const AHEAD: &str = "GET /large HTTP/1.1\r\nHost: a\r\n\r\nGET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+    let pair = Pair::up("take-waiting");
+    for (process, and_backend) in [
+        (Some(Process::Dispatch), false),
+        (None, false),
+        (Some(Process::Dispatch), true),
+    ] {
+        let mut downloads = pair.start(6);
+        for download in &mut downloads {
+            download.stream.write_all(AHEAD.as_bytes()).unwrap();
+        }
+        // Of two backends, each is to have what the other one's answer is before.
+        for download in &mut downloads {
+            download.finish().unwrap();
+            same(&download.body, &pair.large);
+            download.begin_next();
+            download.read(4 * MIB).unwrap();
+        }
+        until("all are protected", || {
+            (pair.sum(|status| status.protected_answers) == 6).then_some(())
+        });
+        let victim = pair.keeper_of(&downloads[0]);
+        let backend = downloads[0].owner.clone();
+        pair.cluster.kill(&victim, process).unwrap();
+        if and_backend {
+            pair.cluster.kill(&backend, None).unwrap();
+        }
+        for download in &mut downloads {
+            download.finish().unwrap();
+            same(&download.body, &pair.large);
+            download.hear();
+        }
+        drop(downloads);
+        pair.cluster.start(&victim, process).unwrap();
+        match and_backend {
+            true => pair.bring_back(&backend, &victim),
+            false => pair.bring_back_dispatcher(&backend, &victim),
+        }
     }
 }
 

@@ -61,6 +61,29 @@ pub struct Kept {
     pub bytes: Vec<u8>,
 }
 
+impl Kept {
+    /// The number of the first byte of its head.
+    pub fn start(&self) -> ClientSeq {
+        self.isns.client + 1
+    }
+
+    /// What of a whole head's bytes lies from the boundary `at` on, as a later request's: an owner has been given
+    /// what is before. None: nothing does.
+    pub fn behind(&self, at: ClientSeq) -> Option<Self> {
+        let given = usize::try_from(self.start().distance_to(at)).ok()?;
+        let rest = self.bytes.get(given..).filter(|rest| !rest.is_empty())?;
+        Some(Self {
+            isns: Isns {
+                client: at + u32::MAX,
+                server: self.cookie,
+            },
+            later: true,
+            bytes: rest.to_vec(),
+            ..self.clone()
+        })
+    }
+}
+
 /// A packet of a client whose cookie the data path has proved.
 #[derive(Clone, Copy, Debug)]
 pub struct Arrived<'a> {

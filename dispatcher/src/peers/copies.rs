@@ -85,6 +85,12 @@ impl Held {
         let offset = kept.offset as usize;
         if let Some(copy) = self.copies.get_mut(&kept.key) {
             let known = &mut copy.kept;
+            // An owner has been given what was before.
+            let is_further = kept.later && kept.cookie == known.cookie && kept.isns != known.isns;
+            if let Some(rest) = known.behind(kept.start()).filter(|_| is_further) {
+                self.bytes -= known.bytes.len() - rest.bytes.len();
+                *known = rest;
+            }
             let is_same = (known.isns, known.later) == (kept.isns, kept.later);
             if is_same && offset > 0 {
                 // Anything else is a piece whose predecessor is missing: the head is lost.
@@ -165,6 +171,30 @@ mod tests {
         assert_eq!(copies.take(&key, OWN).expect("it is there").bytes, b"PUT ");
         copies.add(NOW, D1, kept(1, 5, 4, b"POST"), 100);
         assert_eq!(copies.take(&key, OWN), None);
+    }
+
+    /// The first of what it has was given to an owner, and the rest is read on as a later request's.
+    #[test]
+    fn what_lies_behind_a_boundary_goes_on_from_there() {
+        let copies = Copies::default();
+        let key = kept(1, 0, 0, b"").key;
+        let later = |isn, offset, bytes| Kept {
+            later: true,
+            ..kept(1, isn, offset, bytes)
+        };
+        copies.add(NOW, D1, kept(1, 5, 0, b"GET 1GET 2GE"), 100);
+        copies.add(NOW, D1, later(10, 7, b"T 3"), 100);
+        let rest = copies.take(&key, OWN).expect("it is there");
+        assert_eq!(rest, later(10, 0, b"GET 2GET 3"));
+        // Nothing of it has been read there.
+        copies.add(NOW, D1, kept(1, 5, 0, b"GET 1"), 100);
+        copies.add(NOW, D1, later(10, 7, b"T 3"), 100);
+        assert_eq!(copies.take(&key, OWN), None);
+        // A boundary that comes round.
+        copies.add(NOW, D1, later(u32::MAX - 2, 0, b"GET 1GET 2"), 100);
+        copies.add(NOW, D1, later(2, 5, b"GET 3"), 100);
+        let rest = copies.take(&key, OWN).expect("it is there");
+        assert_eq!(rest, later(2, 0, b"GET 2GET 3"));
     }
 
     #[test]

@@ -205,7 +205,7 @@ impl State {
         };
         let ahead = &mut taking.kept.ahead;
         let end = taking.boundary + ahead.bytes.len() as u32;
-        if matches!(taking.stage, Stage::Asking) && end == head.isns.client + 1 {
+        if !matches!(taking.stage, Stage::Inquiring { .. }) && end == head.start() {
             ahead.bytes.extend_from_slice(&head.bytes);
         }
         true

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{Arrived, Kept, Outcome};
+use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options};
@@ -16,6 +17,7 @@ use super::first::Before;
 use super::later::later;
 use crate::cluster::Decision;
 use crate::look::{Found, Later, Look};
+use crate::records::Record;
 
 impl State {
     /// Others are to have what a client is about to be told that we have.
@@ -31,51 +33,28 @@ impl State {
         let Some(kept) = self.shared.peers.copies.take(key, self.shared.peers.own) else {
             return;
         };
-        if self.goes_behind_a_taking(key, &kept) {
-            return;
-        }
         let Ok(record) = self.shared.records.get(key) else {
             return self.count("record-failures");
         };
-        let start = kept.isns.client + 1;
-        let mut arrived = Arrived {
-            key: *key,
-            isns: kept.isns,
-            cookie: kept.cookie,
-            later: kept.later,
-            handshake: kept.handshake,
-            header: Header {
-                seq: start.raw(),
-                ack: kept.heard.raw(),
-                window: kept.window,
-                flags: Flags::ACK | Flags::PSH,
-                options: Options {
-                    timestamps: kept.timestamps,
-                    ..Options::default()
-                },
-                ..Header::default()
-            },
-            payload: &kept.bytes,
-            checksum: TcpChecksum::Complete,
-        };
         let same = record.filter(|record| record.cookie == kept.cookie);
-        if let Some(record) = same.filter(|record| record.has_backend()) {
-            if !kept.later || start.before(record.next) {
-                // Its backend has been told, and perhaps not heard. Where its connection begins
-                // with that, it begins behind all that was said before (handoff.md 5.4).
-                if start == record.isns.client + 1 {
-                    let begins = record.isns.server + 1;
-                    arrived.header.ack = kept.heard.later_of(begins).raw();
-                }
-                let segment = Segment {
-                    payload: kept.bytes.clone(),
-                    ..Segment::of_client(key, arrived.header)
-                };
-                return self.forward(&record, &arrived, &segment.to_packet());
-            }
-        } else if kept.later {
+        let owned = same.filter(|record| record.has_backend());
+        let rest = match &owned {
+            Some(record) => self.repeat_given(record, kept),
+            None => Some(kept),
+        };
+        let Some(kept) = rest else {
+            return;
+        };
+        if self.goes_behind_a_taking(key, &kept) {
             return;
         }
+        // Whatever has become of it since, nobody has the flow.
+        let is_stale = || kept.later || same.is_some_and(|record| record.isns != kept.isns);
+        if owned.is_none() && is_stale() {
+            return;
+        }
+        let start = kept.start();
+        let arrived = as_arrived(&kept);
         if !self.intake.restore(now, &arrived) {
             return;
         }
@@ -87,9 +66,7 @@ impl State {
             let end = start + kept.bytes.len() as u32;
             let _ = self.shared.records.hold(key, end);
         }
-        let limit = self.cluster.config.limits.reading_bytes;
-        let peers = &self.shared.peers;
-        peers.copies.add(now, peers.own, kept.clone(), limit);
+        self.share(kept.clone());
         let later = same
             .filter(|_| kept.later)
             .and_then(|record| later(&record));
@@ -113,6 +90,44 @@ impl State {
         self.act();
     }
 
+    /// Repeats to its backend what that has been told to have, and has perhaps not heard. What lies behind the
+    /// boundary: nobody has been given that.
+    fn repeat_given(&mut self, record: &Record, kept: Kept) -> Option<Kept> {
+        let start = kept.start();
+        if kept.later && !start.before(record.next) {
+            return Some(kept);
+        }
+        let rest = match record.is_tunnel() {
+            true => None,
+            false => kept.behind(record.next),
+        };
+        // Where a wedge's connection begins are the bytes of what it was told.
+        if record.server_port == WEDGE_PORT || self.takings.all.contains_key(&kept.key) {
+            return rest;
+        }
+        let end = kept.bytes.len() - rest.as_ref().map_or(0, |rest| rest.bytes.len());
+        let begins = record.isns.client + 1;
+        let before = usize::try_from(start.distance_to(begins)).unwrap_or(0);
+        let Some(bytes) = kept.bytes.get(before..end).filter(|its| !its.is_empty()) else {
+            return rest;
+        };
+        let mut arrived = as_arrived(&kept);
+        arrived.payload = bytes;
+        arrived.header.seq = (start + before as u32).raw();
+        // Where its connection begins with that, it begins behind all that was said before
+        // (handoff.md 5.4).
+        if start + before as u32 == begins {
+            let first = record.isns.server + 1;
+            arrived.header.ack = kept.heard.later_of(first).raw();
+        }
+        let segment = Segment {
+            payload: bytes.to_vec(),
+            ..Segment::of_client(&kept.key, arrived.header)
+        };
+        self.forward(record, &arrived, &segment.to_packet());
+        rest
+    }
+
     pub(super) fn look_again(
         &mut self,
         now: Duration,
@@ -129,5 +144,29 @@ impl State {
             not_remembered: false,
         };
         (self.intake).resume(now, key, |bytes, progress| look.at(bytes, progress))
+    }
+}
+
+/// As if its bytes came now, in a packet.
+fn as_arrived(kept: &Kept) -> Arrived<'_> {
+    Arrived {
+        key: kept.key,
+        isns: kept.isns,
+        cookie: kept.cookie,
+        later: kept.later,
+        handshake: kept.handshake,
+        header: Header {
+            seq: kept.start().raw(),
+            ack: kept.heard.raw(),
+            window: kept.window,
+            flags: Flags::ACK | Flags::PSH,
+            options: Options {
+                timestamps: kept.timestamps,
+                ..Options::default()
+            },
+            ..Header::default()
+        },
+        payload: &kept.bytes,
+        checksum: TcpChecksum::Complete,
     }
 }
