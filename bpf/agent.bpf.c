@@ -476,6 +476,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	__u32 payload_at = sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
 	__u32 payload = skb->len > payload_at ? skb->len - payload_at : 0;
 	__u16 finished = setup->answers.finished;
+	__u32 head_at;
 	bool begins;
 	int verdict;
 
@@ -494,10 +495,10 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	begins = payload && is_between_answers(&setup->answers) && setup->answers.next == bpf_ntohl(h->tcp.seq);
 	if (payload)
 		follow_leaving(skb, &setup->answers, h, payload_at);
-	/* Of two in one packet nobody tells the heads apart. */
-	if (begins && (setup->answers.phase == ANSWER_BODY || is_until_close(&setup->answers)) &&
-	    setup->answers.finished == finished)
-		tell_begun(skb, h, key, setup, payload_at);
+	/* Where a client has asked ahead, it may begin behind the end of the one before. */
+	head_at = payload ? head_of_begun(&setup->answers, finished, begins ? payload_at : 0) : 0;
+	if (head_at)
+		tell_begun(skb, h, key, setup, head_at);
 	else if (begins)
 		count_unseen(&setup->answers);
 	if (setup->waiting)

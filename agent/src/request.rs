@@ -31,6 +31,11 @@ pub fn request_of(
     Some(request)
 }
 
+/// What the first of those packets brought.
+pub fn first_of(begun: &Begun) -> Option<Vec<u8>> {
+    payload(begun.request()).map(|(_, first)| first.to_vec())
+}
+
 /// Where what the client's packet brings begins, and its bytes.
 fn payload(packet: &[u8]) -> Option<(u32, &[u8])> {
     let packet = ipv4::Packet::parse(packet).ok()?;

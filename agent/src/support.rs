@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use trapeze_core::config::Config;
 use trapeze_core::flow::FlowKey;
-use trapeze_core::head::{self, Inspection};
+use trapeze_core::head::{self, Followed, Inspection};
 use trapeze_core::route::Asked;
 use trapeze_core::seq::ServerSeq;
 use trapeze_core::takeover::parts::cut;
@@ -30,7 +30,7 @@ use trapeze_datapath::ring::{Begun, Ring};
 
 use crate::kept::{self, Kept};
 use crate::message::enclose;
-use crate::request::request_of;
+use crate::request::{first_of, request_of};
 
 /// Answers that are over before the second look are not told of: by far the most, where they are
 /// short. Each that is costs its dispatcher as much as a new connection does.
@@ -47,6 +47,9 @@ const KEEP_INTERVAL: Duration = Duration::from_millis(500);
 const KEEP_SHARE: u32 = 100;
 /// Answers that are announced at once; what is more is not protected.
 const MOST: usize = 16_384;
+
+/// The number of a setup's first answer.
+const FIRST: u16 = 1;
 
 /// Who tells dispatchers of answers.
 #[derive(Debug)]
@@ -168,6 +171,11 @@ impl Support {
     /// it never is.
     fn delay(&self, vip: SocketAddr, request: &[u8], bytes: u64) -> Option<Duration> {
         let rules = self.rules.lock().expect("nobody panics with it").clone();
+        // Whose rule it is its dispatcher sees.
+        if request.is_empty() {
+            let all = (0..rules.pools.len()).flat_map(|pool| rules.rescues(pool));
+            return all.filter_map(|one| one.protection.delay(bytes)).min();
+        }
         let inspected = head::inspect(request, rules.limits.head_bytes);
         let Inspection::Http(head) = inspected else {
             return None;
@@ -286,8 +294,13 @@ impl Support {
             return;
         }
         let head = told.head();
-        let request = request_of(told, |key| self.maps.unreads.get(key));
-        let (Some(answer), Some(request)) = (AnswerHead::parse(head), request) else {
+        // Of what comes ahead there are no copies. A setup's first request is the first that came.
+        let request = match begun.answer {
+            FIRST => request_of(told, |key| self.maps.unreads.get(key)).or_else(|| first_of(told)),
+            _ => request_of(told, |key| self.maps.unreads.get(key)),
+        };
+        let (Some(answer), Some(request)) = (AnswerHead::parse(head), own(request, begun.answer))
+        else {
             return;
         };
         let head = &head[..answer.len];
@@ -301,7 +314,8 @@ impl Support {
             return;
         };
         // Only what could be gone on with.
-        if Rest::of(head, 0).is_none_or(|rest| rest.request(&request).is_none()) {
+        let can_be_asked = |rest: Rest| request.is_empty() || rest.request(&request).is_some();
+        if !Rest::of(head, 0).is_some_and(can_be_asked) {
             return;
         }
         let state = SoftState {
@@ -409,6 +423,25 @@ impl Support {
     fn answers(&self) -> MutexGuard<'_, HashMap<FlowKey, Announced>> {
         self.answers.lock().expect("nobody panics with it")
     }
+}
+
+/// The request of the answer of that number, of what the server had had since the one before. Empty: it is one of several,
+/// or came while another one was answered, and the dispatcher, which knows how many it has given, is to say which. None:
+/// another one is never to go on with it.
+fn own(had: Option<Vec<u8>>, answer: u16) -> Option<Vec<u8>> {
+    let mut had = had.unwrap_or_default();
+    let inspected = head::inspect(&had, had.len() + 1);
+    let length = match (&inspected, head::follow_head(&inspected, &had)) {
+        (Inspection::Http(head), _) if head.method != "GET" => return None,
+        (Inspection::Http(head), Followed::To { at, .. })
+            if at == head.len && (at == had.len() || answer == FIRST) =>
+        {
+            at
+        }
+        _ => 0,
+    };
+    had.truncate(length);
+    Some(had)
 }
 
 /// Answers that have begun since the last look, but for the last, by their flows.
@@ -531,6 +564,33 @@ mod tests {
     use trapeze_datapath::abi::{Pod, Setup};
 
     use super::*;
+
+    #[test]
+    fn an_answers_request_is_told_where_it_can_be_no_other() {
+        const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+        let two = GET.repeat(2);
+        let cut = &GET[..20];
+        let with_body = "GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
+        let post = "POST / HTTP/1.1\r\nHost: a\r\n\r\n";
+        for (had, answer, wanted) in [
+            (GET, 1, Some(GET)),
+            (GET, 7, Some(GET)),
+            // The first of a setup is the first that came.
+            (&two, 1, Some(GET)),
+            (&two, 2, Some("")),
+            (cut, 1, Some("")),
+            (with_body, 1, Some("")),
+            (post, 1, None),
+        ] {
+            let found = own(Some(had.as_bytes().to_vec()), answer);
+            assert_eq!(
+                found.as_deref(),
+                wanted.map(str::as_bytes),
+                "{had} {answer}"
+            );
+        }
+        assert_eq!(own(None, 1), Some(Vec::new()), "nobody has copies of it");
+    }
 
     fn announced(length: u64, offset: u64, at: u32) -> Announced {
         Announced {

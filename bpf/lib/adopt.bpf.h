@@ -51,24 +51,42 @@ static __noinline __u16 copy_request(const struct leaving *h, struct begun_room 
 	return length;
 }
 
-/* How long the head is that ends in this packet, whose payload stands at `payload_at`. */
-static __always_inline __u32 head_length_of(__u32 payload_at)
+/* How long the head is that begins at `head_at` in this packet, and ends in it. */
+static __always_inline __u32 head_length_of(__u32 head_at)
 {
 	__u32 zero = 0;
 	struct piece *piece = bpf_map_lookup_elem(&pieces, &zero);
 
-	return piece ? piece->head_end - payload_at : 0;
+	return piece ? piece->head_end - head_at : 0;
 }
 
 /*
- * An answer begins in this packet, whose payload stands at `payload_at`, and has a body, until close
+ * Where in this packet, before which so many were `finished`, an answer begins that has a body which is not over: at
+ * `first`, if that is not 0, or behind one that ends there. 0: none does.
+ */
+/* Not static: the verifier walks it once. */
+__noinline int head_of_begun(const struct answers *answers, __u16 finished, __u32 first)
+{
+	__u32 zero = 0;
+	struct piece *piece;
+
+	if (!answers || (answers->phase != ANSWER_BODY && !is_until_close(answers)))
+		return 0;
+	if (answers->finished == finished)
+		return first;
+	piece = bpf_map_lookup_elem(&pieces, &zero);
+	return piece && piece->head_end > piece->head_at ? piece->head_at : 0;
+}
+
+/*
+ * An answer begins at `head_at` in this packet, perhaps behind the end of the one before, and has a body, until close
  * perhaps, `setup->answers.remaining` of which is still to come.
  */
 /* Not static: the verifier walks it once. */
 __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const struct flow_key *key,
-			  struct setup *setup, __u32 payload_at)
+			  struct setup *setup, __u32 head_at)
 {
-	__u32 zero = 0, length, size;
+	__u32 zero = 0, length, size, behind;
 	struct protection *protection = bpf_map_lookup_elem(&protecting, &zero);
 	struct begun_room *room = bpf_map_lookup_elem(&new_begun, &zero);
 	struct tcp_sock *full = sending_socket(skb);
@@ -77,7 +95,8 @@ __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const 
 	if (!h || !key || !setup || !protection || !protection->from || !room || !full || setup->origin ||
 	    setup->before)
 		return 0;
-	length = skb->len - payload_at;
+	length = skb->len - head_at;
+	behind = head_at - (sizeof(struct ethhdr) + sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2));
 	if (setup->answers.remaining + length < protection->from)
 		return 0;
 	told = &room->told;
@@ -85,15 +104,16 @@ __noinline int tell_begun(struct __sk_buff *skb, const struct leaving *h, const 
 	told->dispatcher = setup->dispatcher;
 	told->epoch = setup->epoch;
 	told->length = setup->answers.remaining + length;
-	told->at = bpf_ntohl(h->tcp.seq);
+	told->at = bpf_ntohl(h->tcp.seq) + behind;
 	told->clock_offset = full->tsoffset + setup->clock_shift;
 	told->answer = setup->answers.finished + 1;
-	length = head_length_of(payload_at);
+	length = head_length_of(head_at);
 	barrier_var(length);
-	if (!length || length > BEGUN_ROOM || bpf_skb_load_bytes(skb, payload_at, room->bytes, length))
+	if (!length || length > BEGUN_ROOM || bpf_skb_load_bytes(skb, head_at, room->bytes, length))
 		return 0;
 	told->head_length = length;
-	told->request_length = copy_request(h, room);
+	/* The copies are of the request before. */
+	told->request_length = behind ? 0 : copy_request(h, room);
 	told->taken = setup->answers.taken;
 	size = sizeof(*told) + length + told->request_length;
 	barrier_var(size);

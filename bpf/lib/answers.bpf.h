@@ -38,7 +38,8 @@ struct piece {
 	__u32 at; /* next to be looked at */
 	__u32 offset; /* in the frame, of what comes behind the piece */
 	__u32 left; /* how much that is */
-	__u32 head_end; /* in the frame, where the latest head has ended */
+	__u32 head_at; /* in the frame, where the latest head begins; 0: not in this one */
+	__u32 head_end; /* and where the latest one has ended */
 	__u8 bytes[PIECE_ROOM];
 };
 
@@ -473,6 +474,8 @@ static long walk_on(__u64 index, struct walk *walk)
 		lose(answers);
 		return 1;
 	}
+	if (answers->phase == ANSWER_STATUS && at == piece->line)
+		piece->head_at = piece->offset - length + at;
 	/* A usual line in one step; behind the piece there is room to read. */
 #pragma clang loop unroll(full)
 	for (int word = 0; word < WORDS_A_STEP; word++) {
@@ -521,6 +524,7 @@ static __always_inline int follow_payload(context_t *ctx, struct answers *answer
 	if (!walk.piece)
 		return lose(answers);
 	walk.piece->length = walk.piece->line = walk.piece->at = 0;
+	walk.piece->head_at = walk.piece->head_end = 0;
 	walk.piece->offset = said->offset + seen;
 	walk.piece->left = payload;
 	if (answers->phase < ANSWER_BODY && !load_piece(ctx, answers, walk.piece))

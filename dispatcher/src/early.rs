@@ -81,6 +81,14 @@ impl Early {
         self.all.remove(key);
     }
 
+    /// The request of that number that the owner in that epoch was given.
+    pub fn request(&self, key: &FlowKey, owner: (u32, u32), number: u16) -> Option<&[u8]> {
+        let known = self.all.get(key);
+        let known = known.filter(|known| (known.slot, known.epoch) == owner)?;
+        let at = usize::from(number.wrapping_sub(known.first));
+        known.requests.get(at).map(Vec::as_slice)
+    }
+
     /// All that was given behind the request of that number, of `given` in all; none, if they are not all known.
     pub fn behind(
         &mut self,
@@ -134,6 +142,17 @@ mod tests {
         assert_eq!(behind(0, 4), None);
         assert_eq!(three().behind(&key(1), (7, 8), 1, 4), None);
         assert_eq!(three().behind(&key(2), (7, 9), 1, 4), None);
+    }
+
+    #[test]
+    fn which_request_is_whose_is_known_by_its_number() {
+        let early = three();
+        let of = |owner, number| early.request(&key(1), owner, number);
+        assert_eq!(of((7, 9), 2), Some(&b"b"[..]));
+        assert_eq!(of((7, 9), 4), Some(&b"d"[..]));
+        for (owner, number) in [((7, 9), 1), ((7, 9), 5), ((7, 8), 3), ((6, 9), 3)] {
+            assert_eq!(of(owner, number), None);
+        }
     }
 
     #[test]

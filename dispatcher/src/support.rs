@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
+use trapeze_core::head::{self, Expected, Followed, follow_head};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::{SoftState, VAST, VAST_IS_SLOW};
 
@@ -61,6 +62,38 @@ pub struct Ahead {
     pub bytes: Vec<u8>,
 }
 
+impl Ahead {
+    /// Each of them. None: where one of them ends is not known.
+    pub fn each(&self) -> Option<Vec<&[u8]>> {
+        let mut left = &self.bytes[..];
+        let mut all = Vec::new();
+        while !left.is_empty() {
+            let inspected = head::inspect(left, left.len() + 1);
+            let Followed::To {
+                at,
+                expected: Expected::Head,
+            } = follow_head(&inspected, left)
+            else {
+                return None;
+            };
+            let (request, behind) = left.split_at_checked(at)?;
+            all.push(request);
+            left = behind;
+        }
+        (all.len() == usize::from(self.requests)).then_some(all)
+    }
+
+    /// What is behind the first so many of them.
+    fn behind(&self, first: usize) -> Option<Self> {
+        let each = self.each()?;
+        let behind = each.get(first..)?;
+        Some(Self {
+            requests: behind.len() as u16,
+            bytes: behind.concat(),
+        })
+    }
+}
+
 /// All that are known, by their owners.
 #[derive(Debug, Default)]
 pub struct Support {
@@ -76,9 +109,16 @@ pub struct Support {
 impl Support {
     /// An owner says it. False: there is no room.
     pub fn keep(&mut self, slot: u32, key: FlowKey, mut kept: Kept) -> bool {
-        if let Some(before) = self.forget(slot, &key)
-            && (before.state.epoch, before.state.answer) == (kept.state.epoch, kept.state.answer)
+        let before = self.forget(slot, &key);
+        let before = before.filter(|before| before.state.epoch == kept.state.epoch);
+        // One that was asked ahead of it is answered by now.
+        if let Some(before) = &before
+            && let Some(number) = before.number_ahead(kept.state.answer)
+            && let Some(ahead) = before.ahead.behind(number)
         {
+            kept.ahead = ahead;
+        }
+        if let Some(before) = before.filter(|one| one.state.answer == kept.state.answer) {
             kept.ahead = before.ahead;
             kept.stays_until = before.stays_until;
             kept.resumed = kept.resumed.or(before.resumed);
@@ -303,6 +343,22 @@ impl Kept {
             was_fast: false,
             resumed: None,
             is_over: false,
+        }
+    }
+
+    /// Which of those that were sent ahead that owner's answer is of, from 1.
+    fn number_ahead(&self, answer: u16) -> Option<usize> {
+        let number = answer.wrapping_sub(self.state.answer);
+        (1..=self.ahead.requests)
+            .contains(&number)
+            .then_some(number.into())
+    }
+
+    /// The request of that owner's answer of that number, as far as it is known by this.
+    pub fn request_of(&self, answer: u16) -> Option<&[u8]> {
+        match self.number_ahead(answer) {
+            Some(number) => self.ahead.each()?.get(number - 1).copied(),
+            None => (answer == self.state.answer).then_some(&self.state.request),
         }
     }
 
@@ -546,6 +602,50 @@ mod tests {
         assert_eq!(support.get(1, &key(1)).unwrap().ahead, Ahead::default());
         support.forget(1, &key(1));
         assert_eq!(support.bytes, 0);
+    }
+
+    /// What was sent ahead of one is answered, one after the other.
+    #[test]
+    fn the_next_answer_is_of_the_next_request_and_the_rest_is_ahead_of_it() {
+        let requests = [
+            "GET /b HTTP/1.1\r\nHost: a\r\n\r\n",
+            "PUT /c HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+            "GET /d HTTP/1.1\r\nHost: a\r\n\r\n",
+        ];
+        let mut support = Support::default();
+        support.keep(1, key(1), kept(100, 10));
+        for request in requests {
+            assert!(support.ask_ahead(1, &key(1), request.as_bytes()));
+        }
+        let text = |bytes: Option<&[u8]>| bytes.map(|b| String::from_utf8_lossy(b).into_owned());
+        let of = |support: &Support, answer| {
+            let kept = support.get(1, &key(1)).unwrap();
+            text(kept.request_of(answer))
+        };
+        assert_eq!(of(&support, 1), text(Some(&[0; 10])));
+        for (answer, request) in (2..).zip(requests) {
+            assert_eq!(of(&support, answer).as_deref(), Some(request));
+        }
+        assert_eq!((of(&support, 0), of(&support, 5)), (None, None));
+        let mut third = kept(103, 10);
+        third.state.answer = 3;
+        support.keep(1, key(1), third.clone());
+        let ahead = support.get(1, &key(1)).unwrap().ahead.clone();
+        assert_eq!(
+            (ahead.requests, &ahead.bytes[..]),
+            (1, requests[2].as_bytes())
+        );
+        assert_eq!(of(&support, 4).as_deref(), Some(requests[2]));
+        assert_eq!(support.bytes, support.get(1, &key(1)).unwrap().size());
+        // Of another setup nothing is known.
+        let mut other = kept(104, 10);
+        (other.state.epoch, other.state.answer) = (2, 4);
+        support.keep(1, key(1), other);
+        assert_eq!(support.get(1, &key(1)).unwrap().ahead, Ahead::default());
+        // More than are there, or cut short: nobody knows which is whose.
+        support.keep(1, key(2), kept(100, 10));
+        assert!(support.ask_ahead(1, &key(2), &requests[1].as_bytes()[..30]));
+        assert_eq!(support.get(1, &key(2)).unwrap().request_of(2), None);
     }
 
     #[test]

@@ -104,6 +104,63 @@ fn what_its_owner_was_given_at_once_is_asked_again() {
     assert_eq!(download.ask(), "b2");
 }
 
+/// They waited at its owner while it answered others: that does not know which answer is whose, but who has given them does.
+#[test]
+fn an_answer_behind_a_finished_one_is_taken_over() {
+    const LARGE: &str = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
+    const SMALL: &str = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+    let site = Site::up("ahead-behind", 3);
+    for other in ["b2", "b3"] {
+        site.cluster.kill(other, None).unwrap();
+    }
+    until("b1 is alone", || {
+        (site.cluster.backend("b3").state == "silent").then_some(())
+    });
+    // At once, or when it is known that the answer is worth it; the third has waited behind two that are over.
+    let mut downloads: Vec<Download> = [Duration::ZERO, GIVEN, Duration::ZERO]
+        .into_iter()
+        .map(|pause| {
+            let mut download = site.start();
+            std::thread::sleep(pause);
+            let all = [LARGE, LARGE, SMALL].concat();
+            download.stream.write_all(all.as_bytes()).unwrap();
+            download
+        })
+        .collect();
+    // In the packet with which its connection begins, another one behind it.
+    const AND_SMALL: &str = "/large HTTP/1.1\r\nHost: a\r\n\r\nGET /1k";
+    let first = site.cluster.on("c1", || {
+        let stream = Connection::open().stream().try_clone().expect("a socket");
+        Download::ask_for(AND_SMALL, stream, false)
+    });
+    downloads.push(first);
+    for (download, finished) in downloads.iter_mut().zip([1, 1, 2, 0]) {
+        for _ in 0..finished {
+            download.finish().unwrap();
+            same(&download.body, &site.large);
+            download.begin_next();
+        }
+        download.read(8 * MIB).unwrap();
+    }
+    site.await_protection(4);
+    site.cluster.start("b2", None).unwrap();
+    until("it is up", || {
+        (site.cluster.backend("b2").state == "up").then_some(())
+    });
+    site.cluster.kill("b1", None).unwrap();
+    for (download, left) in downloads.iter_mut().zip([1, 1, 0, 0]) {
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+        for _ in 0..left {
+            download.begin_next();
+            download.finish().unwrap();
+            same(&download.body, &site.large);
+        }
+        assert_eq!(download.hear(), "b2");
+    }
+    assert_eq!(site.count("not-taken-over"), 0);
+}
+
 /// Some at once, some later, one or several, those by HEAD, too: living ones' answers are whole, the dead one's whole or
 /// reset soon, and then that is counted.
 #[test]

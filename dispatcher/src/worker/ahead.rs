@@ -7,6 +7,7 @@ use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Inspection, is_idempotent};
 use trapeze_core::intake::{Arrived, Isns, Kept, Outcome};
 use trapeze_core::seq::ClientSeq;
+use trapeze_core::takeover::SoftState;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::meta::Meta;
 use trapeze_core::wire::tcp::Header;
@@ -31,7 +32,7 @@ impl State {
         }
         let kept = self.support.get(record.slot, key);
         let Some(kept) = kept.filter(|kept| !kept.is_over_at(record.heard)) else {
-            self.support.forget(record.slot, key);
+            self.ahead_is_early(now, key, record);
             if (self.shared.records.protect(key, record.epoch, None)).is_err() {
                 self.count("record-failures");
             }
@@ -68,6 +69,40 @@ impl State {
             }
             None => self.early.forget(key),
         }
+    }
+
+    /// What was sent ahead of an answer that is over, is being answered, and nobody has told of that yet.
+    fn ahead_is_early(&mut self, now: Duration, key: &FlowKey, record: &Record) {
+        let Some(kept) = self.support.forget(record.slot, key) else {
+            return;
+        };
+        let (epoch, answer) = (kept.state.epoch, kept.state.answer);
+        for (request, behind) in kept.ahead.each().unwrap_or_default().iter().zip(1..) {
+            let given = (record.slot, epoch, answer.wrapping_add(behind));
+            self.early.note(now, key, given, request);
+        }
+    }
+
+    /// What an owner says of an answer, with the request that this one has been given for it, and whether that has
+    /// changed: where several wait at an owner it does not know which one is whose.
+    pub(super) fn completed(&self, key: &FlowKey, mut state: SoftState) -> (SoftState, bool) {
+        let record = self.shared.records.get(key).ok().flatten();
+        let Some(record) = record.filter(|record| record.epoch == state.epoch) else {
+            return (state, false);
+        };
+        let kept = self.support.get(record.slot, key);
+        let kept = kept.filter(|kept| kept.state.epoch == state.epoch);
+        let owner = (record.slot, record.epoch);
+        let request = kept
+            .and_then(|kept| kept.request_of(state.answer))
+            .or_else(|| self.early.request(key, owner, state.answer));
+        let request = request.filter(|request| *request != state.request);
+        let request = request.map(<[u8]>::to_vec);
+        let is_completed = request.is_some();
+        if let Some(request) = request {
+            state.request = request;
+        }
+        (state, is_completed)
     }
 
     /// An owner has told of its answer of that number for the first time: what it was given behind that is kept with it.

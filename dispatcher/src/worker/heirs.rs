@@ -120,6 +120,7 @@ impl State {
         let key = arrived.key;
         let said = (self.said).open(arrived.payload, &self.cluster.keys, &key);
         if let Ok(Some((Message::Update(state), _))) = said {
+            let (state, _) = self.completed(&key, state);
             self.on_update(now, key, state);
         }
     }

@@ -46,15 +46,13 @@ impl State {
         if whole.is_none() || had < whole || had > whole && !has_more {
             return self.stop_taking(now, key, "its client is somewhere else");
         }
+        // Nobody has told of that yet, and so nobody can go on with it.
+        if had > whole {
+            return self.stop_taking(now, key, "its client has begun to hear the next answer");
+        }
         let Some(taking) = self.takings.all.remove(key) else {
             return;
         };
-        // It has heard the next answer, which nobody can go on with.
-        if had > whole {
-            self.count("not-taken-over");
-            let _ = (self.shared.records).taking(key, record.epoch, false);
-            return;
-        }
         let answered = (record.epoch, answer);
         if (self
             .shared

@@ -147,8 +147,13 @@ impl State {
                 } else {
                     "updates"
                 });
-                self.on_update(now, key, state);
+                let (state, is_completed) = self.completed(&key, state);
+                self.on_update(now, key, state.clone());
                 if !is_copy {
+                    let bytes = match is_completed {
+                        true => Message::Update(state).seal(&self.cluster.keys, &key),
+                        false => bytes,
+                    };
                     self.tell_next(&key, bytes);
                     if let Ok(Some(record)) = self.shared.records.get(&key) {
                         self.tell_ahead(record.slot, &key);
