@@ -94,10 +94,13 @@ static __always_inline __u32 next_start(const struct setup *setup)
 	return setup->answers.flags & ANSWER_ENDED ? setup->answers.taken : setup->start;
 }
 
-/* Is it a packet of the next request, with none before it that is not answered? */
+/*
+ * Is it a packet of the next request, with none before it that is not answered? Its copies are for what may
+ * outlive its backend, too (adopt.bpf.h), whoever asks ahead.
+ */
 static __always_inline bool brings_request(const struct setup *setup, const struct segment *segment)
 {
-	return segment->payload && is_to_outlive(setup) && is_between_answers(&setup->answers) &&
+	return segment->payload && setup->meta.tcp_options & CARE_OUTLIVE && is_between_answers(&setup->answers) &&
 	       segment->seq - next_start(setup) < UNREAD_REACH;
 }
 
