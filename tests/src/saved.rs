@@ -246,17 +246,22 @@ impl Download {
 
     /// Who has answered what was asked ahead.
     pub fn hear(&mut self) -> String {
+        self.try_to_hear().expect("an answer")
+    }
+
+    /// The same; its client may be reset.
+    pub fn try_to_hear(&mut self) -> std::io::Result<String> {
         let mut answer = Vec::new();
         while !ends_with_body(&answer) {
             let mut piece = [0]; // What follows is another answer.
-            let count = self.stream.read(&mut piece).expect("an answer");
+            let count = self.stream.read(&mut piece)?;
             assert!(count > 0, "closed");
             answer.extend_from_slice(&piece[..count]);
         }
         let head = String::from_utf8_lossy(&answer).into_owned();
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         let (_, rest) = head.split_once("X-Backend: ").expect("its backend");
-        rest[..2].to_owned()
+        Ok(rest[..2].to_owned())
     }
 }
 
