@@ -482,7 +482,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 
 	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
-		note_clock(skb, setup);
+		note_clock(setup, sending_socket(skb));
 		count_event(EVENT_CONFIRMED);
 	}
 	/* What its socket says until it is removed, or never was one; or while it is parked. */

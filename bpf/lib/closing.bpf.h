@@ -228,7 +228,7 @@ static __noinline int vacate(struct __sk_buff *skb, const struct leaving *h, str
 		setup->answers.flags |= ANSWER_HUNG_UP;
 		return drop(DROP_SERVER_CLOSE);
 	}
-	setup->clock_offset = full->tsoffset + setup->clock_shift;
+	note_clock(setup, full);
 	become_vacant(setup);
 	if (!turn_round(skb, h, TCP_RST))
 		return drop(DROP_REWRITE);

@@ -34,10 +34,10 @@ static __noinline enum held why_held(const struct setup *known, const struct own
 	if (answers->flags & ANSWER_CLOSING || answers->phase == ANSWER_LOST || (own->state != TCP_STATE_ESTABLISHED && !closed))
 		return HELD_CLOSING;
 	/* As long as its closing has not left, what it has not answered may come to its next connection (unread.bpf.h). */
-	if (closed && has_said_all && answers->finished != requests && !(answers->flags & ANSWER_GONE))
-		return HELD_ANSWERING;
-	/* The client has heard its server close, or will have no other answer of it. */
-	if (closed && has_said_all && (answers->finished != requests || (ahead > 0 && !outlives(known))))
+	if (closed && has_said_all && answers->finished != requests)
+		return answers->flags & ANSWER_GONE ? HELD_CLOSING : HELD_ANSWERING;
+	/* The client has heard its server close. */
+	if (closed && has_said_all && ahead > 0 && !outlives(known))
 		return HELD_CLOSING;
 	if (!is_between_answers(answers) || answers->finished != requests || own->rcv_nxt != start || !has_said_all)
 		return HELD_ANSWERING;

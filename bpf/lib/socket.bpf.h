@@ -109,10 +109,8 @@ static __always_inline struct tcp_sock *sending_socket(const struct __sk_buff *s
 }
 
 /* How its clock runs, for when it has gone. */
-static __always_inline void note_clock(const struct __sk_buff *skb, struct setup *setup)
+static __always_inline void note_clock(struct setup *setup, const struct tcp_sock *full)
 {
-	struct tcp_sock *full = sending_socket(skb);
-
 	if (full)
 		setup->clock_offset = full->tsoffset + setup->clock_shift;
 }

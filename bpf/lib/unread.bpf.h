@@ -434,12 +434,11 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		return TC_ACT_UNSPEC;
 	again.ack = bpf_htonl(setup->answers.next);
 	again.needs_sum = !is_sockets;
-	if (is_sockets && full)
-		setup->clock_offset = full->tsoffset + setup->clock_shift;
-	again.clock = bpf_htonl(own_clock(setup, setup->clock_offset));
 	if (!is_sockets)
 		full = NULL;
-	else if (!full || full->snd_una + setup->server_shift != setup->answers.next)
+	note_clock(setup, full);
+	again.clock = bpf_htonl(own_clock(setup, setup->clock_offset));
+	if (is_sockets && (!full || full->snd_una + setup->server_shift != setup->answers.next))
 		return TC_ACT_UNSPEC;
 	/* Who has said FIN answers nothing; but may have read all, or read on. The kernel may say RST for it since. */
 	said_before = setup->answers.flags & ANSWER_HUNG_UP && (h->tcp.flags & TCP_FIN || setup->answers.unread);

@@ -3,6 +3,7 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -252,6 +253,26 @@ fn a_request_of_many_packets_without_an_answer_is_answered_by_another() {
     });
 }
 
+/// Answers "one" to each GET; every head is `served`. The head of what is another request; none, when its client ends.
+fn serve_gets(stream: &mut TcpStream, served: &Mutex<Vec<String>>) -> Option<String> {
+    stream.set_nonblocking(false).unwrap();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while stream.read(&mut byte).unwrap_or(0) == 1 {
+        head.extend(byte);
+        if !head.ends_with(b"\r\n\r\n") {
+            continue;
+        }
+        let text = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
+        served.lock().unwrap().push(text.clone());
+        if !text.starts_with("GET") {
+            return Some(text);
+        }
+        stream.write_all(answer("one").as_bytes()).unwrap();
+    }
+    None
+}
+
 /// Its client has been told to go on, and says the body: that is no request, whoever has closed.
 #[test]
 fn a_body_that_was_asked_for_is_never_a_request() {
@@ -263,7 +284,7 @@ fn a_body_that_was_asked_for_is_never_a_request() {
         "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n",
     ];
     let (cases, methods) = (2 * 2 * interim.len(), ["PUT", "POST"]);
-    let served = std::sync::Mutex::new(Vec::new());
+    let served = Mutex::new(Vec::new());
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -273,25 +294,10 @@ fn a_body_that_was_asked_for_is_never_a_request() {
                     std::thread::sleep(Duration::from_millis(5));
                     continue;
                 };
-                stream.set_nonblocking(false).unwrap();
-                stream.set_read_timeout(Some(LONG)).unwrap();
-                let mut head = Vec::new();
-                let mut byte = [0];
-                while stream.read(&mut byte).unwrap_or(0) == 1 {
-                    head.extend(byte);
-                    if !head.ends_with(b"\r\n\r\n") {
-                        continue;
-                    }
-                    let text = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
-                    served.lock().unwrap().push(text.clone());
-                    if text.starts_with("GET") {
-                        stream.write_all(answer("one").as_bytes()).unwrap();
-                        continue;
-                    }
-                    let which = usize::from(text.contains("/hints"));
+                if let Some(head) = serve_gets(&mut stream, &served) {
+                    let which = usize::from(head.contains("/hints"));
                     stream.write_all(interim[which].as_bytes()).unwrap();
                     std::thread::sleep(Duration::from_millis(30));
-                    break;
                 }
             }
         });
@@ -338,27 +344,13 @@ fn a_body_that_comes_after_an_early_answer_is_never_a_request() {
     let listener = listen_at_b1(&cluster);
     let request = b"GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
     let (cases, methods) = (36, ["PUT", "POST", "DELETE"]);
-    let served = std::sync::Mutex::new(Vec::new());
+    let served = Mutex::new(Vec::new());
     let stop = std::sync::atomic::AtomicBool::new(false);
     let serve = |mut stream: TcpStream| {
-        stream.set_nonblocking(false).unwrap();
-        stream.set_read_timeout(Some(LONG)).unwrap();
-        let (mut head, mut byte) = (Vec::new(), [0]);
-        while stream.read(&mut byte).unwrap_or(0) == 1 {
-            head.extend(byte);
-            if !head.ends_with(b"\r\n\r\n") {
-                continue;
-            }
-            let text = String::from_utf8_lossy(&std::mem::take(&mut head)).into_owned();
-            served.lock().unwrap().push(text.clone());
-            if text.starts_with("GET") {
-                stream.write_all(answer("one").as_bytes()).unwrap();
-                continue;
-            }
+        if serve_gets(&mut stream, &served).is_some() {
             let _ = stream.write_all(EARLY);
             let _ = stream.shutdown(Shutdown::Write);
             std::thread::sleep(Duration::from_millis(300));
-            break;
         }
     };
     std::thread::scope(|scope| {
@@ -809,7 +801,7 @@ fn an_unread_request_that_is_lost_on_its_way_back_is_served() {
             ..LinkSettings::default()
         };
         cluster.link("b1", &link).unwrap();
-        let (cluster, listener) = (&cluster, &std::sync::Mutex::new(Some(listener)));
+        let (cluster, listener) = (&cluster, &Mutex::new(Some(listener)));
         let serve = || {
             let listener = listener.lock().unwrap().take().unwrap();
             let stream = accept_and_answer_one(&listener);

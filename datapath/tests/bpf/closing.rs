@@ -43,6 +43,23 @@ fn owner() -> Owner {
     Owner::with_option(outliving(), request())
 }
 
+/// The option and first packet of a connection with timestamps, and what that one echoes.
+fn with_clocks() -> (Meta, Tcp, u32) {
+    let meta = Meta {
+        handshake: Handshake {
+            timestamps: true,
+            ..HANDSHAKE
+        },
+        ..outliving()
+    };
+    let echo = 0x7fff_ff00;
+    let first = Tcp {
+        options: timestamps(1000, echo),
+        ..request()
+    };
+    (meta, first, echo)
+}
+
 fn acknowledge(owner: &Owner, ack: u32) {
     let segment = segment(ACK, SECOND, ack, b"");
     let frame = sealed(&outliving(), &segment.packet());
@@ -338,18 +355,7 @@ fn who_is_seen_to_ask_ahead_hears_of_a_close() {
 /// since: an open socket is not to mind its old clock, a new one goes on from its echo.
 #[test]
 fn a_request_that_waited_has_its_clocks_with_it() {
-    let meta = Meta {
-        handshake: Handshake {
-            timestamps: true,
-            ..HANDSHAKE
-        },
-        ..outliving()
-    };
-    let echo = 0x7fff_ff00;
-    let first = Tcp {
-        options: timestamps(1000, echo),
-        ..request()
-    };
+    let (meta, first, echo) = with_clocks();
     let mut owner = Owner::with_option(meta, first);
     owner.answer(ANSWER);
     let mut waited = second();
@@ -431,18 +437,7 @@ fn a_request_that_nobody_has_read_comes_again() {
 #[test]
 fn an_unread_request_comes_again_with_its_servers_clock() {
     const LATER_MS: u64 = 300;
-    let meta = Meta {
-        handshake: Handshake {
-            timestamps: true,
-            ..HANDSHAKE
-        },
-        ..outliving()
-    };
-    let echo = 0x7fff_ff00;
-    let first = Tcp {
-        options: timestamps(1000, echo),
-        ..request()
-    };
+    let (meta, first, echo) = with_clocks();
     for aged in [false, true] {
         let mut owner = Owner::with_option(meta, first.clone());
         owner.answer(ANSWER);
