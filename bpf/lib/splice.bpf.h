@@ -45,12 +45,12 @@ static __always_inline int send_to_hop(context_t *ctx, __u32 ifindex, __u8 *macs
 	return context_send(ctx, ifindex);
 }
 
-/* Rewritten, to its server: one on this host has it from the kernel, as it came. */
+/* Rewritten, to its server: one on this host has it from the kernel, as it came; its agent hears it before that. */
 static __always_inline int send_to_host(context_t *ctx, struct backend *backend)
 {
 	if (is_on_this_host(backend)) {
 		count_event(EVENT_TO_OWN_HOST);
-		return VERDICT_PASS;
+		return VERDICT_NEXT;
 	}
 	return send_to_hop(ctx, backend->ifindex, backend->destination_mac);
 }

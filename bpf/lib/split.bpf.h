@@ -8,6 +8,7 @@
  *   the SYN-ACK            its numbers noted too; to the dispatcher           answer_split()
  *   the socket's first     the note is the socket's from here on              begin_split()
  *   that, and the rest     rewritten, to the client                           leave_split()
+ *   what the client has    up, as from the edge of the socket's window        hear_client()
  *   resets, and what no
  *   full socket says       to the dispatcher, which rewrites it
  *   SPLIT_RELEASE          between two requests: its socket is reset        release_split()
@@ -39,6 +40,14 @@ struct {
 	__type(key, int);
 	__type(value, struct split_socket);
 } split_sockets SEC(".maps");
+
+/* Ports of servers here that were split, a bit for each: what comes to others is looked at no further. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 65536 / 64);
+	__type(key, __u32);
+	__type(value, __u64);
+} split_ports SEC(".maps");
 
 /* What was given up, until the port is used again. */
 struct split_end {
@@ -393,6 +402,33 @@ static __noinline int answer_split(struct __sk_buff *skb, const struct leaving *
 	return TC_ACT_UNSPEC;
 }
 
+static __always_inline __u64 *word_of_port(__be16 port)
+{
+	__u32 word = bpf_ntohs(port) / 64;
+
+	return bpf_map_lookup_elem(&split_ports, &word);
+}
+
+static __always_inline __u64 bit_of_port(__be16 port)
+{
+	return 1ull << (bpf_ntohs(port) & 63);
+}
+
+static __always_inline void note_split_port(__be16 port)
+{
+	__u64 *word = word_of_port(port);
+
+	if (word && !(*word & bit_of_port(port)))
+		__sync_fetch_and_or(word, bit_of_port(port));
+}
+
+static __always_inline bool is_split_port(__be16 port)
+{
+	__u64 *word = word_of_port(port);
+
+	return word && *word & bit_of_port(port);
+}
+
 /* Its socket speaks for the first time: where it begins shows that it is the one that was told of. */
 static __always_inline struct split_socket *begin_split(struct bpf_sock *sender, const struct leaving *h,
 							const struct flow_key *key)
@@ -409,6 +445,7 @@ static __always_inline struct split_socket *begin_split(struct bpf_sock *sender,
 	begun->answers.next = told->server_isn + 1;
 	begun->answers.flags = told->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
 	bpf_map_delete_elem(&splits, key);
+	note_split_port(key->vip_port);
 	count_event(EVENT_SPLIT);
 	return begun;
 }
@@ -462,4 +499,54 @@ static __noinline int leave_split(struct __sk_buff *skb, const struct leaving *h
 	count_event(EVENT_TO_CLIENT);
 	skb->mark = SPLIT_MARK;
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
+}
+
+/* Where the window of the connection that this is said to ends (RFC 9293 3.3.1); `otherwise` if it is not split. */
+static __always_inline __u32 split_edge(struct __sk_buff *skb, struct bpf_sock_tuple *tuple, __u32 otherwise)
+{
+	struct bpf_sock *found = bpf_skc_lookup_tcp(skb, tuple, sizeof(tuple->ipv4), BPF_F_CURRENT_NETNS, 0);
+	struct tcp_sock *full;
+
+	if (!found)
+		return otherwise;
+	if (bpf_sk_storage_get(&split_sockets, found, NULL, 0) && (full = bpf_skc_to_tcp_sock(found)))
+		otherwise = full->rcv_wup + full->rcv_wnd;
+	bpf_sk_release(found);
+	return otherwise;
+}
+
+#define PLAIN_TCP_END (UNPACKED_TCP + sizeof(struct tcp_header))
+
+/*
+ * What has no encapsulation may be said by a client to a split connection. As keep_in_window(): where its
+ * dispatcher has acknowledged what waits there, the client acknowledges from beyond the window of a socket
+ * that answers and reads nothing, which would not hear it, and repeat its answer for ever. The dispatcher,
+ * who mends that of servers without an agent, does not hear these. Not static, as send_reply().
+ */
+__noinline int hear_client(struct __sk_buff *skb)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct tcp_header *tcp;
+	struct iphdr *ip;
+	__u32 seq, edge;
+
+	if ((void *)(long)skb->data + PLAIN_TCP_END > (void *)(long)skb->data_end && bpf_skb_pull_data(skb, PLAIN_TCP_END))
+		return TC_ACT_UNSPEC;
+	ip = (void *)(long)skb->data + sizeof(struct ethhdr);
+	tcp = (void *)(ip + 1);
+	if ((void *)(tcp + 1) > (void *)(long)skb->data_end)
+		return TC_ACT_UNSPEC;
+	if (ip->protocol != IPPROTO_TCP || ip->ihl != 5 ||
+	    bpf_ntohs(ip->tot_len) != sizeof(struct iphdr) + (tcp->offset >> 4 << 2) ||
+	    (tcp->flags & (TCP_ACK | TCP_SYN | TCP_FIN | TCP_RST)) != TCP_ACK || !is_split_port(tcp->dest))
+		return TC_ACT_UNSPEC;
+	tuple.ipv4.saddr = ip->saddr;
+	tuple.ipv4.daddr = ip->daddr;
+	tuple.ipv4.sport = tcp->source;
+	tuple.ipv4.dport = tcp->dest;
+	seq = bpf_ntohl(tcp->seq);
+	edge = split_edge(skb, &tuple, seq);
+	if ((__s32)(seq - edge) > 0 && !replace_word(skb, offsetof(struct tcp_header, seq), seq, edge))
+		return drop(DROP_REWRITE);
+	return TC_ACT_UNSPEC;
 }

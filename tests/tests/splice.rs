@@ -2,8 +2,8 @@
 //! an agent there, what clients send (docs/protocol/splice.md). The same over several
 //! dispatchers: spliced_over_several.rs. What only the latter do: split.rs.
 
-use std::io::Read;
-use std::net::Shutdown;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use trapeze_datapath::abi::FlowState;
@@ -26,6 +26,7 @@ trapeze_tests::by_each_splice!(
     tls_goes_through_unread,
     one_pool_has_both_kinds,
     a_connection_goes_on_at_a_spliced_server,
+    uploads_ahead_of_long_answers_are_all_answered,
 );
 
 fn set(cluster: &Cluster, hosts: &[&str], name: &str, value: &str) {
@@ -486,4 +487,112 @@ fn a_connection_goes_on_at_a_spliced_server(splice: Splice) {
         cluster.kill("b2", Some(Process::Server)).unwrap();
         assert_eq!(client.ask("/1m").status, 503);
     });
+}
+
+/// Clients ask far ahead of servers that read little and answer at length: what they acknowledge of
+/// one answer comes from beyond the window of the server that gives it, as what waits for another
+/// one has been acknowledged to them by the dispatcher.
+fn uploads_ahead_of_long_answers_are_all_answered(splice: Splice) {
+    let cluster = splice.cluster("splahead", |options| options.backends = Some(2));
+    for host in ["b1", "b2"] {
+        set(&cluster, &[host], "rmem", "4096 32768 65536");
+        serve_at_length(&cluster, host);
+    }
+    cluster.on("c1", || {
+        std::thread::scope(|scope| {
+            for client in 0..6 {
+                scope.spawn(move || {
+                    for round in 0..3 {
+                        ask_ahead(client * 100 + round * 20);
+                    }
+                });
+            }
+        });
+    });
+    let moves = match splice {
+        Splice::Whole => cluster.dispatcher(),
+        Splice::Split => cluster.agents(),
+    };
+    assert!(moves.of("given-up") >= 50, "{moves:?}");
+}
+
+/// Of each answer, which begins with the number of bytes that came.
+const ANSWER: usize = 400_000;
+
+/// Twelve uploads on one connection, none of which waits for the answer before.
+fn ask_ahead(seed: u64) {
+    let sizes = (0..12).map(|number| 10_000 + (seed + number) * 7919 % 190_000);
+    let mut client = Connection::open();
+    let mut sender = client.stream().try_clone().unwrap();
+    std::thread::scope(|scope| {
+        let sizes_sent = sizes.clone();
+        scope.spawn(move || {
+            for size in sizes_sent {
+                let head = format!("PUT /a HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n");
+                let mut bytes = head.into_bytes();
+                bytes.extend(Content::new(size, size).bytes());
+                if sender.write_all(&bytes).is_err() {
+                    return; // whoever waits for its answer says so
+                }
+            }
+        });
+        for (number, size) in sizes.enumerate() {
+            let response = client.response();
+            assert_eq!(response.body.len(), ANSWER, "answer {number}");
+            let digest = response.body[..8].try_into().unwrap();
+            let sent = Content::new(size, size).bytes();
+            assert_eq!(u64::from_be_bytes(digest), digest_of(&sent), "{number}");
+        }
+    });
+}
+
+/// Which bytes they are, and in which order.
+fn digest_of(bytes: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A server in the place of a host's, which reads nothing while it answers.
+fn serve_at_length(cluster: &Cluster, host: &'static str) {
+    cluster.kill(host, Some(Process::Server)).unwrap();
+    let listener = cluster.on(host, || TcpListener::bind("0.0.0.0:80").unwrap());
+    cluster.spawn(host, move || {
+        for stream in listener.incoming() {
+            let stream = stream.unwrap();
+            std::thread::spawn(move || answer_at_length(stream));
+        }
+    });
+    // The dispatcher may have been refused meanwhile.
+    until("it is up", || {
+        (cluster.backend(host).state == "up").then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(1200));
+}
+
+/// Until its client closes, or resets.
+fn answer_at_length(stream: TcpStream) -> Option<()> {
+    let mut reader = BufReader::new(stream.try_clone().ok()?);
+    let mut writer = stream;
+    loop {
+        let mut length = None;
+        loop {
+            let mut line = String::new();
+            reader.read_line(&mut line).ok()?;
+            match line.trim_end().split_once(": ") {
+                Some(("Content-Length", value)) => length = value.parse().ok(),
+                None if line == "\r\n" => break,
+                None if line.is_empty() => return None,
+                _ => {}
+            }
+        }
+        let mut body = vec![0; length?];
+        reader.read_exact(&mut body).ok()?;
+        let mut answer = vec![b'.'; ANSWER];
+        answer[..8].copy_from_slice(&digest_of(&body).to_be_bytes());
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {ANSWER}\r\n\r\n");
+        writer.write_all(head.as_bytes()).ok()?;
+        writer.write_all(&answer).ok()?;
+    }
 }

@@ -2,7 +2,7 @@
 //! packets, as the model in core has it (docs/protocol/splice.md 8).
 
 use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::time::Duration;
 
 use trapeze_core::config::Transfer;
@@ -376,76 +376,122 @@ fn a_servers_socket_has_its_flow_until_it_goes_or_its_port_is_used_again() {
     assert_eq!(reached(7), Some((0, 7)), "it has come and gone");
 }
 
-/// Between two requests its socket is given up, once, and what is late wakes nobody.
-#[test]
-fn a_connection_leaves_when_its_answer_has_been_had() {
-    let agent = on_the_wire();
-    let server = TcpListener::bind(SERVER).unwrap();
-    let bare = Handshake {
+/// A connection of a dispatcher's to a server here, whose answers are followed; its first request has been read.
+struct Opened {
+    agent: Agent,
+    stream: TcpStream,
+    _server: TcpListener,
+    /// The server's first byte, in its own numbers.
+    theirs: u32,
+    /// Where its next request starts.
+    start: u32,
+}
+
+fn bare() -> Handshake {
+    Handshake {
         mss: 1000,
         ..Handshake::default()
-    };
-    let (connect, syn) = open(bare, CLIENT_ISN);
-    let follow = Care {
+    }
+}
+
+fn follow() -> Care {
+    Care {
         follow: true,
         ..Care::default()
-    };
-    let word = sealed(&connect.word(follow).unwrap(), &syn.packet());
-    agent.receive("a SYN", &word, &["received"]);
-    wait_for("the SYN-ACK", || {
-        noted(&agent).is_some_and(|n| n.answered == 1)
-    });
-    let (first, theirs) = (
-        CLIENT_ISN.wrapping_add(1),
-        noted(&agent).unwrap().server_isn.wrapping_add(1),
-    );
-    let request = plain(ACK | PSH, first, theirs, REQUEST);
-    agent.receive("a request", &request, &["spliced-to-client", "split"]);
-    let mut stream = accept(&server);
-    let start = first.wrapping_add(REQUEST.len() as u32);
+    }
+}
 
-    let ask = |epoch: u32, start: u32, requests: u16| {
+/// Kinds of words to a dispatcher.
+const RELEASED: u8 = 13;
+const HELD: u8 = 11;
+
+impl Opened {
+    fn new() -> Self {
+        let agent = on_the_wire();
+        let server = TcpListener::bind(SERVER).unwrap();
+        let (connect, syn) = open(bare(), CLIENT_ISN);
+        let word = sealed(&connect.word(follow()).unwrap(), &syn.packet());
+        agent.receive("a SYN", &word, &["received"]);
+        wait_for("the SYN-ACK", || {
+            noted(&agent).is_some_and(|n| n.answered == 1)
+        });
+        let (first, theirs) = (
+            CLIENT_ISN.wrapping_add(1),
+            noted(&agent).unwrap().server_isn.wrapping_add(1),
+        );
+        let request = plain(ACK | PSH, first, theirs, REQUEST);
+        agent.receive("a request", &request, &["spliced-to-client", "split"]);
+        Self {
+            stream: accept(&server),
+            start: first.wrapping_add(REQUEST.len() as u32),
+            agent,
+            _server: server,
+            theirs,
+        }
+    }
+
+    /// May it leave before the request at `start`? Kind, reason, start and end of the answer.
+    fn ask(&self, epoch: u32, start: u32, requests: u16, reach: u32) -> (u8, u8, u32, u32) {
         let release = Meta {
             server_port: SERVER.port(),
             requests,
             ..meta(
                 Kind::SplitRelease {
                     own: OWN,
-                    reach: ClientSeq::new(start),
+                    reach: ClientSeq::new(reach),
                 },
                 epoch,
                 start,
             )
         };
         let segment = segment(ACK, start, SERVER_ISN + 1, b"");
-        agent.run(&agent.ingress, &sealed(&release, &segment.packet()))
-    };
-    let said = |outcome: &Outcome| {
+        let frame = sealed(&release, &segment.packet());
+        let outcome = self.agent.run(&self.agent.ingress, &frame);
         let at = crate::agent::META_AT;
         let packet = outcome.packet.as_ref().expect("it is answered");
         let word = |at: usize| u32::from_be_bytes(*packet[at..].first_chunk().unwrap());
         (packet[at + 1], packet[at + 3], word(at + 8), word(at + 20))
-    };
-    let (released, held) = (13, 11);
-    let busy = ask(EPOCH + 1, start, 1);
-    assert_eq!(said(&busy), (held, 1, start, 0), "it owes an answer");
-    let answer = b"HTTP/1.1 204 No Content\r\n\r\n";
-    stream.write_all(answer).unwrap();
-    let end = (SERVER_ISN + 1).wrapping_add(answer.len() as u32);
-    wait_for("its answer has left", || {
-        said(&ask(EPOCH + 1, start, 1)).1 == 2
-    });
-    let has_all = theirs.wrapping_add(answer.len() as u32);
-    agent.receive("the client has it", &plain(ACK, start, has_all, b""), &[]);
-    assert_eq!(said(&ask(EPOCH + 1, start, 2)).1, 1, "of another request");
-    assert_eq!(
-        said(&ask(EPOCH + 1, start + 1, 1)).1,
-        1,
-        "before another one"
-    );
+    }
 
-    let given = ask(EPOCH + 1, start, 1);
-    assert_eq!(said(&given), (released, 1, start, end));
+    /// The server says this, of which its client has heard nothing yet.
+    fn answer(&mut self, answer: &[u8]) {
+        self.stream.write_all(answer).unwrap();
+        wait_for("its answer has left", || {
+            self.ask(EPOCH + 1, self.start, 1, self.start).1 == 2
+        });
+    }
+}
+
+const ANSWER: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
+
+/// Between two requests its socket is given up, once, and what is late wakes nobody.
+#[test]
+fn a_connection_leaves_when_its_answer_has_been_had() {
+    let mut opened = Opened::new();
+    let start = opened.start;
+    let ask = |opened: &Opened, epoch: u32, start: u32, requests: u16| {
+        opened.ask(epoch, start, requests, start)
+    };
+    assert_eq!(
+        ask(&opened, EPOCH + 1, start, 1),
+        (HELD, 1, start, 0),
+        "it owes an answer"
+    );
+    opened.answer(ANSWER);
+    let end = (SERVER_ISN + 1).wrapping_add(ANSWER.len() as u32);
+    let has_all = opened.theirs.wrapping_add(ANSWER.len() as u32);
+    let agent = &opened.agent;
+    agent.receive("the client has it", &plain(ACK, start, has_all, b""), &[]);
+    let (another, before) = (
+        ask(&opened, EPOCH + 1, start, 2),
+        ask(&opened, EPOCH + 1, start + 1, 1),
+    );
+    assert_eq!(another.1, 1, "of another request");
+    assert_eq!(before.1, 1, "before another one");
+
+    let given = (RELEASED, 1, start, end);
+    assert_eq!(ask(&opened, EPOCH + 1, start, 1), given);
+    let mut stream = opened.stream.try_clone().unwrap();
     wait_for("its socket is gone", || {
         std::io::ErrorKind::ConnectionReset
             == stream
@@ -453,21 +499,61 @@ fn a_connection_leaves_when_its_answer_has_been_had() {
                 .map_or_else(|e| e.kind(), |_| std::io::ErrorKind::Other)
             || stream.take_error().unwrap().is_some()
     });
-    assert_eq!(
-        said(&ask(EPOCH + 1, start, 1)),
-        (released, 1, start, end),
-        "again"
-    );
-    assert_eq!(
-        said(&ask(EPOCH + 2, start, 1)),
-        (held, 4, start, 0),
-        "by another"
-    );
+    assert_eq!(ask(&opened, EPOCH + 1, start, 1), given, "again");
+    let by_another = ask(&opened, EPOCH + 2, start, 1);
+    assert_eq!(by_another, (HELD, 4, start, 0), "by another");
     let late = plain(ACK, start, has_all, b"");
     agent.receive("what is late", &late, &["moved"]);
     // The port is used again.
-    let (connect, syn) = open(bare, CLIENT_ISN.wrapping_add(0x2000_0000));
-    let word = sealed(&connect.word(follow).unwrap(), &syn.packet());
+    let (connect, syn) = open(bare(), CLIENT_ISN.wrapping_add(0x2000_0000));
+    let word = sealed(&connect.word(follow()).unwrap(), &syn.packet());
     agent.receive("another SYN", &word, &["received"]);
-    assert_eq!(said(&ask(EPOCH + 1, start, 1)).1, 4, "not that one's");
+    assert_eq!(ask(&opened, EPOCH + 1, start, 1).1, 4, "not that one's");
+}
+
+/// From beyond its window a socket hears nothing (RFC 9293 §3.10.7.4); its client may have been told
+/// that what waits at the dispatcher has come.
+#[test]
+fn who_asks_ahead_is_heard_from_the_edge_of_the_window() {
+    let mut opened = Opened::new();
+    let start = opened.start;
+    opened.answer(ANSWER);
+    let has_all = opened.theirs.wrapping_add(ANSWER.len() as u32);
+    let far = start.wrapping_add(1 << 20);
+    let agent = &opened.agent;
+    let goes_from = |flags: u8, seq: u32, payload: &[u8]| {
+        let outcome = agent.run(&agent.ingress, &plain(flags, seq, has_all, payload));
+        assert_eq!(
+            (outcome.verdict, &outcome.counted[..]),
+            (Verdict::Next, &[][..])
+        );
+        headers(&outcome.packet.unwrap()).0.seq
+    };
+    let edge = goes_from(ACK, far, b"");
+    assert!(
+        edge.wrapping_sub(start) < 1 << 16,
+        "a window without a scale"
+    );
+    for (seq, goes) in [(start, start), (edge, edge), (edge.wrapping_add(1), edge)] {
+        assert_eq!(goes_from(ACK, seq, b""), goes);
+    }
+    assert_eq!(goes_from(ACK, far, b"bytes"), far, "they come again");
+    for flags in [ACK | FIN, ACK | RST, RST, SYN] {
+        assert_eq!(goes_from(flags, far, b""), far, "{flags}");
+    }
+    let other = Tcp {
+        source: SocketAddrV4::new(*OWN.ip(), OWN.port() + 1),
+        dest: SERVER,
+        ..segment(ACK, far, has_all, b"")
+    };
+    agent.expect(
+        "nobody's",
+        &other.frame(),
+        &Outcome::untouched(&other.frame()),
+    );
+
+    let held = opened.ask(EPOCH + 1, start, 1, start);
+    assert_eq!((held.0, held.1), (HELD, 2), "its client has not had all");
+    agent.receive("the client has it", &plain(ACK, far, has_all, b""), &[]);
+    assert_eq!(opened.ask(EPOCH + 1, start, 1, start).0, RELEASED);
 }
