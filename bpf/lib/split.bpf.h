@@ -237,7 +237,7 @@ static __noinline int give_up_split(struct __sk_buff *skb, const struct segment 
 	if (!found)
 		return reason;
 	its = bpf_sk_storage_get(&split_sockets, found, NULL, 0);
-	ahead = meta->window_scales << 8 | meta->tcp_options;
+	ahead = meta->reason << 16 | meta->window_scales << 8 | meta->tcp_options;
 	if (its && ahead)
 		note_told(&its->told, bpf_ntohl(meta->value) + ahead);
 	if (its && own.state)

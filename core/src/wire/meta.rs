@@ -237,7 +237,7 @@ pub enum Kind {
     SplitRelease {
         /// Our end of it.
         own: SocketAddrV4,
-        /// As in [`Self::Release`], at most 65,535 bytes behind *start*.
+        /// As in [`Self::Release`], at most 2^24 - 1 bytes behind *start*.
         reach: ClientSeq,
     },
     /// Backend's daemon to dispatcher: a message about an answer that may outlive it is
@@ -379,9 +379,11 @@ impl Meta {
             Kind::SplitProbe { own } => write_end(own, &mut raw),
             Kind::SplitRelease { own, reach } => {
                 write_end(own, &mut raw);
-                let ahead = self.start.distance_to(reach).clamp(0, 0xffff) as u16;
+                let ahead = self.start.distance_to(reach).clamp(0, 0xff_ffff) as u32;
+                let [_, high, low @ ..] = ahead.to_be_bytes();
+                raw[3] = high;
                 raw[12..14].copy_from_slice(&self.requests.to_be_bytes());
-                raw[14..16].copy_from_slice(&ahead.to_be_bytes());
+                raw[14..16].copy_from_slice(&low);
             }
             _ => {}
         }
@@ -603,7 +605,8 @@ impl Kind {
             26 => Self::SplitProbe { own: end(raw) },
             27 => Self::SplitRelease {
                 own: end(raw),
-                reach: ClientSeq::new(value) + u16_at(raw, 14).into(),
+                reach: ClientSeq::new(value)
+                    + (u32::from(raw[3]) << 16 | u32::from(u16_at(raw, 14))),
             },
             28 => Self::Support,
             29 => Self::Answered {

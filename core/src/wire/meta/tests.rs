@@ -185,7 +185,7 @@ fn an_end_of_ours_stands_where_others_have_a_start() {
     }
     assert_eq!(meta(word).encode(0)[4..8], [0x80, 0x70, 0x60, 0x50]);
     let start = ClientSeq::new(0xf1f2_f3f4);
-    let reach = start + 0x0506;
+    let reach = start + 0x04_0506;
     let release = Meta {
         start,
         requests: 0x0102,
@@ -195,8 +195,9 @@ fn an_end_of_ours_stands_where_others_have_a_start() {
     };
     let raw = release.encode(0);
     assert_eq!(
-        (&raw[8..16], &raw[20..24]),
+        (raw[3], &raw[8..16], &raw[20..24]),
         (
+            4,
             &[10, 0, 0, 99, 1, 2, 5, 6][..],
             &[0xf1, 0xf2, 0xf3, 0xf4][..]
         )
