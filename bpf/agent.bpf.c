@@ -421,10 +421,13 @@ int agent_ingress(struct __sk_buff *skb)
 		skb->mark = 0;
 		return TC_ACT_UNSPEC;
 	}
-	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST)
+	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->pkt_type != PACKET_HOST ||
+	    !find_headers(skb, &h, UNPACKED_TCP))
 		return TC_ACT_UNSPEC;
-	if (!find_headers(skb, &h, INNER_IP) || h.outer->ip.protocol != IPPROTO_UDP || !is_ours(h.outer))
+	if (h.outer->ip.protocol == IPPROTO_TCP)
 		return hear_client(skb);
+	if (h.outer->ip.protocol != IPPROTO_UDP || !find_headers(skb, &h, INNER_IP) || !is_ours(h.outer))
+		return TC_ACT_UNSPEC;
 	/* A switch floods frames for others, too. */
 	if (!self || h.outer->ip.daddr != self->address)
 		return TC_ACT_UNSPEC;

@@ -518,7 +518,7 @@ static __always_inline __u32 split_edge(struct __sk_buff *skb, struct bpf_sock_t
 #define PLAIN_TCP_END (UNPACKED_TCP + sizeof(struct tcp_header))
 
 /*
- * What has no encapsulation may be said by a client to a split connection. As keep_in_window(): where its
+ * TCP without an encapsulation may be said by a client to a split connection. As keep_in_window(): where its
  * dispatcher has acknowledged what waits there, the client acknowledges from beyond the window of a socket
  * that answers and reads nothing, which would not hear it, and repeat its answer for ever. The dispatcher,
  * who mends that of servers without an agent, does not hear these. Not static, as send_reply().
@@ -536,7 +536,7 @@ __noinline int hear_client(struct __sk_buff *skb)
 	tcp = (void *)(ip + 1);
 	if ((void *)(tcp + 1) > (void *)(long)skb->data_end)
 		return TC_ACT_UNSPEC;
-	if (ip->protocol != IPPROTO_TCP || ip->ihl != 5 ||
+	if (ip->ihl != 5 ||
 	    bpf_ntohs(ip->tot_len) != sizeof(struct iphdr) + (tcp->offset >> 4 << 2) ||
 	    (tcp->flags & (TCP_ACK | TCP_SYN | TCP_FIN | TCP_RST)) != TCP_ACK || !is_split_port(tcp->dest))
 		return TC_ACT_UNSPEC;
