@@ -8,8 +8,8 @@
 //!     │  │ whole head in       │ FIN in the middle      │      acknowledged     │ the bytes
 //!     │  │ one packet:         ▼                        ▼      bytes            │
 //!     │  └─► Complete       Goodbye ◄────────────── answer()   └────────► Retained ──► RST
-//!     └────────── answer() ───►│ both sides closed, or 10 s                    after 10 s
-//!                              └─► (nothing)
+//!     └────────── answer() ───►│ both sides closed, or 10 s                    after 10 s; 2 min,
+//!                              └─► (nothing)                                   if its socket stands
 //! ```
 //!
 //! What is acknowledged to a client will not come again, so it must not be
@@ -51,7 +51,7 @@ use crate::wire::tcp::{Flags, Header};
 use flow::{Connection, Flow, Phase};
 use goodbye::{Goodbye, Step};
 use reading::{Reading, Reset, Taken};
-use retained::{Due, Retained};
+use retained::{Due, Retained, Socket};
 use std::collections::VecDeque;
 use std::time::Duration;
 use table::Table;
@@ -303,8 +303,12 @@ impl Intake {
                 self.actions.push_back(Action::ToClient(tells));
             }
         }
+        let socket = match sender {
+            Some(_) if self.has_room_to_wait() => Socket::Stands,
+            _ => Socket::NotWaitedFor,
+        };
         if let Phase::Retained(retained) = &mut flow.phase
-            && retained.confirm(now, flow.connection.start(), received)
+            && retained.confirm(now, flow.connection.start(), received, socket)
         {
             self.counters.confirmed += 1;
             if flow.connection.half_piped {
@@ -314,7 +318,9 @@ impl Intake {
             let Some(rest) = retained.rest.take() else {
                 return false;
             };
-            let (connection, reading) = *rest;
+            let (connection, mut reading) = *rest;
+            // Nobody has told its client meanwhile that it has come.
+            reading.prolong(now + self.bounds.head_timeout);
             self.table.put(Flow {
                 connection,
                 serial: flow.serial,
@@ -507,6 +513,12 @@ impl Intake {
     /// Flows being answered.
     pub fn answering_flows(&self) -> usize {
         self.table.parting()
+    }
+
+    /// What a busy server keeps waiting is bounded before others' heads have to go for it.
+    fn has_room_to_wait(&self) -> bool {
+        self.table.held() < self.bounds.flows.div_ceil(2)
+            && self.table.bytes() < self.bounds.bytes.div_ceil(2)
     }
 
     fn has_head(&self, key: &FlowKey) -> bool {

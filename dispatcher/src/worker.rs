@@ -461,7 +461,7 @@ impl State {
                     }
                 }
                 Action::TooSlow { key } => self.on_slow_head(&key),
-                // Its client has been reset, and its owner has never had what it was told that has come.
+                // Its owner has never had what its client was told that has come.
                 Action::Ended {
                     key,
                     isns,
@@ -471,7 +471,10 @@ impl State {
                         && (record.isns == isns || record.cookie == isns.server)
                         && record.has_backend()
                     {
-                        let _ = self.shared.records.abandon(&key, record.epoch);
+                        match record.splice {
+                            Some(_) => self.abandon(&key, record.epoch),
+                            None => self.reset_where_it_is(clock::monotonic(), &key, record.epoch),
+                        }
                     }
                 }
                 Action::Ended { key, isns, .. } => {

@@ -10,7 +10,11 @@ use std::time::Duration;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
+/// Nobody has said for so long that the bytes get anywhere.
 const GIVE_UP: Duration = Duration::from_secs(10);
+/// A server whose host says that its socket stands, and which reads nothing, is busy or asleep. So long
+/// proxies' users wait for theirs, and longer.
+const PATIENCE: Duration = Duration::from_secs(120);
 /// Of what the client does not repeat a server is sent so many bytes ahead of what it has: it has so much
 /// room at its beginning.
 const WINDOW: usize = 48 << 10;
@@ -41,6 +45,19 @@ pub(super) struct Retained {
     retry_at: Duration,
     retry_after: Duration,
     gives_up: Duration,
+    /// From then on it is no excuse that the socket stands.
+    loses_patience: Duration,
+    /// The byte that the backend's socket has said last that it expects.
+    reached: Option<ClientSeq>,
+}
+
+/// What the host says of the socket that is to have the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Socket {
+    /// It stands, and there is room to wait for it.
+    Stands,
+    /// It has gone; or others need the room.
+    NotWaitedFor,
 }
 
 /// What is due.
@@ -69,6 +86,8 @@ impl Retained {
             retry_at: now + FIRST_RETRY,
             retry_after: FIRST_RETRY,
             gives_up: now + GIVE_UP,
+            loses_patience: now + PATIENCE,
+            reached: None,
         };
         retained.start_over();
         retained
@@ -87,11 +106,17 @@ impl Retained {
         self.start_over();
         self.retry_after = pause;
         self.retry_at = now + pause;
+        self.gets_on(now);
+    }
+
+    fn gets_on(&mut self, now: Duration) {
         self.gives_up = now + GIVE_UP;
+        self.loses_patience = now + PATIENCE;
     }
 
     fn start_over(&mut self) {
         self.confirmed = 0;
+        self.reached = None;
         self.sent = self.edge();
     }
 
@@ -110,13 +135,26 @@ impl Retained {
 
     /// The backend has everything before `received`. True when that is all that it was
     /// kept for.
-    pub(super) fn confirm(&mut self, now: Duration, start: ClientSeq, received: ClientSeq) -> bool {
+    pub(super) fn confirm(
+        &mut self,
+        now: Duration,
+        start: ClientSeq,
+        received: ClientSeq,
+        socket: Socket,
+    ) -> bool {
         let so_far = usize::try_from(start.distance_to(received)).unwrap_or(0);
         let confirmed = so_far.min(self.bytes.len());
+        // It may lack what lies before the bytes, and read that.
+        let before = self.reached.replace(received);
+        if confirmed > self.confirmed || before.is_some_and(|before| before.before(received)) {
+            self.gets_on(now);
+        } else if socket == Socket::Stands {
+            let longer = (now + GIVE_UP).min(self.loses_patience);
+            self.gives_up = self.gives_up.max(longer);
+        }
         if confirmed > self.confirmed && self.is_long() {
             self.retry_after = FIRST_RETRY_OF_LONG;
             self.retry_at = now + FIRST_RETRY_OF_LONG;
-            self.gives_up = now + GIVE_UP;
         }
         self.confirmed = self.confirmed.max(confirmed);
         self.confirmed >= self.wanted

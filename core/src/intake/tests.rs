@@ -136,6 +136,18 @@ impl Bench {
             .on_probe_answer(self.now, &self.key(), self.isns.client + 1 + at, None);
     }
 
+    /// So says a host whose socket stands.
+    fn stands(&mut self, at: u32) {
+        let sender = Sender {
+            next: self.isns.server + 1,
+            clock: 0,
+            is_idle: false,
+            has_not_begun: false,
+        };
+        let (key, received) = (self.key(), self.isns.client + 1 + at);
+        (self.intake).on_probe_answer(self.now, &key, received, Some(sender));
+    }
+
     /// Lets time pass to the next deadline within `limit`, and says how long
     /// that took.
     fn wait(&mut self, limit: Duration) -> Option<Duration> {

@@ -268,8 +268,12 @@ impl State {
             self.not_moved(&waiting.target);
         }
         self.intake.forget(key);
-        match self.shared.records.lose(key, record.epoch) {
-            // It may be somewhere else than it is known to be: then its answer tells, and it is reset there.
+        self.reset_where_it_is(now, key, record.epoch);
+    }
+
+    /// It may be somewhere else than it is known to be: then its answer tells, and it is reset there.
+    pub(super) fn reset_where_it_is(&mut self, now: Duration, key: &FlowKey, epoch: u32) {
+        match self.shared.records.lose(key, epoch) {
             Ok(Some(flow)) => {
                 self.reset_client(key, &flow);
                 self.watch.lost.insert(*key, (now + ASKED_FOR, now));

@@ -241,6 +241,111 @@ fn a_backend_that_never_confirms_ends_the_flow() {
     assert_eq!(bench.intake.held_flows(), 0);
 }
 
+/// Bytes that a backend is to confirm.
+fn unconfirmed(bounds: Bounds) -> Bench {
+    let mut bench = Bench::new(bounds);
+    bench.data(0, &HEAD[..10]);
+    bench.wait(ms(100));
+    bench.data(10, &HEAD[10..]);
+    bench.assigned(1000);
+    bench.actions();
+    bench
+}
+
+/// For how long it is waited for, in seconds, by a host that answers each question so.
+fn waited_for(bench: &mut Bench, mut answer: impl FnMut(&mut Bench)) -> u64 {
+    let start = bench.now;
+    while bench.intake.held_flows() > 0 {
+        bench.wait(ms(5000));
+        if bench.actions().contains(&"probe 10".into()) {
+            answer(bench);
+        }
+    }
+    assert_eq!(bench.intake.counters().ended_unconfirmed, 1);
+    (bench.now - start).as_secs()
+}
+
+#[test]
+fn a_server_that_reads_nothing_is_waited_for_while_its_socket_stands() {
+    let mut bench = unconfirmed(bounds());
+    let waited = waited_for(&mut bench, |bench| bench.stands(0));
+    assert_eq!(waited, 120);
+    // It wakes up in time.
+    let mut bench = unconfirmed(bounds());
+    for _ in 0..30 {
+        bench.wait(ms(5000));
+        bench.stands(0);
+    }
+    bench.stands(10);
+    assert_eq!(bench.intake.counters().confirmed, 1);
+}
+
+#[test]
+fn each_byte_that_it_reads_begins_its_time_anew() {
+    let mut bench = unconfirmed(bounds());
+    let start = bench.now;
+    // What lies before the bytes is missing there, and comes; then a part of them does.
+    let waited = waited_for(&mut bench, |bench| {
+        let at = [u32::MAX - 9, u32::MAX - 4, 3];
+        bench.stands(at[(((bench.now - start).as_secs() / 60) as usize).min(2)]);
+    });
+    assert!((239..=242).contains(&waited), "{waited}");
+}
+
+#[test]
+fn one_whose_socket_has_gone_is_waited_for_no_longer_than_one_that_says_nothing() {
+    let mut bench = unconfirmed(bounds());
+    assert_eq!(waited_for(&mut bench, |bench| bench.confirmed(0)), 10);
+    let mut bench = unconfirmed(bounds());
+    let start = bench.now;
+    let waited = waited_for(&mut bench, |bench| {
+        if bench.now - start < ms(30_000) {
+            bench.stands(0);
+        }
+    });
+    assert!((38..=40).contains(&waited), "{waited}");
+}
+
+#[test]
+fn nobody_is_waited_for_longer_where_others_want_the_room() {
+    let crowded = Bounds {
+        flows: 2,
+        ..bounds()
+    };
+    let mut bench = unconfirmed(crowded);
+    // Taken out of the table while it is looked at: one other is the half.
+    bench.client += 1;
+    bench.data(0, &HEAD[..10]);
+    bench.client -= 1;
+    let start = bench.now;
+    while bench.intake.counters().ended_unconfirmed == 0 {
+        bench.wait(ms(5000));
+        bench.stands(0);
+    }
+    assert_eq!((bench.now - start).as_secs(), 10);
+}
+
+/// Nobody could tell its client that it has come.
+#[test]
+fn a_head_behind_what_waits_has_all_its_time_when_that_is_over() {
+    let mut bench = unconfirmed(bounds());
+    let mut arrived = bench.arrived(27, Flags::ACK, &HEAD[..10]);
+    arrived.later = true;
+    arrived.isns.client += 27;
+    bench.give(&arrived);
+    for _ in 0..10 {
+        bench.wait(ms(5000));
+        bench.stands(0);
+    }
+    bench.stands(10);
+    bench.actions();
+    let until = bench.now + bounds().head_timeout;
+    while bench.intake.poll_timeout().is_some_and(|at| at < until) {
+        bench.wait(ms(5000));
+        assert!(!bench.actions().contains(&"too slow".into()));
+    }
+}
+
 #[test]
 fn packets_that_prove_nothing_change_nothing() {
     type Change = fn(&mut Arrived<'_>);
