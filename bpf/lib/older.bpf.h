@@ -281,11 +281,12 @@ static __always_inline bool asks_for_window(const struct __sk_buff *skb, const s
 
 /*
  * 6.4: from an older owner only what lies in its range leaves, or the word that the
- * rest of it will never come.
+ * rest of it will never come: an RST, or a FIN in its midst.
  */
 static __noinline int leave_older(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup,
 				  __u32 payload)
 {
+	bool cuts;
 	__u32 end;
 
 	if (!h || !setup)
@@ -293,9 +294,10 @@ static __noinline int leave_older(struct __sk_buff *skb, const struct leaving *h
 	end = bpf_ntohl(h->tcp.seq) + payload;
 	if (h->tcp.flags & TCP_RST)
 		return TC_ACT_UNSPEC;
-	if (is_before(setup->end, end) || (!payload && !asks_for_window(skb, h)))
+	cuts = h->tcp.flags & TCP_FIN && is_before(end, setup->end);
+	if (is_before(setup->end, end) || (!payload && !cuts && !asks_for_window(skb, h)))
 		return drop(DROP_MOVED);
-	if (h->tcp.flags & TCP_FIN && !set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
+	if (h->tcp.flags & TCP_FIN && !cuts && !set_flags(skb, h->tcp.offset, h->tcp.flags, h->tcp.flags & ~TCP_FIN))
 		return drop(DROP_REWRITE);
 	if (!acknowledge_reach(skb, h, setup) || !keep_clock(skb, h, setup))
 		return drop(DROP_REWRITE);

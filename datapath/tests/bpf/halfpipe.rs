@@ -640,6 +640,16 @@ fn from_an_older_owner_leaves_what_lies_in_its_range() {
             says(ACK | RST, end, b""),
             next(&says(ACK | RST, end, b"")),
         ),
+        (
+            "that it closes before its end",
+            says(ACK | FIN, end - 1, b""),
+            next(&says(ACK | FIN, end - 1, b"")),
+        ),
+        (
+            "the same with the last that it says",
+            says(ACK | PSH | FIN, FIRST, &ANSWER[1..]),
+            next(&says(ACK | PSH | FIN, FIRST, &ANSWER[1..])),
+        ),
     ];
     for (what, tcp, expected) in table {
         let got = owner.agent.run(&owner.agent.egress, &tcp.frame());

@@ -82,6 +82,7 @@ http {
   tcp_nopush on;
   keepalive_requests 1000000;
   keepalive_timeout 75;
+  send_timeout 600;
   client_max_body_size 0;
   log_format request "$request_method $request_uri $status $body_bytes_sent";
   access_log @access_log@;
