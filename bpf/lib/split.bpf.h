@@ -169,6 +169,18 @@ static __always_inline struct segment as_there(const struct segment *segment, co
 	return named;
 }
 
+/* What was given up has not gone: who asks for it is told so. A call: its stack is not its caller's. */
+static __noinline bool was_given_up(const struct segment *segment, const struct meta *meta)
+{
+	struct node *self = this_node();
+	struct segment named;
+
+	if (!segment || !meta || !self)
+		return false;
+	named = as_there(segment, meta, self->address);
+	return bpf_map_lookup_elem(&split_ends, &named.key);
+}
+
 /* How far has it come? As receive_probe(); nobody asks what such a socket owes. */
 static __noinline int probe_split(struct __sk_buff *skb, const struct segment *segment)
 {
@@ -343,7 +355,7 @@ static __always_inline int receive_split(struct __sk_buff *skb, const struct hea
 	if (!is_proved(h->encapsulated, h->tcp->source, h->tcp->dest))
 		return drop(DROP_BAD_TAG);
 	if (meta.kind == META_SPLIT_PROBE)
-		return probe_split(skb, &segment);
+		return was_given_up(&segment, &meta) ? drop(DROP_EARLY) : probe_split(skb, &segment);
 	if (meta.kind == META_SPLIT_RELEASE)
 		return skb->mark == RESET_MARK ? end_split(skb, &segment, &meta) : release_split(skb, &segment, &meta);
 	if ((segment.flags & (TCP_SYN | TCP_ACK | TCP_FIN | TCP_RST)) != TCP_SYN)

@@ -500,6 +500,9 @@ fn a_connection_leaves_when_its_answer_has_been_had() {
             || stream.take_error().unwrap().is_some()
     });
     assert_eq!(ask(&opened, EPOCH + 1, start, 1), given, "again");
+    let (meta, question) = probe(7);
+    let question = sealed(&meta, &question.packet());
+    agent.receive("whether it has gone", &question, &["early"]);
     let by_another = ask(&opened, EPOCH + 2, start, 1);
     assert_eq!(by_another, (HELD, 4, start, 0), "by another");
     let late = plain(ACK, start, has_all, b"");
