@@ -10,9 +10,11 @@ const SOON: Duration = Duration::from_secs(4);
 /// By then a backend's words of its answers have come; nobody is asked after half a second only.
 const HEARD: Duration = Duration::from_millis(50);
 
-/// As b1's first request, or a later one.
-fn some(client: &Connection) -> u16 {
-    client.stream().local_addr().unwrap().port() % 3
+/// As b1's first request, or a later one: by chance, for ports in a row would keep step with three
+/// backends that take turns.
+fn some(client: &Connection) -> u32 {
+    let port = u32::from(client.stream().local_addr().unwrap().port());
+    (port.wrapping_mul(2_654_435_761) >> 16) % 3
 }
 
 /// b1's connections, which have had their answers just now.
