@@ -2,6 +2,7 @@
 //! serve, find again, kill. A pid alone names nobody, since the kernel gives it
 //! out again: a start time goes with it.
 
+use std::collections::HashSet;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -180,16 +181,26 @@ pub fn kill_namespace(namespace: &Path) {
 /// Kills what `victims` finds, again and again, since some may just be forking.
 fn kill_until_gone(victims: impl Fn() -> Vec<u32>) {
     let deadline = Instant::now() + KILL_TIMEOUT;
+    // A process that dies leaves its namespace before it lets go of its files, and their locks.
+    let mut dying = HashSet::new();
     loop {
         let pids = victims();
-        if pids.is_empty() || Instant::now() > deadline {
+        dying.retain(|&pid| !has_ended(pid));
+        if (pids.is_empty() && dying.is_empty()) || Instant::now() > deadline {
             return;
         }
         for pid in pids {
             let _ = kill(pid);
+            dying.insert(pid);
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether the process and all its threads are dead: the first of them may be so before the others.
+fn has_ended(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    threads <= 1 && Stat::of(pid).is_none_or(|stat| stat.is_dead)
 }
 
 /// The processes that live in a namespace, but this one.
