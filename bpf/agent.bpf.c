@@ -162,8 +162,19 @@ static __always_inline void reckon(const struct setup *known, struct probed *pro
 	probed->next = known->answers.finished;
 }
 
-/* A verdict of look_probed(): there is an answer. */
+/* Verdicts of look_probed(): there is an answer; or the dispatcher's record is of before the flow has moved. */
 #define TO_ANSWER (-5)
+#define TO_SAY_WHERE (-7)
+
+/*
+ * Its keeper's data path has moved it, by way of us, and had not told the dispatcher that asks, which keeps it now
+ * (replication.md 4.6d). What a daemon has moved it has told before.
+ */
+static __always_inline bool has_moved_untold(const struct setup *known, const struct meta *meta)
+{
+	return meta->reason == PROBE_RECKON && is_before(bpf_ntohl(meta->epoch), known->epoch) &&
+	       (!is_given_up(known) || known->next);
+}
 
 /* Calls, not inlined: each has the stack to itself. */
 static __noinline int look_probed(struct __sk_buff *skb, const struct segment *segment, const struct setup *known,
@@ -182,6 +193,8 @@ static __noinline int look_probed(struct __sk_buff *skb, const struct segment *s
 		if (!occupant.state || is_stale(&occupant, bpf_ntohl(meta.start)))
 			return has_just_come_up() ? drop(DROP_EARLY) : TO_ANSWER;
 	}
+	if (known && has_moved_untold(known, &meta))
+		return TO_SAY_WHERE;
 	if (!known || known->epoch != bpf_ntohl(meta.epoch) || is_given_up(known))
 		return drop(DROP_EARLY);
 	own = find_own_socket(skb, segment, known);
@@ -220,6 +233,16 @@ static __noinline int tell_probed(struct __sk_buff *skb, const struct segment *s
 	return answer_probe(skb, h.outer, segment, probed->reached, probed->how, probed->next, probed->clock);
 }
 
+static __noinline int tell_where(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+{
+	struct node *self = this_node();
+	struct headers h;
+
+	if (!segment || !known || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	return answer_elsewhere(skb, h.outer, segment, known, is_given_up(known) ? known->next : self->address);
+}
+
 /* Two calls, one behind the other: neither has the other's stack above it. */
 static __always_inline int receive_probe(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
 {
@@ -228,6 +251,8 @@ static __always_inline int receive_probe(struct __sk_buff *skb, const struct seg
 
 	if (verdict == TO_ANSWER)
 		return tell_probed(skb, segment, &probed);
+	if (verdict == TO_SAY_WHERE)
+		return tell_where(skb, segment, known);
 	return verdict == ASKED_BACK ? return_again(skb, segment, known) : verdict;
 }
 
@@ -466,6 +491,7 @@ int agent_ingress(struct __sk_buff *skb)
 	case META_VACATED:
 	case META_SUPPORT:
 	case META_ANSWERED:
+	case META_ELSEWHERE:
 	case META_BEAT_REPLY:
 		return TC_ACT_UNSPEC; /* for a dispatcher's daemon on this host */
 	default:

@@ -10,6 +10,8 @@
  *   a later request            the same; it may change hands     boundary
  *   encapsulated by a spray    unpacked, then as above           dispatch
  *   another's to decide about  passed to that dispatcher         keeper
+ *   of a flow placed here that
+ *   others do not know yet     to its heir first                 heir
  *   another sub-cluster's      passed to a member of it          keeper
  *   of or for a server that is
  *   spliced                    rewritten for the other side      splice
@@ -35,6 +37,7 @@
 #include "lib/boundary.bpf.h"
 #include "lib/keeper.bpf.h"
 #include "lib/splice.bpf.h"
+#include "lib/heir.bpf.h"
 #include "lib/icmp.bpf.h"
 #include "lib/change.bpf.h"
 #include "lib/parting.bpf.h"
@@ -82,13 +85,24 @@ sent:
 }
 
 /* The first bytes of a connection: to a backend, if it is known which, else to the daemon. */
-static __noinline int start_flow(context_t *ctx, const struct segment *segment, const struct service *service,
+__noinline int start_flow(context_t *ctx, const struct segment *segment, const struct service *service,
 				 const struct proof *proof)
 {
 	struct workbench *bench = this_workbench();
+	bool among = is_among_others();
+	__u32 heir = NO_DISPATCHER;
 
-	if (bench && place(ctx, segment, proof, bench, service->id))
-		return forward(ctx, &bench->flow, segment);
+	if (!segment || !service || !proof)
+		return VERDICT_DROP;
+	if (among)
+		heir = heir_of(segment);
+	/* Without an heir the daemon is to tell those that may be there. */
+	if (bench && (!among || heir != NO_DISPATCHER) && place(ctx, segment, proof, bench, service->id)) {
+		if (!among)
+			return forward(ctx, &bench->flow, segment);
+		tell_later(segment);
+		return entrust(ctx, segment, &bench->flow, heir);
+	}
 	return send_to_daemon(ctx, segment, proof, META_REQUEST);
 }
 
@@ -224,6 +238,24 @@ static __noinline int forward_kept(context_t *ctx, const struct segment *segment
 	return forward(ctx, flow, segment);
 }
 
+/* Its keeper has placed this flow, and entrusted it to us. */
+__noinline int forward_in_trust(context_t *ctx, const struct segment *segment, const struct passage *how)
+{
+	enum drop_reason reason;
+	struct flow *flow;
+
+	if (!segment)
+		return VERDICT_DROP;
+	reason = take_in_trust(segment, how, this_workbench());
+	if (reason)
+		return drop(reason);
+	flow = bpf_map_lookup_elem(&flows, &segment->key);
+	if (!flow)
+		return drop(DROP_STALE_EPOCH);
+	count_event(EVENT_IN_TRUST);
+	return forward(ctx, flow, segment);
+}
+
 static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *segment,
 					const struct service *service, const struct passage *how)
 {
@@ -232,6 +264,8 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 
 	if (segment->flags & TCP_SYN && segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
 		return drop(DROP_BAD_FLAGS);
+	if (how->in_trust)
+		return forward_in_trust(ctx, segment, how);
 	if (is_among_others() && (flow || !(segment->flags & TCP_SYN) || is_in_sub_cluster())) {
 		keeper = keeper_of(segment);
 		/* Whether a SYN's 4-tuple is in use is known in its own sub-cluster alone. */
@@ -268,11 +302,12 @@ static __always_inline int unpack(context_t *ctx, enum event event)
 static __noinline int receive(context_t *ctx, struct passage *how)
 {
 	const __u32 at = sizeof(struct ethhdr);
+	struct workbench *bench = this_workbench();
 	struct node *self = this_node();
 	struct encapsulated h;
 	__be16 ports[2] = {};
 
-	if (!how || context_load(ctx, at, &h.outer, sizeof(h.outer)) || !self || h.outer.ip.daddr != self->address ||
+	if (!how || !bench || context_load(ctx, at, &h.outer, sizeof(h.outer)) || !self || h.outer.ip.daddr != self->address ||
 	    (!is_ours(&h.outer) && !is_ours_at(&h.outer, PEERS_PORT)))
 		return VERDICT_NEXT;
 	if (context_load(ctx, at, &h, sizeof(h)) || !is_well_formed(&h, context_length(ctx)))
@@ -288,6 +323,11 @@ static __noinline int receive(context_t *ctx, struct passage *how)
 		how->from = h.outer.ip.saddr;
 		how->times = bpf_ntohl(h.outer.meta.value) + 1;
 		how->by_joining = h.outer.meta.reason == PASSED_BY_JOINING;
+		return unpack(ctx, EVENT_ACCEPTED);
+	case META_ENTRUSTED:
+		how->from = h.outer.ip.saddr;
+		how->in_trust = 1;
+		bench->entrusted = h.outer.meta;
 		return unpack(ctx, EVENT_ACCEPTED);
 	case META_BEAT:
 		return answer_beat(ctx, &h);

@@ -103,6 +103,9 @@ enum meta_kind {
 	META_SUPPORT = 28, /* backend's daemon -> dispatcher's: of an answer that may outlive the backend */
 	/* docs/protocol/handoff.md 9.1a */
 	META_ANSWERED = 29, /* owner's daemon -> dispatcher: so many requests are, up to there */
+	/* docs/protocol/replication.md 4.7 */
+	META_ENTRUSTED = 30, /* keeper -> its heir: a connection's first request, and what its record says */
+	META_ELSEWHERE = 31, /* owner of before -> dispatcher: who has the flow, since when */
 };
 
 /* Why an owner does not give a flow up. */
@@ -223,6 +226,7 @@ enum expected {
 #define MARK_LOST 1024 /* with TAKING: nobody will ever answer, and its client is to be reset where it is */
 #define MARK_STAYED 2048 /* requests have stayed with its owner of which other dispatchers are not told yet */
 #define MARK_UNSURE 4096 /* another dispatcher has told it, and requests may have stayed since: its owner is to be asked */
+#define MARK_ENTRUSTED 8192 /* placed by its keeper's data path: that one and its heir alone know it, so far */
 
 /* How a flow's segments change between client and server, besides their numbers. */
 #define SPLICE_NO_TIMESTAMPS 1 /* the client has agreed to them, the server has not */
@@ -438,13 +442,17 @@ struct turn {
 /* Backends that are as good as `slot`, at most. */
 #define OTHERS_MAX 3
 
+/* What a decision does not say of a request that does not stay with its connection's owner: */
+#define STAYS_OPENED 1 /* a daemon opens connections there */
+#define STAYS_TOLD 2 /* other dispatchers, if there are any, are told before it goes anywhere */
+
 struct decision {
 	__u32 generation;
 	__u32 pool; /* its number, as in a flow's record */
 	__u32 slot; /* or SLOT_BY_TURNS */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__u8 care; /* CARE_*: of the pool */
-	__u8 stays; /* 1: for a connection that its owner keeps by it alone; a daemon opens the others */
+	__u8 stays; /* STAYS_*: or'd */
 	/* Of a policy that looks at loads; all 0 with others. */
 	__u64 since_ns; /* CLOCK_MONOTONIC: `placed` counts from then */
 	__u64 until_ns; /* the same: then the daemon is asked again; 0: never */
@@ -681,7 +689,7 @@ struct setup {
 	__be32 next; /* MOVED: to this backend; 0: to whom the dispatcher likes */
 	__u32 clock_offset; /* the socket's timestamps less the host's milliseconds */
 	__u32 wanted; /* the start before which it was asked for last, in vain */
-	__u32 end; /* OLDER: where the range ends; MOVED: where it ended */
+	__u32 end; /* OLDER: where the range ends; MOVED: where it ended; before that: where it begins */
 	__u16 wanted_after; /* how many requests the owner had been given before `wanted` */
 	__u8 was_wanted; /* 1: `wanted` and `wanted_after` count */
 	__u8 saved; /* SAVED_* */
@@ -902,6 +910,8 @@ enum drop_reason {
 	X(UNPACKED, "unpacked", "packets that a spray has encapsulated") \
 	X(PASSED, "passed", "packets passed to the dispatcher that keeps their flow") \
 	X(ACCEPTED, "accepted", "packets that other dispatchers have passed here") \
+	X(ENTRUSTED, "entrusted", "of the connections decided in the data path, those whose record went to another dispatcher with the first packet") \
+	X(IN_TRUST, "in-trust", "first packets with records of connections that other dispatchers keep, sent on") \
 	X(BEAT, "beat-answered", "heartbeats answered") \
 	X(TO_SERVER, "spliced-to-server", "clients' packets rewritten for spliced servers") \
 	X(TO_CLIENT, "spliced-to-client", "packets of spliced servers rewritten for clients") \

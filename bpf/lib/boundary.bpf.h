@@ -113,6 +113,8 @@ static __noinline bool move_flow(struct flow *flow, const struct segment *segmen
 	else
 		__sync_fetch_and_and(&flow->marks, ~MARK_SHORT_BEFORE);
 	__sync_fetch_and_or(&flow->marks, MARK_MOVING | MARK_SHORT);
+	/* Its heir does not know where it is any more. */
+	__sync_fetch_and_and(&flow->marks, ~MARK_ENTRUSTED);
 
 	load = bpf_map_lookup_elem(&loads, &slot);
 	if (load) {
@@ -181,11 +183,11 @@ static __always_inline bool may_begin(const struct flow *flow, __u32 ack)
 }
 
 /*
- * May requests of this flow stay here without a word to the others? They have to know the flow,
+ * May requests of this flow be given without a word to the others? They have to know the flow,
  * and a daemon has to be there to tell them soon. Not static, as the next: the verifier walks
  * them once.
  */
-__noinline int may_stay_untold(const struct flow *flow)
+__noinline int may_go_untold(const struct flow *flow)
 {
 	if (!flow)
 		return 0;
@@ -193,15 +195,22 @@ __noinline int may_stay_untold(const struct flow *flow)
 	return flow->version && !(flow->splice.port && flow->splice.changes & SPLICE_SPLIT) && is_fit();
 }
 
-/* The daemon is to tell the others of it: once for all that stay until then. */
-__noinline int note_stay(struct flow *flow, const struct segment *segment)
+/* The daemon is to tell the others of this flow, which is marked MARK_STAYED. */
+__noinline int tell_later(const struct segment *segment)
+{
+	/* Full: the sweep finds the mark. */
+	if (segment)
+		bpf_ringbuf_output(&stays, (void *)&segment->key, sizeof(segment->key), BPF_RB_NO_WAKEUP);
+	return 0;
+}
+
+/* Of requests that have been given without a word: once for all until then. */
+__noinline int note_untold(struct flow *flow, const struct segment *segment)
 {
 	if (!flow || !segment || !is_among_others() || flow->marks & MARK_STAYED)
 		return 0;
 	__sync_fetch_and_or(&flow->marks, MARK_STAYED);
-	/* Full: the sweep finds the mark. */
-	bpf_ringbuf_output(&stays, (void *)&segment->key, sizeof(segment->key), BPF_RB_NO_WAKEUP);
-	return 0;
+	return tell_later(segment);
 }
 
 /* The request that starts in this packet. */
@@ -214,7 +223,7 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 
 	if (!segment || !flow || !bench)
 		return BOUNDARY_ASK;
-	if (among && !may_stay_untold(flow))
+	if (among && !may_go_untold(flow))
 		return BOUNDARY_ASK;
 	if (segment->seq != flow->next || !may_begin(flow, segment->ack) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
@@ -233,13 +242,17 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	if (bench->closes && flow->splice.port)
 		return BOUNDARY_ASK;
 	bench->care = care_for(decision, bench);
+	/* Another one's turn it would be: the daemon's to take, where it is the daemon's to tell. */
+	if (among && decision->stays && takes_turns(decision))
+		return BOUNDARY_ASK;
 	if (!whose_turn(decision, &turn, flow))
 		return BOUNDARY_ASK;
 	/* An owner knows of a HEAD, and of a last request, only where it is a setup's first. */
 	stays = is_owner(flow, &turn) && !(bench->care & CARE_HEAD) &&
 		!(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE);
-	/* Spliced connections are opened, and ended, by the daemon; of moves the others know first. */
-	if (!stays && (among || decision->stays || flow->splice.port || turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
+	/* Spliced connections are opened, and ended, by the daemon. */
+	if (!stays && (decision->stays & (among ? STAYS_OPENED | STAYS_TOLD : STAYS_OPENED) || flow->splice.port ||
+		       turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
 		return BOUNDARY_ASK;
 	if (!take_record(flow))
 		return BOUNDARY_REPEATED;
@@ -255,8 +268,7 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 		begin_request(flow, segment, decision);
 		/* Last, and behind a barrier: who sees it sees all of the rest. */
 		__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload);
-		if (stays)
-			note_stay(flow, segment);
+		note_untold(flow, segment);
 	}
 	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
 	if (begins && stays)

@@ -39,6 +39,14 @@ struct {
 	__type(value, struct backend);
 } backends SEC(".maps");
 
+/* The slot of the backend that has that address. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, BACKENDS_MAX);
+	__type(key, __be32);
+	__type(value, __u32);
+} slots SEC(".maps");
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -87,6 +95,7 @@ struct workbench {
 	struct flow flow;
 	struct finished finished;
 	struct way way;
+	struct meta entrusted; /* what a keeper says of a flow that it entrusts to us */
 	__u8 care; /* CARE_* of the request on the bench */
 	__u8 closes; /* that request is to be its connection's last */
 	__u8 pad[2];

@@ -27,6 +27,7 @@ struct passage {
 	__be32 from; /* the dispatcher that has passed it; 0: none */
 	__u8 times;
 	__u8 by_joining; /* that one keeps nothing yet */
+	__u8 in_trust; /* it has placed it; what it says of it is on the bench */
 };
 
 /* Are there flows that only others have records of? */

@@ -100,7 +100,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->seated = seated;
 	setup->origin = own ? 0 : segment->client_port;
 	setup->answers.phase = state == SETUP_TRIED ? ANSWER_STATUS : ANSWER_LOST;
-	setup->answers.next = segment->ack;
+	setup->answers.next = setup->end = segment->ack;
 	setup->answers.taken = start;
 	setup->answers.finished = kept.finished;
 	setup->asked = kept.finished + 1;

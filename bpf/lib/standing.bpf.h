@@ -283,6 +283,18 @@ static __always_inline bool whose_turn(const struct decision *decision, struct t
 	return count;
 }
 
+/* Do several backends take turns? */
+static __always_inline bool takes_turns(const struct decision *decision)
+{
+	__u32 row = decision->row;
+	struct turns *all;
+
+	if (decision->until_ns || decision->slot != SLOT_BY_TURNS)
+		return false;
+	all = bpf_map_lookup_elem(&turns, &row);
+	return !all || all->count != 1;
+}
+
 static __always_inline __u32 new_epoch(const struct standing *rules, const struct proof *proof)
 {
 	__u32 epoch = cluster_time_ns() >> EPOCH_SHIFT;
@@ -342,6 +354,23 @@ static __always_inline bool fill_flow(struct flow *flow, const struct segment *s
 	set_tag(&flow->meta, meta_tag(key, &flow->meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
 				      segment->key.client_port, segment->key.vip_port));
 	return true;
+}
+
+/* The first version of a record that `maker` makes, and that its heir alone is told of. */
+static __always_inline void begin_in_trust(struct flow *flow, __be32 maker)
+{
+	flow->version = 1;
+	flow->maker = maker;
+	flow->told = flow->state;
+	flow->refreshed_ns = flow->last_seen_ns;
+	flow->marks |= MARK_ENTRUSTED;
+}
+
+static __always_inline __be32 own_address(void)
+{
+	struct node *self = this_node();
+
+	return self ? self->address : 0;
 }
 
 /* The decision that stands for the whole head that `segment` holds; NULL: none. */
@@ -408,14 +437,18 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 		return false;
 	decision = decision_for(ctx, segment, bench, service);
 	rules = bpf_map_lookup_elem(&standing, &zero);
-	/* What begins, others must have a record of first, and only the daemon tells them. */
-	if (!decision || !rules || decision->stays || is_among_others())
+	if (!decision || !rules || decision->stays & STAYS_OPENED)
 		return false;
 	if (!whose_turn(decision, &turn, NULL) || turn.slot >= BACKENDS_MAX ||
 	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),
 		       new_epoch(rules, proof)))
 		return false;
 	bench->flow.charge_us = decision->charge_us;
+	/* Its heir is to have it before the backend has the packet. */
+	if (is_among_others()) {
+		begin_in_trust(&bench->flow, own_address());
+		bench->flow.marks |= MARK_STAYED;
+	}
 	/* Two copies of a request at once: one makes the record, both are the daemon's to sort. */
 	if (bpf_map_update_elem(&flows, &segment->key, &bench->flow, BPF_NOEXIST))
 		return false;

@@ -594,6 +594,10 @@ pub const POOLS_MAX: usize = 256;
 pub const TURNS_MAX: usize = 512;
 /// As in abi.h.
 pub const OTHERS_MAX: usize = 3;
+/// In a decision's `stays`: a daemon opens connections there, the data path only says which of them stay.
+pub const STAYS_OPENED: u8 = 1;
+/// In a decision's `stays`: other dispatchers are told before a connection changes hands.
+pub const STAYS_TOLD: u8 = 2;
 /// A decision's slot when its pool takes turns.
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.
@@ -632,6 +636,8 @@ pub const MARK_LOST: u32 = 1024;
 pub const MARK_STAYED: u32 = 2048;
 /// Another dispatcher has told it, and requests may have stayed since.
 pub const MARK_UNSURE: u32 = 4096;
+/// Placed by its keeper's data path: that one and its heir alone know it, so far.
+pub const MARK_ENTRUSTED: u32 = 8192;
 /// `enum answer_phase`: in a body of known length.
 pub const ANSWER_BODY: u8 = 5;
 /// Until close, of which something remains: counted as a body is.

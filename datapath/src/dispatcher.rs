@@ -36,6 +36,8 @@ pub struct DispatcherMaps {
     pub services: Map<ServiceKey, Service>,
     /// Backends by slot.
     pub backends: Map<u32, Backend>,
+    /// Their slots by address, as it is in packets.
+    pub slots: Map<u32, u32>,
     /// Open connections by slot.
     pub loads: Map<u32, BackendLoad>,
     /// By slot: how often clients have repeated what nobody acknowledges.
@@ -63,6 +65,8 @@ pub struct DispatcherMaps {
     /// Which dispatcher keeps the flows of each lot; [`crate::spray::SharedLots`] is the
     /// quicker way.
     pub lots: Map<u32, abi::Lots>,
+    /// Which of the others would keep them if this one died.
+    pub heirs: Map<u32, abi::Lots>,
     /// Other dispatchers by slot.
     pub dispatchers: Map<u32, abi::Dispatcher>,
     /// Drops by reason.
@@ -124,6 +128,7 @@ impl DispatcherMaps {
             proofs: Map::from_pin(&pins.join("proofs"))?,
             services: Map::from_pin(&pins.join("services"))?,
             backends: Map::from_pin(&pins.join("backends"))?,
+            slots: Map::from_pin(&pins.join("slots"))?,
             loads: Map::from_pin(&pins.join("loads"))?,
             stalls: Map::from_pin(&pins.join("stalls"))?,
             standing: Map::from_pin(&pins.join("standing"))?,
@@ -137,6 +142,7 @@ impl DispatcherMaps {
             peers: Map::from_pin(&pins.join("peers"))?,
             spraying: Map::from_pin(&pins.join("spraying"))?,
             lots: Map::from_pin(&pins.join("lots"))?,
+            heirs: Map::from_pin(&pins.join("heirs"))?,
             dispatchers: Map::from_pin(&pins.join("dispatchers"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,

@@ -511,6 +511,14 @@ fn the_option_is_the_same() {
             constant("PASSED_BY_JOINING"),
             3,
         ),
+        (
+            "META_ENTRUSTED",
+            Kind::Entrusted {
+                backend: Ipv4Addr::new(1, 2, 3, 4),
+            },
+            0,
+            0x0102_0304,
+        ),
         ("META_RECORDS", Kind::Records, 0, 0),
         ("META_SPLICE", Kind::Splice, 0, 0),
         (

@@ -185,7 +185,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         peers.clone(),
         Splices::new(maps.clone(), Parter::of(&loaded), &own)?,
     );
-    records.know_slots(registry.all());
+    records.know_slots(registry.all())?;
     records.doubt_untold()?;
     let shared = Arc::new(Shared {
         config_path,
@@ -355,7 +355,7 @@ impl Shared {
             let turns = self.standing.turns();
             let loads = self.health.loads();
             let cluster = Cluster::new(config, &own, &mut registry, loads, turns, Some(&old))?;
-            self.records.know_slots(registry.all());
+            self.records.know_slots(registry.all())?;
             cluster
         };
         self.peers.configure(&cluster.config)?;

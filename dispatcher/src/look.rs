@@ -110,13 +110,7 @@ impl Look<'_> {
             && !choice.retry.keeps()
         {
             let standing = &self.shared.standing;
-            let seen = Seen {
-                vip,
-                head,
-                bytes,
-                // A data path could not tell other dispatchers what goes elsewhere.
-                stays: self.shared.peers.are_there(),
-            };
+            let seen = Seen { vip, head, bytes };
             let told = standing.remember(self.decisions, self.cluster, health, &seen, choice);
             self.not_remembered |= told.is_err();
         }

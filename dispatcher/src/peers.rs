@@ -62,6 +62,8 @@ pub struct Peers {
     maps: Arc<DispatcherMaps>,
     lots_key: [u8; 16],
     lots: SharedLots,
+    /// Who would keep the flows of each lot without this dispatcher.
+    heirs: SharedLots,
     peers: RwLock<Arc<Vec<Peer>>>,
     /// Those of them that are taken for dead.
     silent: RwLock<Vec<Ipv4Addr>>,
@@ -102,6 +104,7 @@ impl Peers {
             name,
             lots_key: lots::key(&config.name),
             lots: SharedLots::map(&maps.lots)?,
+            heirs: SharedLots::map(&maps.heirs)?,
             peers: RwLock::default(),
             silent: RwLock::default(),
             elsewhere: RwLock::default(),

@@ -18,11 +18,12 @@ mod vacancy;
 
 pub use assignment::{Assignment, can_be_kept};
 pub use record::{Protected, Record};
+pub use stays::Moved;
 pub use take_back::TakenBack;
 pub use vacancy::Vacated;
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -106,9 +107,24 @@ impl Records {
         }
     }
 
-    /// Backends have these slots.
-    pub fn know_slots(&self, all: impl Iterator<Item = (u32, IpAddr)>) {
+    /// Backends have these slots, here and in the data path.
+    pub fn know_slots(&self, all: impl Iterator<Item = (u32, IpAddr)>) -> io::Result<()> {
         self.slots.set(all);
+        let known = self.slots.all();
+        let in_packets = |address: Ipv4Addr| u32::from_ne_bytes(address.octets());
+        for (&address, slot) in &known {
+            (self.maps.slots).put(&in_packets(address), slot, Update::Any)?;
+        }
+        let mut gone = Vec::new();
+        self.maps.slots.for_each(|address, _| {
+            if !known.contains_key(&Ipv4Addr::from(address.to_ne_bytes())) {
+                gone.push(address);
+            }
+        })?;
+        for address in gone {
+            self.maps.slots.delete(&address)?;
+        }
+        Ok(())
     }
 
     pub fn get(&self, key: &FlowKey) -> io::Result<Option<Record>> {

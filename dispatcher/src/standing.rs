@@ -49,8 +49,6 @@ pub struct Seen<'a> {
     pub head: &'a HttpHead<'a>,
     /// Its head and whatever came with it.
     pub bytes: &'a [u8],
-    /// What is decided is for those that stay with their owner alone.
-    pub stays: bool,
 }
 
 impl Standing {
@@ -137,12 +135,7 @@ impl Standing {
         seen: &Seen<'_>,
         choice: &Choice,
     ) -> io::Result<()> {
-        let Seen {
-            vip,
-            head,
-            bytes,
-            stays,
-        } = *seen;
+        let Seen { vip, head, bytes } = *seen;
         let services = &cluster.config.services;
         let Some(service) = services.iter().position(|s| s.address == vip) else {
             return Ok(());
@@ -156,18 +149,14 @@ impl Standing {
             return Ok(());
         };
         let stands = cluster.stands(pool);
-        let is_one = cluster.config.pools[pool].members.len() == 1;
-        let mut decision = match stands {
+        let decision = match stands {
             Stands::Not => return Ok(()),
-            // Whose turn it is not would have had it.
-            Stands::ByTurns if stays && !is_one => return Ok(()),
             Stands::ByTurns if self.turns.peek(pool).is_none() => return Ok(()),
             Stands::ByTurns => decision(generation, cluster, (choice, pool), SLOT_BY_TURNS),
             Stands::ByUrl | Stands::WhileSettled => {
                 decision(generation, cluster, (choice, pool), choice.slot)
             }
         };
-        decision.stays |= u8::from(stays);
         let Some(likeness) = likeness(bytes, &self.key) else {
             return Ok(());
         };
@@ -269,7 +258,7 @@ fn decision(
         slot,
         server_port: choice.server_port.to_be_bytes(),
         care: cluster.care(choice.pool).bits(),
-        stays: cluster.connects(place).into(),
+        stays: cluster.stays(place),
         ..Decision::zeroed()
     }
 }

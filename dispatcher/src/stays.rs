@@ -1,5 +1,5 @@
-//! Tells the other dispatchers of requests that have stayed with their owners, which the data path
-//! has let by without a word: a flow once in a while, however many there were
+//! Tells the other dispatchers of requests that have stayed with their owners, or moved to others, which the data
+//! path has let by without a word: a flow once in a while, however many there were
 //! (docs/protocol/replication.md 4.6).
 
 use std::net::SocketAddrV4;
@@ -37,14 +37,21 @@ impl Stays {
 
     /// Until the daemon stops.
     pub fn run(self) -> anyhow::Result<()> {
+        // What was about to move: the next time it has, or the sweep finds it.
+        let mut again = Vec::new();
         while !self.shared.stopping.load(Ordering::Relaxed) {
             std::thread::sleep(INTERVAL);
             let stayed = self.flows.take()?;
-            if stayed.is_empty() {
+            if stayed.is_empty() && again.is_empty() {
                 continue;
             }
-            for key in &stayed {
-                self.shared.records.tell_stay(key)?;
+            for key in std::mem::take(&mut again) {
+                self.shared.records.tell_stay(&key)?;
+            }
+            for key in stayed {
+                if self.shared.records.tell_stay(&key)? {
+                    again.push(key);
+                }
             }
             let keys = &self.shared.cluster().keys;
             self.shared.records.tell_peers(&self.socket, keys)?;

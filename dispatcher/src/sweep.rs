@@ -135,7 +135,8 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                         if flow.marks & MARK_LOST != 0 && since.contains_key(&(*key).into()) {
                             farewell.ask(key, flow);
                         }
-                        if lifetimes.are_over(flow, now) {
+                        let has_ended = || shared.records.has_ended_untold(flow, now);
+                        if lifetimes.are_over(flow, now) || (!is_kept_here && has_ended()) {
                             let open = [FlowState::Established, FlowState::Vacant];
                             let is_open = open.map(|state| state as u32).contains(&flow.state);
                             if is_open && is_kept_here {

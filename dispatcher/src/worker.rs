@@ -326,6 +326,11 @@ impl State {
                     self.on_reckoned(now, &arrived.key, packet.meta.epoch, all);
                 }
             }
+            Kind::Elsewhere { owner, end } => {
+                if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
+                    self.hears_where(now, &arrived.key, &packet.meta, (owner, end));
+                }
+            }
             Kind::Next { .. } => self.on_next(now, &packet.meta, packet.inner),
             Kind::Held(held) => self.on_held(now, &packet.meta, packet.inner, held, from),
             Kind::Released {

@@ -212,6 +212,12 @@ pub enum Kind {
         /// How often it has been passed before.
         before: u32,
     },
+    /// The same to the one that would keep the flow next: a connection's first packet, and in the option's other
+    /// fields what is to be forwarded with it. *requests* is the number of the flow's pool.
+    Entrusted {
+        /// Where it goes.
+        backend: Ipv4Addr,
+    },
     /// Dispatcher's daemon to another's: a message about flows is enclosed.
     Records,
     /// A dispatcher's data path to its daemon: what a server without an agent says to the
@@ -239,6 +245,14 @@ pub enum Kind {
         own: SocketAddrV4,
         /// As in [`Self::Release`], at most 2^24 - 1 bytes behind *start*.
         reach: ClientSeq,
+    },
+    /// Owner of before to dispatcher that asks it [`Self::Reckon`]: a data path has moved the flow since, to its
+    /// owner of the option's epoch and start.
+    Elsewhere {
+        /// That owner, as far as the sender knows: perhaps itself, again.
+        owner: Ipv4Addr,
+        /// Where that one's first answer begins.
+        end: ServerSeq,
     },
     /// Backend's daemon to dispatcher: a message about an answer that may outlive it is
     /// enclosed (docs/protocol/takeover.md).
@@ -362,6 +376,7 @@ impl Meta {
         raw[18..20].copy_from_slice(&self.requests.to_be_bytes());
         match self.kind {
             Kind::Released { clock, .. } => raw[12..16].copy_from_slice(&clock.to_be_bytes()),
+            Kind::Elsewhere { end, .. } => raw[12..16].copy_from_slice(&end.raw().to_be_bytes()),
             Kind::Gc { reach, .. } | Kind::Retired { reach, .. } => {
                 raw[12..16].copy_from_slice(&reach.raw().to_be_bytes());
             }
@@ -409,6 +424,7 @@ impl Meta {
             && !matches!(
                 kind,
                 Kind::Released { .. }
+                    | Kind::Elsewhere { .. }
                     | Kind::Gc { .. }
                     | Kind::Retired { .. }
                     | Kind::SplitRelease { .. }
@@ -496,6 +512,8 @@ impl Kind {
             Self::SplitRelease { .. } => (27, 0, 0),
             Self::Support => (28, 0, 0),
             Self::Answered { end } => (29, 0, end.raw()),
+            Self::Entrusted { backend } => (30, 0, backend.to_bits()),
+            Self::Elsewhere { owner, .. } => (31, 0, owner.to_bits()),
         }
     }
 
@@ -611,6 +629,13 @@ impl Kind {
             28 => Self::Support,
             29 => Self::Answered {
                 end: ServerSeq::new(value),
+            },
+            30 => Self::Entrusted {
+                backend: Ipv4Addr::from_bits(value),
+            },
+            31 => Self::Elsewhere {
+                owner: Ipv4Addr::from_bits(value),
+                end: ServerSeq::new(u32_at(raw, 12)),
             },
             other => return Err(MetaError::Kind(other)),
         })

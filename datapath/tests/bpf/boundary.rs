@@ -11,9 +11,9 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw, begins};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
-    MARK_ENDS, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
-    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT, Splice, Standing,
-    Turn,
+    MARK_ENDS, MARK_ENTRUSTED, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
+    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT, STAYS_TOLD,
+    Splice, Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -801,7 +801,7 @@ fn a_vacant_flow_is_as_one_that_has_proved_itself() {
 
 /// The others are told of it by the daemon, once for all that stay until then (replication.md 4.6).
 #[test]
-fn among_others_what_stays_is_marked_and_nothing_moves() {
+fn among_others_what_stays_or_moves_is_marked() {
     for hook in [Hook::Tc, Hook::Xdp] {
         let known = Flow {
             version: 3,
@@ -843,7 +843,25 @@ fn among_others_what_stays_is_marked_and_nothing_moves() {
         asks("another one has kept it", &kept, &told);
         let moves = bench(hook, OTHER_SLOT);
         among(&moves, |_| NOBODY, Daemon::Fit);
-        asks("it would move", &moves, &known);
+        let entrusted = Flow {
+            marks: MARK_ENTRUSTED,
+            ..known
+        };
+        for flow in [known, entrusted] {
+            let outcome = run(&moves, &flow, &later(REQUEST).frame());
+            assert_eq!(outcome.counted, ["moved", "forwarded"], "{hook:?}");
+            let after = moves.flow();
+            assert_eq!((after.next, after.backend), (END, OTHER_SLOT));
+            let marks = MARK_STAYED | MARK_MOVING | MARK_SHORT;
+            assert_eq!((after.marks, after.version), (marks, 3));
+        }
+        let told = Decision {
+            stays: STAYS_TOLD,
+            ..decision_for(OTHER_SLOT, FOLLOW.bits())
+        };
+        decide_so(&moves, &told);
+        asks("others may have packets of it", &moves, &known);
+        asks("it would move, and nobody knows it", &moves, &asked_once());
         let joins = bench(hook, SLOT);
         among(&joins, |_| NOBODY, Daemon::Joining);
         asks("it does not keep flows yet", &joins, &known);

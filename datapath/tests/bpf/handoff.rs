@@ -641,6 +641,53 @@ fn who_does_not_know_how_many_it_was_given_is_told() {
     );
 }
 
+/// Its keeper's data path has moved it, and who keeps it next does not know (replication.md 4.6d).
+#[test]
+fn who_asks_an_owner_of_before_is_told_where_the_flow_is() {
+    let ask = |owner: &Owner, kind: Kind, epoch: u32| {
+        let packet = segment(ACK, SECOND ^ 1 << 31, FIRST, b"").packet();
+        owner.run(&sealed(&followed(kind, epoch, START), &packet))
+    };
+    let told = |outcome: Outcome| {
+        let got = outcome.packet.expect("an answer");
+        let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
+        (told.meta.kind, told.meta.epoch, told.meta.start.raw())
+    };
+    let there = |owner, end| Kind::Elsewhere {
+        owner,
+        end: ServerSeq::new(end),
+    };
+    let end = end_of(ANSWER);
+    let mut owner = Owner::answered();
+    let _ = owner.run(&sealed(&handoff(NEXT), &second().packet()));
+    owner.expect_reset();
+    let expected = (there(NEXT, end), MOVE, SECOND);
+    assert_eq!(told(ask(&owner, Kind::Reckon, EPOCH)), expected);
+    let early = Outcome::drop("early");
+    assert_eq!(ask(&owner, Kind::Probe, EPOCH), early, "it keeps the flow");
+    assert_eq!(ask(&owner, Kind::Reckon, MOVE), early, "the next one's");
+
+    // And back.
+    let mut third = second();
+    (third.seq, third.ack) = (SECOND + 100, end + 1000);
+    let meta = followed(Kind::Forward, MOVE + 1, third.seq);
+    let frame = sealed(&meta, &third.packet());
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("A, B, A", &frame, &rebuilt);
+    owner.stream = accept(&owner.server);
+    let expected = (there(HERE, third.ack), MOVE + 1, third.seq);
+    assert_eq!(told(ask(&owner, Kind::Reckon, EPOCH)), expected);
+    assert_eq!(told(ask(&owner, Kind::Reckon, MOVE)), expected);
+    let (kind, epoch, _) = told(ask(&owner, Kind::Reckon, MOVE + 1));
+    assert!(matches!(kind, Kind::ProbeAnswer { .. }), "{kind:?}");
+    assert_eq!(epoch, MOVE + 1);
+
+    // What a daemon has moved it has told.
+    let owner = Owner::answered();
+    let _ = owner.run(&sealed(&release(), &probe().packet()));
+    assert_eq!(ask(&owner, Kind::Reckon, EPOCH), early);
+}
+
 /// Two of them may have come before the first one's answer began, and seem to be one.
 #[test]
 fn of_who_asks_ahead_nobody_knows_how_many_there_were() {

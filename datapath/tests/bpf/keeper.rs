@@ -20,8 +20,8 @@ use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
 const NEXT: u32 = CLIENT_ISN.wrapping_add(1);
-const KEEPER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
-const KEEPERS_SLOT: u16 = 9;
+pub const KEEPER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+pub const KEEPERS_SLOT: u16 = 9;
 
 /// Whether its own daemon is there, and keeps flows.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -286,7 +286,7 @@ fn without_its_daemon_it_keeps_nothing_while_there_is_another() {
 }
 
 /// Passed here by a dispatcher.
-fn arriving(from: Ipv4Addr, meta: &Meta, frame: &[u8]) -> Vec<u8> {
+pub fn arriving(from: Ipv4Addr, meta: &Meta, frame: &[u8]) -> Vec<u8> {
     let mut arriving = sealed_for(NODE, meta, &frame[ETHERNET..]);
     arriving[OUTER_SOURCE..][..4].copy_from_slice(&from.octets());
     arriving

@@ -44,6 +44,7 @@ mod guard;
 mod halfpipe;
 mod handoff;
 mod handshake;
+mod heir;
 mod icmp;
 mod keeper;
 mod kernel;

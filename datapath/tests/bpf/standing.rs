@@ -20,7 +20,7 @@ const KEY: [u8; 16] = [7; 16];
 const GENERATION: u32 = 5;
 const POOL: u32 = 40_000;
 const ROW: usize = 4;
-const TO_SLOT: Decision = Decision {
+pub const TO_SLOT: Decision = Decision {
     generation: GENERATION,
     pool: POOL,
     slot: SLOT,
@@ -65,13 +65,13 @@ fn key_of(head: &[u8], service: u32) -> DecisionKey {
     }
 }
 
-fn decide(bench: &Bench, head: &[u8], decision: &Decision) {
+pub fn decide(bench: &Bench, head: &[u8], decision: &Decision) {
     let key = key_of(head, SERVICE.id);
     (bench.maps.decisions.put(&key, decision, Update::Any)).unwrap();
 }
 
 /// Nothing is known but that the client has shown its cookie.
-fn prove(bench: &Bench) {
+pub fn prove(bench: &Bench) {
     bench.reset();
     let proof = Proof {
         client_isn: CLIENT_ISN,
@@ -87,7 +87,7 @@ fn prove(bench: &Bench) {
     bench.proofs.put(&key, &proof, Update::Any).unwrap();
 }
 
-fn ready(hook: Hook) -> Bench {
+pub fn ready(hook: Hook) -> Bench {
     let bench = Bench::new(hook);
     put_standing(&bench, &standing());
     decide(&bench, REQUEST, &TO_SLOT);
@@ -102,7 +102,7 @@ fn is_decided(outcome: &Outcome) -> bool {
     }
 }
 
-fn first(payload: &[u8]) -> Tcp {
+pub fn first(payload: &[u8]) -> Tcp {
     Tcp {
         payload: payload.into(),
         ..request()

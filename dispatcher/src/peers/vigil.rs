@@ -70,6 +70,8 @@ pub struct Vigil {
     watch: Watch,
     gates: Gates,
     lots: Lots,
+    /// As they would be dealt without this dispatcher.
+    heirs: Lots,
     /// By sub-cluster.
     holders: Vec<Vec<Holder>>,
     views: Views,
@@ -110,6 +112,7 @@ impl Vigil {
             generation: 0,
             gates,
             lots: Lots::default(),
+            heirs: Lots::default(),
             holders: Vec::new(),
             views: Views::default(),
             joins_after: number,
@@ -531,6 +534,13 @@ impl Vigil {
             None => self.lots.fill(SprayMode::FlowHash, &keepers),
         }
         peers.lots.set(self.lots.slots());
+        let others = keepers.iter().filter(|holder| holder.slot != SELF);
+        let heirs: Vec<Holder> = others.copied().collect();
+        if heirs.is_empty() {
+            self.heirs = Lots::default();
+        }
+        self.heirs.fill(SprayMode::FlowHash, &heirs);
+        peers.heirs.set(self.heirs.slots());
         peers.deal.fetch_add(1, Ordering::Release);
         if elsewhere.homes.is_some() {
             *(peers.dealt.write()).expect("no thread panics with it") = holders.clone();

@@ -13,10 +13,10 @@ use trapeze_core::head::Expected;
 use trapeze_core::replica::record::{Numbers, Place};
 use trapeze_core::replica::{self, Entry, Seen};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_core::wire::meta::Meta;
+use trapeze_core::wire::meta::{self, Meta};
 use trapeze_datapath::abi::{
-    self, Finished, Flow, FlowState, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_RELEASING,
-    MARK_STAYED, MARK_TAKING, MARK_TUNNEL, MARK_UNSURE, Pod, Splice,
+    self, Finished, Flow, FlowState, MARK_ENTRUSTED, MARK_PIPELINES, MARK_PROTECTED,
+    MARK_RELEASING, MARK_STAYED, MARK_TAKING, MARK_TUNNEL, MARK_UNSURE, Pod, Splice,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -53,6 +53,12 @@ impl Slots {
     pub fn slot(&self, address: Ipv4Addr) -> Option<u32> {
         let known = self.0.read().expect("no thread panics with it");
         known.0.get(&address).copied()
+    }
+
+    /// All of them.
+    pub fn all(&self) -> HashMap<Ipv4Addr, u32> {
+        let known = self.0.read().expect("no thread panics with it");
+        known.0.clone()
     }
 
     /// The address of the backend that has this slot.
@@ -107,14 +113,18 @@ impl Records {
     pub(super) fn raise_version(&self, flow: &mut Flow) {
         flow.version = flow.version.wrapping_add(1).max(1);
         flow.maker = self.peers.own.octets();
-        flow.marks &= !MARK_STAYED;
+        flow.marks &= !(MARK_STAYED | MARK_ENTRUSTED);
+        // Not all of it is told.
+        if before_move(flow).is_some() {
+            flow.marks |= MARK_STAYED;
+        }
         flow.told = flow.state;
         flow.turn = self.peers.herald.turn();
         flow.refreshed_ns = clock::monotonic().as_nanos() as u64;
     }
 
     pub(super) fn tell(&self, key: &abi::FlowKey, flow: &Flow) {
-        match self.record_of(key, flow) {
+        match self.record_of(key, &before_move(flow).unwrap_or(*flow)) {
             Some(record) => self.peers.herald.tell(&Entry::Record(record)),
             None => self.peers.herald.tell_nothing(),
         }
@@ -168,14 +178,15 @@ impl Records {
         flow: &Flow,
     ) -> io::Result<Option<replica::Record>> {
         let is_private = flow.state == FlowState::Reading as u32 && flow.version == 0;
-        if is_private || flow.marks & MARK_MOVING != 0 || self.is_doubted(flow) {
+        if is_private || self.is_doubted(flow) {
             return Ok(None);
         }
         let is_told = |flow: &Flow| {
             flow.version != 0 && flow.state == flow.told && flow.marks & MARK_STAYED == 0
         };
+        let known = |flow: &Flow| self.record_of(key, &before_move(flow).unwrap_or(*flow));
         if is_told(flow) {
-            return Ok(self.record_of(key, flow));
+            return Ok(known(flow));
         }
         let changing = self.changing();
         let flow = self.swap(&changing, key, |flow| {
@@ -188,7 +199,7 @@ impl Records {
         let Some(flow) = flow else { return Ok(None) };
         // Not to the one that asks alone: under one version all have the same.
         self.tell(key, &flow);
-        Ok(self.record_of(key, &flow))
+        Ok(known(&flow))
     }
 
     /// Another dispatcher has told a record. What is here stays, if that is later. What the
@@ -308,10 +319,11 @@ impl Records {
         if flow.version == 0 || !self.peers.are_there() {
             return Ok(());
         }
-        if flow.marks & MARK_STAYED != 0 {
+        if flow.marks & MARK_STAYED != 0 && stays::is_of_use(flow) {
             self.tell_stay(key)?;
         }
-        let has_ended = flow.state != flow.told;
+        // Whom nobody else knows nobody else waits for.
+        let has_ended = flow.state != flow.told && flow.marks & MARK_ENTRUSTED == 0;
         let refreshed = Duration::from_nanos(flow.refreshed_ns);
         let now = clock::monotonic();
         let lives = !self.is_doubted(flow)
@@ -444,6 +456,25 @@ fn owes_nothing(flow: &Flow) -> bool {
     flow.idle_heard != 0 && Record::read(flow).is_some_and(says_so)
 }
 
+/// What others are told of a flow that the data path moves, as long as nobody knows whether the next owner has it:
+/// that it is at the one before, who can be asked where it went. None: it is told as it is.
+fn before_move(flow: &Flow) -> Option<Flow> {
+    let moves = flow.state == FlowState::Established as u32
+        && flow.before[0] != 0
+        && Record::read(flow).is_some_and(|record| record.is_moving());
+    let start = |raw: &meta::Raw| u32::from_be_bytes([raw[8], raw[9], raw[10], raw[11]]);
+    moves.then(|| Flow {
+        meta: flow.before,
+        backend: flow.previous,
+        client_isn: start(&flow.before).wrapping_sub(1),
+        server_isn: flow.server_isn_before,
+        requests: flow.requests_before,
+        next: start(&flow.meta),
+        idle_heard: 0,
+        ..*flow
+    })
+}
+
 /// All of a record that is not counted or aged by each dispatcher for itself.
 fn what_others_know(flow: &Flow) -> impl PartialEq + use<> {
     (
@@ -552,6 +583,50 @@ mod tests {
         assert_eq!((now.state, now.told), (closed, closed));
     }
 
+    /// Until it has arrived the one before can say where it went, or has it again.
+    #[test]
+    fn what_moves_is_told_as_it_was_before() {
+        let option = |epoch: u32, start: u32| {
+            let meta = Meta {
+                epoch,
+                start: ClientSeq::new(start),
+                ..Meta::of(meta::Kind::Forward)
+            };
+            meta.encode(1)
+        };
+        let moving = Flow {
+            meta: option(8, 500),
+            before: option(7, 100),
+            backend: 3,
+            previous: 2,
+            client_isn: 499,
+            server_isn: 8999,
+            server_isn_before: 1000,
+            requests: 1,
+            requests_before: 5,
+            next: 600,
+            last_ack: 9000,
+            marks: abi::MARK_MOVING | abi::MARK_SHORT,
+            ..of(FlowState::Established, 4)
+        };
+        let told = before_move(&moving).expect("nobody knows whether the next one has it");
+        assert_eq!((told.meta, told.backend), (option(7, 100), 2));
+        assert_eq!((told.client_isn, told.server_isn), (99, 1000));
+        assert_eq!((told.next, told.requests), (500, 5));
+        let arrived = Flow {
+            last_ack: 9001,
+            ..moving
+        };
+        let ended = Flow {
+            state: FlowState::ClientFin as u32,
+            ..moving
+        };
+        let stands = Flow { marks: 0, ..moving };
+        for flow in [arrived, ended, stands] {
+            assert!(before_move(&flow).is_none());
+        }
+    }
+
     /// They travel in one byte, and one of them has no place in that.
     #[test]
     fn marks_that_are_everybodys_travel_and_no_others() {
@@ -559,7 +634,7 @@ mod tests {
         for mark in all.into_iter().chain([MARK_PROTECTED, MARKS, 0]) {
             assert_eq!(marks_told(marks_to_tell(mark)), mark);
         }
-        let others = abi::MARK_HELD | MARK_MOVING | abi::MARK_SHORT | abi::MARK_SHORT_BEFORE;
+        let others = abi::MARK_HELD | abi::MARK_MOVING | abi::MARK_SHORT | abi::MARK_SHORT_BEFORE;
         assert_eq!(marks_to_tell(others), 0);
         assert_eq!(marks_told(!PROTECTED_TOLD), MARKS & !MARK_PROTECTED);
     }

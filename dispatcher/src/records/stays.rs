@@ -1,16 +1,20 @@
-//! Requests that have stayed with their owner, of which the data path alone knows: the others are
-//! told a little later, once for all of them. So a record that another dispatcher has told is not
+//! Requests that have stayed with their owner, or have been moved on, of which the data path alone knows: the
+//! others are told a little later, once for all of them. So a record that another dispatcher has told is not
 //! all that it has done, and who keeps the flow next asks the owner
 //! (docs/protocol/replication.md 4.6).
 
 use std::io;
+use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::Expected;
-use trapeze_core::seq::ClientSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::meta;
 use trapeze_datapath::abi::{
-    self, Flow, FlowState, MARK_ENDS, MARK_PIPELINES, MARK_PROTECTED, MARK_RELEASING, MARK_STAYED,
-    MARK_TAKING, MARK_TUNNEL, MARK_UNSURE,
+    self, Flow, FlowState, MARK_ENDS, MARK_ENTRUSTED, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED,
+    MARK_RELEASING, MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED, MARK_TAKING, MARK_TUNNEL,
+    MARK_UNSURE,
 };
 
 use super::Records;
@@ -19,16 +23,50 @@ use super::Records;
 /// each.
 const DAEMONS: u32 = MARK_TUNNEL | MARK_PIPELINES | MARK_RELEASING | MARK_TAKING;
 
+/// Who says FIN, and something more after so long, waits for the rest of an answer.
+const CLOSES_WITHIN: Duration = Duration::from_secs(1);
+
+/// Its heir is told of a connection that lives so long, by the data path that has entrusted it.
+const TOLD_WITHIN: Duration = Duration::from_secs(3);
+
+/// To whom a data path has moved a flow.
+#[derive(Clone, Copy, Debug)]
+pub struct Moved {
+    pub epoch: u32,
+    /// Where the first request there starts,
+    pub start: ClientSeq,
+    /// and where the answer to that begins.
+    pub end: ServerSeq,
+    pub slot: u32,
+    /// Of packets to it.
+    pub option: meta::Raw,
+}
+
 impl Records {
-    /// Tells the others of what has stayed, if they do not know yet. What this dispatcher does not
-    /// keep any more its keeper asks the owner about.
-    pub fn tell_stay(&self, key: &abi::FlowKey) -> io::Result<()> {
-        if !self.peers.are_there() || !self.peers.keeps(&(*key).into()) {
-            return Ok(());
+    /// Tells the others of what has stayed or moved, and of what was entrusted to one of them alone, if they do not
+    /// know yet. True: once more in a while, for it is about to move. What has become of a flow that this dispatcher
+    /// does not keep any more its keeper asks the owner about.
+    pub fn tell_stay(&self, key: &abi::FlowKey) -> io::Result<bool> {
+        if !self.peers.are_there() {
+            return Ok(false);
+        }
+        let keeps = self.peers.keeps(&(*key).into());
+        let is_to_be_told = |flow: &Flow| {
+            let is_known = flow.marks & MARK_ENTRUSTED == 0;
+            flow.marks & MARK_STAYED != 0 && is_of_use(flow) && (keeps || !is_known)
+        };
+        // Most of those that were placed since are over.
+        if !self
+            .maps
+            .flows
+            .get(key)?
+            .is_some_and(|flow| is_to_be_told(&flow))
+        {
+            return Ok(false);
         }
         let changing = self.changing();
         let told = self.swap(&changing, key, |flow| {
-            (flow.marks & MARK_STAYED != 0).then(|| {
+            is_to_be_told(flow).then(|| {
                 let mut told = *flow;
                 self.raise_version(&mut told);
                 // Its packets need not wait for that: they go where they went.
@@ -36,10 +74,53 @@ impl Records {
                 told
             })
         })?;
-        if let Some(flow) = told {
-            self.tell(key, &flow);
+        if let Some(flow) = &told {
+            self.tell(key, flow);
         }
-        Ok(())
+        Ok(told.is_some_and(|flow| flow.marks & MARK_STAYED != 0))
+    }
+
+    /// Has a connection ended that was entrusted to this dispatcher? Its keeper would have told of it otherwise, and is
+    /// there to do so.
+    pub fn has_ended_untold(&self, flow: &Flow, now: Duration) -> bool {
+        let age = now.saturating_sub(Duration::from_nanos(flow.created_ns));
+        let maker = Ipv4Addr::from(flow.maker);
+        flow.marks & MARK_ENTRUSTED != 0
+            && maker != self.peers.own
+            && age > TOLD_WITHIN
+            && self.peers.has_living(maker)
+    }
+
+    /// The flow is there by now; how far that owner has come it is to be asked. False: the record is another one
+    /// than that of `epoch`, or that is later.
+    pub fn follow(&self, key: &FlowKey, epoch: u32, moved: &Moved) -> io::Result<bool> {
+        let mut follows = false;
+        let mut left = None;
+        let is_later = moved.epoch.wrapping_sub(epoch).cast_signed() > 0;
+        self.change(key, |flow| {
+            follows =
+                is_later && flow.marks & MARK_UNSURE != 0 && flow.meta[4..8] == epoch.to_be_bytes();
+            if !follows {
+                return;
+            }
+            left = Some(flow.backend);
+            flow.meta = moved.option;
+            flow.backend = moved.slot;
+            flow.client_isn = moved.start.raw().wrapping_sub(1);
+            flow.server_isn = moved.end.raw().wrapping_sub(1);
+            flow.next = moved.start.raw();
+            flow.began = flow.next;
+            // What it has had it is to say itself.
+            flow.requests = 0;
+            (flow.before, flow.previous, flow.idle_heard) = ([0; 32], 0, 0);
+            flow.marks &=
+                !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE | MARK_PROTECTED | MARK_ENDS);
+        })?;
+        if let Some(left) = left.filter(|_| follows) {
+            self.loads.closed(left);
+            self.loads.opened(moved.slot, 0);
+        }
+        Ok(follows)
     }
 
     /// What the owner has had and answered of a flow that another dispatcher has kept, or that there
@@ -69,6 +150,15 @@ impl Records {
         })?;
         Ok(is_meant)
     }
+}
+
+/// Will anybody else want to know of it? Not of a connection that its heir alone has been told of, if its client has
+/// closed, unless that waits for an answer still.
+pub(super) fn is_of_use(flow: &Flow) -> bool {
+    let lasted = Duration::from_nanos(flow.last_seen_ns.saturating_sub(flow.created_ns));
+    flow.marks & MARK_ENTRUSTED == 0
+        || flow.state == FlowState::Established as u32
+        || lasted > CLOSES_WITHIN
 }
 
 /// May requests have stayed with the owner since this record was told?

@@ -1,22 +1,26 @@
-//! Flows that another dispatcher has kept: of requests that stayed with the owner it may not have
-//! told. So before anything is read at the boundary the owner is asked how far it has come
-//! (docs/protocol/replication.md 4.6), and what the client says waits here meanwhile. An owner that
-//! does not know, or is silent, leaves what the record says. With one that is not done for a long
+//! Flows that another dispatcher has kept: of requests that stayed with the owner, and of others to which the
+//! flow has moved since, it may not have told. So before anything is read at the boundary the owner is asked how
+//! far it has come (docs/protocol/replication.md 4.6), and what the client says waits here meanwhile. One that has
+//! given the flow up says to whom, and that one is asked. An owner that does not know, or is silent, leaves what
+//! the record says. With one that is not done for a long
 //! time, or cannot tell where its answers end, the flow stays.
 
 use std::collections::HashMap;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Arrived;
-use trapeze_core::seq::ClientSeq;
+use trapeze_core::policy::BackendId;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_core::wire::meta::{self, Binding, Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 
 use super::State;
-use crate::records::Record;
+use crate::memory::Placed;
+use crate::records::{Moved, Record};
 
 /// Asked again after so long, then after twice that, and so on,
 const FIRST: Duration = Duration::from_millis(4);
@@ -160,6 +164,77 @@ impl State {
             Ok(false) => {}
             Err(_) => self.count("record-failures"),
         }
+    }
+
+    /// The owner that was asked has not got the flow any more, or has got it again: who has is asked next. The epoch
+    /// is later each time, so this comes to an end.
+    pub(super) fn hears_where(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        meta: &Meta,
+        (owner, end): (Ipv4Addr, ServerSeq),
+    ) {
+        let record = self.shared.records.get(key).ok().flatten();
+        let Some(record) =
+            record.filter(|record| self.unsure.all.contains_key(key) && record.is_unsure())
+        else {
+            return;
+        };
+        let Some(slot) = self.slot_of(owner.into()) else {
+            // Of another configuration: it is asked for until that is over.
+            return self.count("no-backend");
+        };
+        let Some(option) = self.option_at(key, &record, (owner, slot), meta) else {
+            return;
+        };
+        let moved = Moved {
+            epoch: meta.epoch,
+            start: meta.start,
+            end,
+            slot,
+            option,
+        };
+        match self.shared.records.follow(key, record.epoch, &moved) {
+            Ok(true) => self.count("followed"),
+            Ok(false) => return,
+            Err(_) => return self.count("record-failures"),
+        }
+        if let Some(asked) = self.unsure.all.get_mut(key) {
+            (asked.due, asked.pause, asked.since) = (now + FIRST, FIRST, now);
+            asked.is_at_work = false;
+        }
+        if let Ok(Some(record)) = self.shared.records.get(key) {
+            self.send_question(key, &record);
+        }
+    }
+
+    /// The option of a flow's packets to an owner to which another data path has moved it.
+    fn option_at(
+        &self,
+        key: &FlowKey,
+        record: &Record,
+        (owner, slot): (Ipv4Addr, u32),
+        meta: &Meta,
+    ) -> Option<meta::Raw> {
+        let backend = BackendId(u16::try_from(slot).ok()?);
+        let placed = Placed::unnoticed(record.request);
+        let choice = self.cluster.choice(record.pool, backend, placed);
+        let option = Meta {
+            kind: Kind::Forward,
+            epoch: meta.epoch,
+            start: meta.start,
+            // Of another pool: its connection stands, and nobody looks for the server's port.
+            server_port: choice.map_or(0, |choice| choice.server_port),
+            requests: 0,
+            care: Care {
+                head: false,
+                ..self.cluster.care(record.pool)
+            },
+            ..Meta::decode(&record.option).ok()?
+        };
+        let binding = Binding::of_flow(owner.into(), key.client, key.vip)?;
+        Some(option.seal(&self.cluster.keys, &binding))
     }
 
     /// An owner that was asked has had so much. Where that is more than the record says it is at

@@ -135,6 +135,9 @@ fn every_kind_is_read_as_written() {
             by_joining: true,
             before: 2,
         },
+        Kind::Entrusted {
+            backend: Ipv4Addr::new(10, 0, 0, 12),
+        },
         Kind::Records,
         Kind::Splice,
         Kind::Beat(Presence::Spray(SprayState::Yielding)),
@@ -206,9 +209,18 @@ fn an_end_of_ours_stands_where_others_have_a_start() {
 }
 
 #[test]
-fn owners_tell_how_far_the_client_has_come_in_place_of_the_handshake() {
+fn owners_tell_a_number_in_place_of_the_handshake() {
     let (end, reach) = (ServerSeq::new(10), ClientSeq::new(0x8070_0001));
-    for kind in [Kind::Gc { end, reach }, Kind::Retired { end, reach }] {
+    let owner = Ipv4Addr::new(10, 0, 0, 13);
+    let elsewhere = Kind::Elsewhere {
+        owner,
+        end: ServerSeq::new(reach.raw()),
+    };
+    for kind in [
+        Kind::Gc { end, reach },
+        Kind::Retired { end, reach },
+        elsewhere,
+    ] {
         let said = Meta {
             handshake: Handshake::default(),
             care: Care::default(),
@@ -283,7 +295,7 @@ fn what_is_not_understood_is_refused() {
     let table = [
         (0, 2, MetaError::Version(2)),
         (1, 0, MetaError::Kind(0)),
-        (1, 30, MetaError::Kind(30)),
+        (1, 32, MetaError::Kind(32)),
         (3, 5, MetaError::Reason(5)),
         (14, 0xf0, MetaError::WindowScale),
         (14, 0x0f, MetaError::WindowScale),

@@ -1,0 +1,266 @@
+//! Connections that a keeper's data path places: the record goes to the keeper's heir with the first packet, which
+//! that one sends on to the backend.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use trapeze_core::membership::lots::{LOTS, NOBODY as NO_ONE};
+use trapeze_core::wire::geneve;
+use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, begins};
+use trapeze_datapath::abi::{
+    self, Decision, Flow, FlowState, MARK_ENTRUSTED, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod,
+};
+use trapeze_datapath::map::Update;
+
+use crate::bench::*;
+use crate::keeper::{Daemon, KEEPER, KEEPERS_SLOT, among, arriving};
+use crate::outcome::{Outcome, Verdict};
+use crate::packet::*;
+use crate::standing::{TO_SLOT, decide, first, prove, ready};
+
+/// Of a pool whose answers are followed.
+fn followed() -> Decision {
+    let follow = Care {
+        follow: true,
+        ..Care::default()
+    };
+    Decision {
+        care: follow.bits(),
+        ..TO_SLOT
+    }
+}
+
+/// It keeps all flows; [`KEEPER`] is its heir.
+fn with_an_heir(hook: Hook) -> Bench {
+    let bench = ready(hook);
+    decide(&bench, REQUEST, &followed());
+    heir_is(&bench, KEEPERS_SLOT);
+    bench
+}
+
+fn heir_is(bench: &Bench, slot: u16) {
+    among(bench, |_| NO_ONE, Daemon::Fit);
+    let mut heirs: Box<abi::Lots> = Box::new(Pod::zeroed());
+    heirs.slots = [slot; LOTS];
+    bench.maps.heirs.put(&0, &heirs, Update::Any).unwrap();
+}
+
+/// What the heir is told of a record.
+fn entrusted(flow: &Flow) -> Meta {
+    let kept = Meta::decode(&flow.meta).expect("it is this version's");
+    Meta {
+        kind: Kind::Entrusted { backend: BACKEND },
+        requests: flow.pool as u16,
+        ..kept
+    }
+}
+
+/// A record of the keeper, as its first packet leaves it.
+fn placed(bench: &Bench) -> Flow {
+    prove(bench);
+    let outcome = bench.run(&first(REQUEST).frame());
+    assert_eq!(sorted(&outcome), ["decided", "entrusted"]);
+    bench.flow()
+}
+
+fn sorted(outcome: &Outcome) -> Vec<&'static str> {
+    let mut counted = outcome.counted.clone();
+    counted.sort_unstable();
+    counted
+}
+
+#[test]
+fn a_first_request_goes_to_its_backend_by_way_of_the_heir() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = with_an_heir(hook);
+        prove(&bench);
+        let frame = first(REQUEST).frame();
+        let outcome = bench.run(&frame);
+        let flow = bench.flow();
+        assert_eq!((flow.version, flow.maker), (1, NODE.octets()));
+        assert_eq!(flow.marks, MARK_ENTRUSTED | MARK_STAYED);
+        assert_eq!(flow.told, FlowState::Established as u32);
+        let inner = &frame[ETHERNET..];
+        let binding = Binding::of_packet(KEEPER.into(), inner).unwrap();
+        let mut payload = Vec::new();
+        geneve::write(
+            &entrusted(&flow).seal(&keys(), &binding),
+            inner,
+            &mut payload,
+        );
+        let source = SocketAddrV4::new(NODE, CLIENT.port() | 0xc000);
+        let outer = udp(source, SocketAddrV4::new(KEEPER, geneve::PORT), &payload);
+        let packet = ethernet(EGRESS_MAC, BACKEND_MAC, 0x0800, &outer);
+        let expected = Outcome::new(Verdict::Redirect, packet, &["decided", "entrusted"]);
+        assert_eq!(outcome.difference(&expected), None, "{hook:?}");
+        assert_eq!(bench.state().load.active, 11);
+        // Repeated, since one of the two ways is broken: the other.
+        let again = bench.run(&frame);
+        let packet = to_backend(&begins(flow.meta), CLIENT.port(), &frame);
+        assert_eq!(again.packet, Some(packet));
+        assert_eq!(again.counted, ["forwarded"]);
+    }
+}
+
+#[test]
+fn without_an_heir_the_daemon_places_it_and_tells_the_others() {
+    let bench = with_an_heir(Hook::Tc);
+    let unnamed = KEEPERS_SLOT + 1;
+    for (what, slot, daemon) in [
+        ("nobody is left", NO_ONE, Daemon::Fit),
+        ("one of another configuration", unnamed, Daemon::Fit),
+        ("it is about to stop", KEEPERS_SLOT, Daemon::Leaving),
+    ] {
+        heir_is(&bench, slot);
+        among(&bench, |_| NO_ONE, daemon);
+        prove(&bench);
+        let outcome = bench.run(&first(REQUEST).frame());
+        assert!(!outcome.counted.contains(&"decided"), "{what}");
+        assert!(!outcome.counted.contains(&"entrusted"), "{what}");
+        assert_eq!(bench.state().flows, [], "{what}");
+    }
+}
+
+/// What the heir knows then is what the keeper knows, but for what may have come of it since.
+#[test]
+fn the_heir_has_the_keepers_record_before_the_backend_has_the_packet() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = with_an_heir(hook);
+        let frame = first(REQUEST).frame();
+        for decision in [TO_SLOT, followed()] {
+            decide(&bench, REQUEST, &decision);
+            let kept = placed(&bench);
+            bench
+                .maps
+                .slots
+                .put(&in_packets(BACKEND), &SLOT, Update::Any)
+                .unwrap();
+            bench.reset();
+            let arriving = arriving(KEEPER, &entrusted(&kept), &frame);
+            let outcome = bench.run(&arriving);
+            let packet = to_backend(&begins(kept.meta), CLIENT.port(), &frame);
+            assert_eq!(outcome.packet, Some(packet), "{hook:?}");
+            assert_eq!(sorted(&outcome), ["accepted", "forwarded", "in-trust"]);
+            let flow = bench.flow();
+            let doubt = match kept.marks & MARK_TUNNEL {
+                0 => MARK_UNSURE,
+                _ => 0,
+            };
+            let expected = Flow {
+                maker: KEEPER.octets(),
+                marks: kept.marks & !MARK_STAYED | doubt,
+                created_ns: flow.created_ns,
+                last_seen_ns: flow.last_seen_ns,
+                refreshed_ns: flow.refreshed_ns,
+                asked_ns: flow.asked_ns,
+                charge_us: 0,
+                ..kept
+            };
+            assert_eq!(flow, expected);
+            assert_eq!(bench.state().load.active, 11);
+            assert_eq!(bench.state().proofs, []);
+            // A copy finds it as it is.
+            assert_eq!(
+                sorted(&bench.run(&arriving)),
+                ["accepted", "forwarded", "in-trust"]
+            );
+            assert_eq!(bench.state().load.active, 11);
+        }
+    }
+}
+
+#[test]
+fn what_is_entrusted_takes_the_place_of_nothing_later() {
+    let bench = with_an_heir(Hook::Tc);
+    let kept = placed(&bench);
+    bench
+        .maps
+        .slots
+        .put(&in_packets(BACKEND), &SLOT, Update::Any)
+        .unwrap();
+    let said = entrusted(&kept);
+    let arriving = arriving(KEEPER, &said, &first(REQUEST).frame());
+    let record = |ahead: u32, cookie: u32| Flow {
+        meta: Meta {
+            epoch: said.epoch.wrapping_add(ahead),
+            ..flow_meta(Kind::Forward)
+        }
+        .encode(KEY_IDS[0]),
+        cookie,
+        ..established()
+    };
+    let table = [
+        (
+            "an earlier connection of its port",
+            record(u32::MAX, 77),
+            true,
+            true,
+        ),
+        ("a move since", record(1, SERVER_ISN), false, true),
+        (
+            "a later connection of its port",
+            record(1, 77),
+            false,
+            false,
+        ),
+    ];
+    for (what, known, replaces, goes_on) in table {
+        bench.reset();
+        bench.put_flow(&known);
+        let outcome = bench.run(&arriving);
+        assert_eq!(outcome.counted.contains(&"in-trust"), goes_on, "{what}");
+        assert_eq!(outcome.counted.contains(&"stale-epoch"), !goes_on, "{what}");
+        let cookie = bench.flow().cookie;
+        assert_eq!(
+            cookie,
+            if replaces { SERVER_ISN } else { known.cookie },
+            "{what}"
+        );
+        // The one before is over, and counted so.
+        assert_eq!(bench.state().load.active, 10, "{what}");
+    }
+}
+
+#[test]
+fn what_is_forged_or_of_an_unknown_backend_makes_no_record() {
+    let bench = with_an_heir(Hook::Tc);
+    let kept = placed(&bench);
+    let frame = first(REQUEST).frame();
+    let said = entrusted(&kept);
+    bench.reset();
+    bench.expect(
+        "nobody knows its backend",
+        &arriving(KEEPER, &said, &frame),
+        &Outcome::drop_counting(&["no-backend", "accepted"]),
+    );
+    bench
+        .maps
+        .slots
+        .put(&in_packets(BACKEND), &SLOT, Update::Any)
+        .unwrap();
+    let at = crate::agent::META_AT + 30;
+    let sealed = arriving(KEEPER, &said, &frame);
+    let forged = with(sealed.clone(), &[(at, sealed[at] ^ 1)]);
+    bench.expect("forged", &forged, &Outcome::drop("bad-tag"));
+    assert_eq!(bench.state().flows, []);
+}
+
+/// Where others may have its packets the daemon is to say whose turn it is, and tells of the move.
+#[test]
+fn later_requests_are_not_given_by_turns() {
+    let bench = with_an_heir(Hook::Tc);
+    let kept = placed(&bench);
+    let next = segment(ACK | PSH, kept.next, SERVER_ISN + 1001, REQUEST);
+    assert_eq!(bench.run(&next.frame()).counted, ["stayed", "forwarded"]);
+    let by_turns = Decision {
+        slot: abi::SLOT_BY_TURNS,
+        stays: abi::STAYS_TOLD,
+        ..followed()
+    };
+    decide(&bench, REQUEST, &by_turns);
+    bench.put_flow(&kept);
+    assert_eq!(bench.run(&next.frame()).counted, ["to-daemon"]);
+}
+
+fn in_packets(address: Ipv4Addr) -> u32 {
+    u32::from_ne_bytes(address.octets())
+}
