@@ -442,17 +442,13 @@ struct turn {
 /* Backends that are as good as `slot`, at most. */
 #define OTHERS_MAX 3
 
-/* What a decision does not say of a request that does not stay with its connection's owner: */
-#define STAYS_OPENED 1 /* a daemon opens connections there */
-#define STAYS_TOLD 2 /* other dispatchers, if there are any, are told before it goes anywhere */
-
 struct decision {
 	__u32 generation;
 	__u32 pool; /* its number, as in a flow's record */
 	__u32 slot; /* or SLOT_BY_TURNS */
 	__be16 server_port; /* where the server listens; 0: the VIP's port */
 	__u8 care; /* CARE_*: of the pool */
-	__u8 stays; /* STAYS_*: or'd */
+	__u8 stays; /* 1: for a connection that its owner keeps by it alone; a daemon opens the others */
 	/* Of a policy that looks at loads; all 0 with others. */
 	__u64 since_ns; /* CLOCK_MONOTONIC: `placed` counts from then */
 	__u64 until_ns; /* the same: then the daemon is asked again; 0: never */

@@ -219,11 +219,11 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	struct workbench *bench = this_workbench();
 	struct decision *decision;
 	struct turn turn;
-	bool stays, begins, among = is_among_others();
+	bool stays, begins;
 
 	if (!segment || !flow || !bench)
 		return BOUNDARY_ASK;
-	if (among && !may_go_untold(flow))
+	if (is_among_others() && !may_go_untold(flow))
 		return BOUNDARY_ASK;
 	if (segment->seq != flow->next || !may_begin(flow, segment->ack) || segment->flags & (TCP_FIN | TCP_RST))
 		return BOUNDARY_ASK;
@@ -242,17 +242,13 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	if (bench->closes && flow->splice.port)
 		return BOUNDARY_ASK;
 	bench->care = care_for(decision, bench);
-	/* Another one's turn it would be: the daemon's to take, where it is the daemon's to tell. */
-	if (among && decision->stays && takes_turns(decision))
-		return BOUNDARY_ASK;
 	if (!whose_turn(decision, &turn, flow))
 		return BOUNDARY_ASK;
 	/* An owner knows of a HEAD, and of a last request, only where it is a setup's first. */
 	stays = is_owner(flow, &turn) && !(bench->care & CARE_HEAD) &&
 		!(flow->meta.tcp_options & ~bench->care & CARE_OUTLIVE);
 	/* Spliced connections are opened, and ended, by the daemon. */
-	if (!stays && (decision->stays & (among ? STAYS_OPENED | STAYS_TOLD : STAYS_OPENED) || flow->splice.port ||
-		       turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
+	if (!stays && (decision->stays || flow->splice.port || turn.slot >= BACKENDS_MAX || runs_ahead(flow)))
 		return BOUNDARY_ASK;
 	if (!take_record(flow))
 		return BOUNDARY_REPEATED;

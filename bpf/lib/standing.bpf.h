@@ -283,18 +283,6 @@ static __always_inline bool whose_turn(const struct decision *decision, struct t
 	return count;
 }
 
-/* Do several backends take turns? */
-static __always_inline bool takes_turns(const struct decision *decision)
-{
-	__u32 row = decision->row;
-	struct turns *all;
-
-	if (decision->until_ns || decision->slot != SLOT_BY_TURNS)
-		return false;
-	all = bpf_map_lookup_elem(&turns, &row);
-	return !all || all->count != 1;
-}
-
 static __always_inline __u32 new_epoch(const struct standing *rules, const struct proof *proof)
 {
 	__u32 epoch = cluster_time_ns() >> EPOCH_SHIFT;
@@ -437,7 +425,7 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 		return false;
 	decision = decision_for(ctx, segment, bench, service);
 	rules = bpf_map_lookup_elem(&standing, &zero);
-	if (!decision || !rules || decision->stays & STAYS_OPENED)
+	if (!decision || !rules || decision->stays)
 		return false;
 	if (!whose_turn(decision, &turn, NULL) || turn.slot >= BACKENDS_MAX ||
 	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),

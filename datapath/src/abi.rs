@@ -594,10 +594,6 @@ pub const POOLS_MAX: usize = 256;
 pub const TURNS_MAX: usize = 512;
 /// As in abi.h.
 pub const OTHERS_MAX: usize = 3;
-/// In a decision's `stays`: a daemon opens connections there, the data path only says which of them stay.
-pub const STAYS_OPENED: u8 = 1;
-/// In a decision's `stays`: other dispatchers are told before a connection changes hands.
-pub const STAYS_TOLD: u8 = 2;
 /// A decision's slot when its pool takes turns.
 pub const SLOT_BY_TURNS: u32 = u32::MAX;
 /// Epochs: the cluster's clock in units of 2^this nanoseconds.

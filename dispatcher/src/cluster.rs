@@ -17,7 +17,7 @@ use trapeze_core::route::{Asked, route};
 use trapeze_core::takeover::{AnswerHead, SoftState};
 use trapeze_core::wire::meta::{Care, Keys};
 
-use trapeze_datapath::abi::{self, STAYS_OPENED, STAYS_TOLD, Turn};
+use trapeze_datapath::abi::{self, Turn};
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{Loads, SharedTurns};
 
@@ -254,23 +254,10 @@ impl Cluster {
 
     /// Some of the pool's connections are opened by a daemon: a data path only says which of
     /// them stay.
-    fn connects(&self, pool: usize) -> bool {
+    pub fn connects(&self, pool: usize) -> bool {
         let members = &self.config.pools[pool].members;
         let mut backends = members.iter().map(|m| &self.config.backends[m.backend]);
         backends.any(|backend| backend.transfer.connects())
-    }
-
-    /// What a decision for the pool leaves to the daemon (`STAYS_*`). Where one dispatcher has all packets of a
-    /// connection, no other one needs to know at once where it is.
-    pub fn stays(&self, pool: usize) -> u8 {
-        let opened = match self.connects(pool) {
-            true => STAYS_OPENED,
-            false => 0,
-        };
-        match self.config.is_sprayed_by_flow() {
-            true => opened,
-            false => opened | STAYS_TOLD,
-        }
     }
 
     /// Where requests like the one that this choice was made for may go without asking,

@@ -258,7 +258,7 @@ fn decision(
         slot,
         server_port: choice.server_port.to_be_bytes(),
         care: cluster.care(choice.pool).bits(),
-        stays: cluster.stays(place),
+        stays: cluster.connects(place).into(),
         ..Decision::zeroed()
     }
 }

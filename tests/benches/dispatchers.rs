@@ -5,7 +5,7 @@
 //!
 //! `cargo build --release -p trapeze-cli`, then `cargo bench -p trapeze-tests --bench
 //! dispatchers`, as root, with wrk; `-- ROUNDS` for another number than 3, `-- POLICY` for another
-//! policy than round-robin, under which nothing stands among several dispatchers.
+//! policy than round-robin, under which each request moves.
 
 use std::time::{Duration, Instant};
 

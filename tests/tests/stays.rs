@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trapeze_core::config::PolicyKind;
 use trapeze_datapath::abi::{MARK_TUNNEL, MARK_UNSURE};
-use trapeze_lab::Process;
+use trapeze_lab::{Options, Process};
 use trapeze_tests::numbered::Numbered;
 use trapeze_tests::scattered::{keeper, ready, scattered_over};
 use trapeze_tests::{Cluster, Connection, Raised, same, until, without_node};
@@ -24,19 +24,22 @@ fn cluster(test: &str) -> Cluster {
     })
 }
 
-/// All packets of a connection go to the dispatcher that keeps it, and each request to another backend.
+/// Each request goes to another backend; all packets of a connection go to the dispatcher that keeps it.
 fn by_turns(test: &str) -> Cluster {
     let cluster = Cluster::with(test, |options| {
-        options.sprays = Some(2);
-        options.dispatchers = Some(2);
-        options.backends = Some(3);
-        options.policy = Some(PolicyKind::RoundRobin);
-        options.access_log = true;
+        (options.sprays, options.dispatchers) = (Some(2), Some(2));
+        take_turns(options);
     });
     for dispatcher in BOTH {
         ready(&cluster, &BOTH, dispatcher);
     }
     cluster
+}
+
+fn take_turns(options: &mut Options) {
+    options.backends = Some(3);
+    options.policy = Some(PolicyKind::RoundRobin);
+    options.access_log = true;
 }
 
 /// What clients do, what the data path that has it done counts, and what the next keeper counts then.
@@ -178,6 +181,12 @@ fn power_cuts_while_requests_stay_lose_none_and_repeat_none() {
 #[test]
 fn power_cuts_while_requests_move_lose_none_and_repeat_none() {
     cut_power(&by_turns("staymoves"), &MOVE);
+}
+
+/// Packets go to either, in turn: one of them knows an owner of before.
+#[test]
+fn power_cuts_while_requests_move_lose_none_wherever_packets_go() {
+    cut_power(&scattered_over(&BOTH, "stayscatter", take_turns), &MOVE);
 }
 
 /// Packets go to either, in turn: the one that does not keep a connection knows it as its heir.

@@ -12,8 +12,8 @@ use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw, begins};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
     MARK_ENDS, MARK_ENTRUSTED, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
-    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT, STAYS_TOLD,
-    Splice, Standing, Turn,
+    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT, Splice, Standing,
+    Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -855,12 +855,6 @@ fn among_others_what_stays_or_moves_is_marked() {
             let marks = MARK_STAYED | MARK_MOVING | MARK_SHORT;
             assert_eq!((after.marks, after.version), (marks, 3));
         }
-        let told = Decision {
-            stays: STAYS_TOLD,
-            ..decision_for(OTHER_SLOT, FOLLOW.bits())
-        };
-        decide_so(&moves, &told);
-        asks("others may have packets of it", &moves, &known);
         asks("it would move, and nobody knows it", &moves, &asked_once());
         let joins = bench(hook, SLOT);
         among(&joins, |_| NOBODY, Daemon::Joining);

@@ -244,23 +244,6 @@ fn what_is_forged_or_of_an_unknown_backend_makes_no_record() {
     assert_eq!(bench.state().flows, []);
 }
 
-/// Where others may have its packets the daemon is to say whose turn it is, and tells of the move.
-#[test]
-fn later_requests_are_not_given_by_turns() {
-    let bench = with_an_heir(Hook::Tc);
-    let kept = placed(&bench);
-    let next = segment(ACK | PSH, kept.next, SERVER_ISN + 1001, REQUEST);
-    assert_eq!(bench.run(&next.frame()).counted, ["stayed", "forwarded"]);
-    let by_turns = Decision {
-        slot: abi::SLOT_BY_TURNS,
-        stays: abi::STAYS_TOLD,
-        ..followed()
-    };
-    decide(&bench, REQUEST, &by_turns);
-    bench.put_flow(&kept);
-    assert_eq!(bench.run(&next.frame()).counted, ["to-daemon"]);
-}
-
 fn in_packets(address: Ipv4Addr) -> u32 {
     u32::from_ne_bytes(address.octets())
 }
