@@ -430,8 +430,14 @@ impl Vigil {
         Ok(())
     }
 
-    fn enter(&self, stage: Stage) -> anyhow::Result<()> {
+    /// Its share of flows is dealt before the data path says that it keeps them. What it passes to the keeper of
+    /// before until then is of one that joins: else each of the two could take a packet of a flow for left to it by the
+    /// other, and both would give the request that is in it to a backend (docs/protocol/replication.md 2.3).
+    fn enter(&mut self, stage: Stage) -> anyhow::Result<()> {
         (self.shared.peers.stage).store(stage as u8, Ordering::Release);
+        if stage == Stage::Keeping {
+            self.deal(true)?;
+        }
         Ok(workload::publish(&self.shared)?)
     }
 
