@@ -52,7 +52,6 @@ static __always_inline bool address_frame(context_t *ctx, const struct dispatche
 
 static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, const struct four_tuple *tuple)
 {
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct wrapping says = { .source_port = tuple->client_port, .kind = META_SPRAYED };
 	__u32 slot = draw_lot(tuple);
 	struct dispatcher *to = bpf_map_lookup_elem(&dispatchers, &slot);
@@ -60,7 +59,7 @@ static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, 
 
 	if (!to || !to->name[0])
 		return drop(DROP_NO_DISPATCHER);
-	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_dispatcher(ctx, to, now))
+	if (!knows_way_to(ctx, to))
 		return VERDICT_DROP;
 	if (ip->protocol == IPPROTO_TCP)
 		says.signed_ports = (__u32)tuple->vip_port << 16 | tuple->client_port;

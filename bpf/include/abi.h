@@ -224,8 +224,8 @@ enum expected {
 #define MARK_PROTECTED 256 /* an answer may outlive its owner: the daemon keeps what is asked ahead of its end */
 #define MARK_ENDS 512 /* with PROTECTED: what is asked from `answer_end` on is not ahead of it */
 #define MARK_LOST 1024 /* with TAKING: nobody will ever answer, and its client is to be reset where it is */
-#define MARK_STAYED 2048 /* requests have stayed with its owner of which other dispatchers are not told yet */
-#define MARK_UNSURE 4096 /* another dispatcher has told it, and requests may have stayed since: its owner is to be asked */
+#define MARK_STAYED 2048 /* it has begun, or requests have stayed or moved: other dispatchers are not told yet */
+#define MARK_UNSURE 4096 /* another dispatcher has told it, and requests may have stayed or moved since: its owner is to be asked */
 #define MARK_ENTRUSTED 8192 /* placed by its keeper's data path: that one and its heir alone know it, so far */
 
 /* How a flow's segments change between client and server, besides their numbers. */

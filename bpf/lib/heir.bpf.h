@@ -33,12 +33,7 @@ __noinline int heir_of(const struct segment *segment)
 
 	if (!segment || !how || !table || !is_fit() || is_leaving())
 		return NO_DISPATCHER;
-	tuple = (struct four_tuple){
-		.client = segment->client,
-		.vip = segment->vip,
-		.client_port = segment->key.client_port,
-		.vip_port = segment->key.vip_port,
-	};
+	tuple = tuple_of(segment);
 	slot = table->slots[hash_tuple(how, &tuple) & (LOTS - 1)];
 	heir = bpf_map_lookup_elem(&dispatchers, &slot);
 	return heir && heir->name[0] ? slot : NO_DISPATCHER;
@@ -48,12 +43,10 @@ __noinline int heir_of(const struct segment *segment)
 __noinline int entrust(context_t *ctx, const struct segment *segment, const struct flow *flow, __u32 heir)
 {
 	struct dispatcher *to = bpf_map_lookup_elem(&dispatchers, &heir);
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct new_head head = {};
 	struct meta *meta = &head.encapsulation.meta;
 	struct siphash_key *key;
 	struct backend *backend;
-	__be32 address;
 	__u32 slot;
 
 	if (!segment || !flow)
@@ -65,19 +58,15 @@ __noinline int entrust(context_t *ctx, const struct segment *segment, const stru
 		count_drop(DROP_NO_DISPATCHER);
 		return VERDICT_DROP;
 	}
-	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_dispatcher(ctx, to, now))
+	if (!knows_way_to(ctx, to))
 		return VERDICT_DROP;
-	address = mapped_ipv4(to->addr);
-	__builtin_memcpy(head.ethernet.h_dest, to->destination_mac, ETH_ALEN);
-	__builtin_memcpy(head.ethernet.h_source, to->source_mac, ETH_ALEN);
-	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
-	fill_encapsulation(&head.encapsulation, to->source, address, entropy_port(segment), segment->ip_length);
+	address_head(&head, to, entropy_port(segment), segment->ip_length);
 	*meta = flow->meta;
 	meta->kind = META_ENTRUSTED;
 	meta->requests = bpf_htons(flow->pool);
 	meta->value = mapped_ipv4(backend->addr);
-	set_tag(meta, meta_tag(key, meta, address, segment->client, segment->vip, segment->key.client_port,
-			       segment->key.vip_port));
+	set_tag(meta, meta_tag(key, meta, mapped_ipv4(to->addr), segment->client, segment->vip,
+			       segment->key.client_port, segment->key.vip_port));
 	if (!encapsulate(ctx, &head))
 		return VERDICT_DROP;
 	count_event(EVENT_ENTRUSTED);

@@ -56,18 +56,23 @@ static __always_inline __u32 keeper_by_tuple(const struct four_tuple *tuple)
 	return slot;
 }
 
+static __always_inline struct four_tuple tuple_of(const struct segment *segment)
+{
+	return (struct four_tuple){
+		.client = segment->client,
+		.vip = segment->vip,
+		.client_port = segment->key.client_port,
+		.vip_port = segment->key.vip_port,
+	};
+}
+
 static __noinline __u32 keeper_of(const struct segment *segment)
 {
 	struct four_tuple tuple;
 
 	if (!segment)
 		return NO_DISPATCHER;
-	tuple = (struct four_tuple){
-		.client = segment->client,
-		.vip = segment->vip,
-		.client_port = segment->key.client_port,
-		.vip_port = segment->key.vip_port,
-	};
+	tuple = tuple_of(segment);
 	return keeper_by_tuple(&tuple);
 }
 
@@ -116,13 +121,12 @@ static __always_inline bool is_left_to_us(const struct passage *how, __u32 slot)
 static __always_inline int pass(context_t *ctx, const struct iphdr *ip, __u32 slot, struct wrapping *says)
 {
 	struct dispatcher *to = bpf_map_lookup_elem(&dispatchers, &slot);
-	__u64 now = bpf_ktime_get_coarse_ns();
 
 	if (!ip || !says || !to || !to->name[0] || bpf_ntohl(says->value) >= PASSES_MAX) {
 		count_drop(DROP_NO_DISPATCHER);
 		return VERDICT_DROP;
 	}
-	if (now - to->resolved_ns > NEXT_HOP_LIFETIME_NS && !resolve_dispatcher(ctx, to, now))
+	if (!knows_way_to(ctx, to))
 		return VERDICT_DROP;
 	says->kind = META_PASSED;
 	says->reason = is_fit() ? 0 : PASSED_BY_JOINING;

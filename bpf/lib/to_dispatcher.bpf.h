@@ -40,6 +40,24 @@ static __noinline bool resolve_dispatcher(context_t *ctx, struct dispatcher *to,
 	return false;
 }
 
+/* Is the way there known? False: counted, drop. */
+static __always_inline bool knows_way_to(context_t *ctx, struct dispatcher *to)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+
+	return now - to->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_dispatcher(ctx, to, now);
+}
+
+/* All but the option of a packet of that length in the encapsulation. */
+static __always_inline void address_head(struct new_head *head, const struct dispatcher *to, __be16 source_port,
+					 __u16 length)
+{
+	__builtin_memcpy(head->ethernet.h_dest, to->destination_mac, ETH_ALEN);
+	__builtin_memcpy(head->ethernet.h_source, to->source_mac, ETH_ALEN);
+	head->ethernet.h_proto = bpf_htons(ETH_P_IP);
+	fill_encapsulation(&head->encapsulation, to->source, mapped_ipv4(to->addr), source_port, length);
+}
+
 /* What the encapsulation of a client's packet says. */
 struct wrapping {
 	__u32 signed_ports; /* those that the tag covers, source in the low half; 0 unless the packet is TCP */
@@ -68,10 +86,7 @@ static __noinline bool enclose(context_t *ctx, const struct dispatcher *to, cons
 		count_drop(DROP_BAD_TAG);
 		return false;
 	}
-	__builtin_memcpy(head.ethernet.h_dest, to->destination_mac, ETH_ALEN);
-	__builtin_memcpy(head.ethernet.h_source, to->source_mac, ETH_ALEN);
-	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
-	fill_encapsulation(&head.encapsulation, to->source, address, says->source_port | bpf_htons(0xc000), length);
+	address_head(&head, to, says->source_port | bpf_htons(0xc000), length);
 	*meta = (struct meta){
 		.version = META_VERSION,
 		.kind = says->kind,

@@ -253,11 +253,7 @@ impl Peers {
             return None;
         }
         let lot = lots::lot_of(&self.lots_key, key)?;
-        let claims = self.claims.read().expect("no thread panics with it");
-        let others: Vec<Holder> = (claims.iter().filter(|holder| holder.slot != SELF))
-            .cloned()
-            .collect();
-        let slot = lots::holder_by_hash(lot, &others)?.slot;
+        let slot = self.heirs.get(lot)?;
         let peers = self.all();
         let peer = peers.iter().find(|peer| peer.slot == slot)?;
         Some(peer.address)

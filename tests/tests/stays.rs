@@ -155,54 +155,50 @@ fn while_clients(work: &Work, cluster: &Cluster, mut trouble: impl FnMut(&str)) 
     assert!(known > 0, "nothing was to be found out");
 }
 
-fn cut_power(cluster: &Cluster, work: &Work) {
+/// `what` of each dies in turn, and comes back; none: its power.
+fn die_in_turn(cluster: &Cluster, work: &Work, what: Option<Process>) {
     while_clients(work, cluster, |victim| {
-        cluster.kill(victim, None).unwrap();
+        cluster.kill(victim, what).unwrap();
         std::thread::sleep(Duration::from_millis(1500));
-        cluster.start(victim, None).unwrap();
-        ready(cluster, &BOTH, victim);
-    });
-}
-
-fn kill_daemons(cluster: &Cluster, work: &Work) {
-    while_clients(work, cluster, |victim| {
-        cluster.kill(victim, Some(Process::Dispatch)).unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
-        cluster.start(victim, Some(Process::Dispatch)).unwrap();
+        cluster.start(victim, what).unwrap();
         ready(cluster, &BOTH, victim);
     });
 }
 
 #[test]
 fn power_cuts_while_requests_stay_lose_none_and_repeat_none() {
-    cut_power(&cluster("stays"), &STAY);
+    die_in_turn(&cluster("stays"), &STAY, None);
 }
 
 #[test]
 fn power_cuts_while_requests_move_lose_none_and_repeat_none() {
-    cut_power(&by_turns("staymoves"), &MOVE);
+    die_in_turn(&by_turns("staymoves"), &MOVE, None);
 }
 
 /// Packets go to either, in turn: one of them knows an owner of before.
 #[test]
 fn power_cuts_while_requests_move_lose_none_wherever_packets_go() {
-    cut_power(&scattered_over(&BOTH, "stayscatter", take_turns), &MOVE);
+    die_in_turn(
+        &scattered_over(&BOTH, "stayscatter", take_turns),
+        &MOVE,
+        None,
+    );
 }
 
 /// Packets go to either, in turn: the one that does not keep a connection knows it as its heir.
 #[test]
 fn power_cuts_while_connections_begin_lose_none_and_repeat_none() {
-    cut_power(&cluster("staybegins"), &BEGIN);
+    die_in_turn(&cluster("staybegins"), &BEGIN, None);
 }
 
 #[test]
 fn daemons_that_die_while_requests_stay_lose_none_and_repeat_none() {
-    kill_daemons(&cluster("staydaemons"), &STAY);
+    die_in_turn(&cluster("staydaemons"), &STAY, Some(Process::Dispatch));
 }
 
 #[test]
 fn daemons_that_die_while_requests_move_lose_none_and_repeat_none() {
-    kill_daemons(&by_turns("movedaemons"), &MOVE);
+    die_in_turn(&by_turns("movedaemons"), &MOVE, Some(Process::Dispatch));
 }
 
 /// It goes, and comes back with nothing: the other one has been alone meanwhile, and has told nobody.

@@ -1,7 +1,7 @@
 //! Connections that a keeper's data path places: the record goes to the keeper's heir with the first packet, which
 //! that one sends on to the backend.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::SocketAddrV4;
 
 use trapeze_core::membership::lots::{LOTS, NOBODY as NO_ONE};
 use trapeze_core::wire::geneve;
@@ -129,11 +129,7 @@ fn the_heir_has_the_keepers_record_before_the_backend_has_the_packet() {
         for decision in [TO_SLOT, followed()] {
             decide(&bench, REQUEST, &decision);
             let kept = placed(&bench);
-            bench
-                .maps
-                .slots
-                .put(&in_packets(BACKEND), &SLOT, Update::Any)
-                .unwrap();
+            knows_backend(&bench);
             bench.reset();
             let arriving = arriving(KEEPER, &entrusted(&kept), &frame);
             let outcome = bench.run(&arriving);
@@ -172,11 +168,7 @@ fn the_heir_has_the_keepers_record_before_the_backend_has_the_packet() {
 fn what_is_entrusted_takes_the_place_of_nothing_later() {
     let bench = with_an_heir(Hook::Tc);
     let kept = placed(&bench);
-    bench
-        .maps
-        .slots
-        .put(&in_packets(BACKEND), &SLOT, Update::Any)
-        .unwrap();
+    knows_backend(&bench);
     let said = entrusted(&kept);
     let arriving = arriving(KEEPER, &said, &first(REQUEST).frame());
     let record = |ahead: u32, cookie: u32| Flow {
@@ -232,11 +224,7 @@ fn what_is_forged_or_of_an_unknown_backend_makes_no_record() {
         &arriving(KEEPER, &said, &frame),
         &Outcome::drop_counting(&["no-backend", "accepted"]),
     );
-    bench
-        .maps
-        .slots
-        .put(&in_packets(BACKEND), &SLOT, Update::Any)
-        .unwrap();
+    knows_backend(&bench);
     let at = crate::agent::META_AT + 30;
     let sealed = arriving(KEEPER, &said, &frame);
     let forged = with(sealed.clone(), &[(at, sealed[at] ^ 1)]);
@@ -244,6 +232,8 @@ fn what_is_forged_or_of_an_unknown_backend_makes_no_record() {
     assert_eq!(bench.state().flows, []);
 }
 
-fn in_packets(address: Ipv4Addr) -> u32 {
-    u32::from_ne_bytes(address.octets())
+/// By the address that packets name it by.
+fn knows_backend(bench: &Bench) {
+    let address = u32::from_ne_bytes(BACKEND.octets());
+    (bench.maps.slots.put(&address, &SLOT, Update::Any)).unwrap();
 }

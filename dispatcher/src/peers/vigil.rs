@@ -132,10 +132,10 @@ impl Vigil {
             peers,
             shared,
         };
-        if vigil.peers.is_empty() {
-            vigil.enter(Stage::Keeping)?;
+        match vigil.peers.is_empty() {
+            true => vigil.enter(Stage::Keeping)?,
+            false => vigil.deal(true)?,
         }
-        vigil.deal(true)?;
         Ok(vigil)
     }
 

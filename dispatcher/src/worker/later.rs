@@ -13,7 +13,7 @@ use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Leave, Meta};
+use trapeze_core::wire::meta::{Care, Held, Kind, Leave, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_HELD, MARK_SHORT};
@@ -495,24 +495,9 @@ impl State {
         let key = arrived.key;
         let moved = (meta.epoch, meta.start);
         let taken_back = self.slot_of(IpAddr::V4(*from.ip())).map(|owner| {
-            let restored = |record: &Record| {
-                let option = Meta {
-                    kind: Kind::Forward,
-                    epoch: meta.epoch.wrapping_sub(1),
-                    // So that nothing is taken for its request's start.
-                    start: meta.start + (3 << 30),
-                    server_port: 0,
-                    requests: 0,
-                    care: Care {
-                        head: false,
-                        ..self.cluster.care(record.pool)
-                    },
-                    ..Meta::decode(&record.option).ok()?
-                };
-                let owner = IpAddr::V4(*from.ip());
-                let binding = Binding::of_flow(owner, key.client, key.vip)?;
-                Some(option.seal(&self.cluster.keys, &binding))
-            };
+            // So that nothing is taken for its request's start.
+            let place = (meta.epoch.wrapping_sub(1), meta.start + (3 << 30));
+            let restored = |record: &Record| self.option_for(&key, record, *from.ip(), (place, 0));
             (self.shared.records).take_back(&key, moved, owner, meta.requests, restored)
         });
         let Ok(Some(record)) = self.shared.records.get(&key) else {

@@ -14,7 +14,7 @@ use trapeze_core::intake::Arrived;
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{self, Binding, Care, Kind, Meta};
+use trapeze_core::wire::meta::{Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 
@@ -185,7 +185,12 @@ impl State {
             // Of another configuration: it is asked for until that is over.
             return self.count("no-backend");
         };
-        let Some(option) = self.option_at(key, &record, (owner, slot), meta) else {
+        let backend = BackendId(slot as u16);
+        let choice = (self.cluster).choice(record.pool, backend, Placed::unnoticed(record.request));
+        // Of another pool: its connection stands, and nobody looks for the server's port.
+        let server_port = choice.map_or(0, |choice| choice.server_port);
+        let place = (meta.epoch, meta.start);
+        let Some(option) = self.option_for(key, &record, owner, (place, server_port)) else {
             return;
         };
         let moved = Moved {
@@ -207,34 +212,6 @@ impl State {
         if let Ok(Some(record)) = self.shared.records.get(key) {
             self.send_question(key, &record);
         }
-    }
-
-    /// The option of a flow's packets to an owner to which another data path has moved it.
-    fn option_at(
-        &self,
-        key: &FlowKey,
-        record: &Record,
-        (owner, slot): (Ipv4Addr, u32),
-        meta: &Meta,
-    ) -> Option<meta::Raw> {
-        let backend = BackendId(u16::try_from(slot).ok()?);
-        let placed = Placed::unnoticed(record.request);
-        let choice = self.cluster.choice(record.pool, backend, placed);
-        let option = Meta {
-            kind: Kind::Forward,
-            epoch: meta.epoch,
-            start: meta.start,
-            // Of another pool: its connection stands, and nobody looks for the server's port.
-            server_port: choice.map_or(0, |choice| choice.server_port),
-            requests: 0,
-            care: Care {
-                head: false,
-                ..self.cluster.care(record.pool)
-            },
-            ..Meta::decode(&record.option).ok()?
-        };
-        let binding = Binding::of_flow(owner.into(), key.client, key.vip)?;
-        Some(option.seal(&self.cluster.keys, &binding))
     }
 
     /// An owner that was asked has had so much. Where that is more than the record says it is at

@@ -1,6 +1,6 @@
 //! A flow's packets on their way to its backend, where the data path does not send them.
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 
 use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
 use trapeze_core::intake::Arrived;
@@ -8,7 +8,7 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::checksum::{TcpChecksum, complete_tcp};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{self, Binding, Kind, Meta};
+use trapeze_core::wire::meta::{self, Binding, Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::abi::GENEVE_PORT;
@@ -184,6 +184,30 @@ impl State {
         let meta = Meta::decode(&record.option).ok()?;
         let binding = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip)?;
         Some((to, change(meta).seal(&self.cluster.keys, &binding)))
+    }
+
+    /// The option of the flow's packets to an owner that the record does not name, of that epoch and start.
+    pub(super) fn option_for(
+        &self,
+        key: &FlowKey,
+        record: &Record,
+        owner: Ipv4Addr,
+        ((epoch, start), server_port): ((u32, ClientSeq), u16),
+    ) -> Option<meta::Raw> {
+        let option = Meta {
+            kind: Kind::Forward,
+            epoch,
+            start,
+            server_port,
+            requests: 0,
+            care: Care {
+                head: false,
+                ..self.cluster.care(record.pool)
+            },
+            ..Meta::decode(&record.option).ok()?
+        };
+        let binding = Binding::of_flow(owner.into(), key.client, key.vip)?;
+        Some(option.seal(&self.cluster.keys, &binding))
     }
 
     /// The most payload of one segment to a backend.
