@@ -211,7 +211,7 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	if (flow->packets == 1)
 		spend_proof(&segment->key);
 	age_flow(flow, segment, now);
-	if (flow->marks & MARK_TAKING && has_daemon())
+	if ((flow->marks & MARK_TAKING || is_beyond_record(flow, segment)) && has_daemon())
 		return ask_daemon(ctx, segment, flow);
 	if (reaches_beyond(flow, segment)) {
 		switch (next_request(ctx, segment, flow, service->id)) {

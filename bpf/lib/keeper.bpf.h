@@ -163,6 +163,15 @@ static __always_inline bool is_beyond_client(const struct flow *flow, const stru
 	return !(flow->marks & MARK_TUNNEL) && (__s32)(segment->seq - flow->next) > 0;
 }
 
+/*
+ * Has the client said more than the record that another one has kept knows of? Then its owner may be
+ * another one: nothing goes to this one before it is asked (4.6a), be it only what acknowledges.
+ */
+static __always_inline bool is_beyond_record(const struct flow *flow, const struct segment *segment)
+{
+	return flow->marks & MARK_UNSURE && is_beyond_client(flow, segment);
+}
+
 /* Does the record here say where this packet goes, whoever keeps the flow (2.1)? */
 static __noinline bool explains(const struct flow *flow, const struct segment *segment)
 {

@@ -327,3 +327,34 @@ fn an_owner_that_is_at_work_for_long_keeps_the_connection() {
         (counted(&cluster, "d2", &STAY).1 > 0).then_some(())
     });
 }
+
+/// What its client says until the end of the answer is what acknowledges it, and is nothing to the owner that the next
+/// keeper knows of.
+#[test]
+fn an_answer_from_where_nobody_was_told_goes_on() {
+    let cluster = by_turns("stayanswer");
+    let [short, long] = ["1k", "100m"].map(|name| cluster.document(name));
+    let get = |path: &str| format!("GET /{path} HTTP/1.1\r\nHost: site.example\r\n\r\n");
+    let mut d1s = kept_by(&cluster, "d1");
+    let (mut client, mut other) = (d1s.next().unwrap(), d1s.next().unwrap());
+    other.send(get("100m")).skip(1000).unwrap();
+    other.abort();
+    for _ in 0..2 {
+        same(&client.send(get("1k")).response().body, &short);
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    let status = cluster.status().expect("the lab is up");
+    let pid = status.host("d1").unwrap().processes[&Process::Dispatch].pid;
+    let pid = pid.expect("it runs").to_string();
+    let before = counted(&cluster, "d1", &MOVE).0;
+    cluster.run("d1", &["kill", "-STOP", &pid]);
+    client.send(get("100m"));
+    until("it moves", || {
+        (counted(&cluster, "d1", &MOVE).0 > before).then_some(())
+    });
+    cluster.kill("d1", None).unwrap();
+    same(&client.response().body, &long);
+    same(&client.send(get("1k")).response().body, &short);
+    let followed = counted(&cluster, "d2", &MOVE).1;
+    assert!(followed > 0, "{followed}");
+}

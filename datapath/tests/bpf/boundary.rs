@@ -861,3 +861,30 @@ fn among_others_what_stays_or_moves_is_marked() {
         asks("it does not keep flows yet", &joins, &known);
     }
 }
+
+/// The request that its client has made since went elsewhere, perhaps, and so does what acknowledges its answer
+/// (replication.md 4.6a).
+#[test]
+fn what_lies_behind_a_boundary_of_before_waits_for_its_owner_be_it_empty() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let kept = bench(hook, SLOT);
+        among(&kept, |_| NOBODY, Daemon::Fit);
+        let known = |marks: u32| Flow {
+            version: 3,
+            marks,
+            ..asked_once()
+        };
+        for (seq, marks, counted) in [
+            (END, MARK_UNSURE, "to-daemon"),
+            (NEXT, MARK_UNSURE, "forwarded"),
+            (END, 0, "forwarded"),
+            (END, MARK_UNSURE | MARK_TUNNEL, "forwarded"),
+        ] {
+            for flags in [ACK, ACK | FIN] {
+                let frame = segment(flags, seq, ANSWERED, b"").frame();
+                let outcome = run(&kept, &known(marks), &frame);
+                assert_eq!(outcome.counted, [counted], "{seq}, {marks}, {hook:?}");
+            }
+        }
+    }
+}

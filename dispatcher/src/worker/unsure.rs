@@ -176,9 +176,7 @@ impl State {
         (owner, end): (Ipv4Addr, ServerSeq),
     ) {
         let record = self.shared.records.get(key).ok().flatten();
-        let Some(record) =
-            record.filter(|record| self.unsure.all.contains_key(key) && record.is_unsure())
-        else {
+        let Some(record) = record.filter(Record::is_unsure) else {
             return;
         };
         let Some(slot) = self.slot_of(owner.into()) else {
@@ -205,12 +203,12 @@ impl State {
             Ok(false) => return,
             Err(_) => return self.count("record-failures"),
         }
-        if let Some(asked) = self.unsure.all.get_mut(key) {
-            (asked.due, asked.pause, asked.since) = (now + FIRST, FIRST, now);
-            asked.is_at_work = false;
-        }
+        let packets = self.unsure.all.remove(key).map(|asked| asked.packets);
         if let Ok(Some(record)) = self.shared.records.get(key) {
-            self.send_question(key, &record);
+            self.ask_how_far(now, key, &record);
+        }
+        if let Some(asked) = self.unsure.all.get_mut(key) {
+            asked.packets = packets.unwrap_or_default();
         }
     }
 
