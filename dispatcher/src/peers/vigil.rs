@@ -134,7 +134,7 @@ impl Vigil {
         };
         match vigil.peers.is_empty() {
             true => vigil.enter(Stage::Keeping)?,
-            false => vigil.deal(true)?,
+            false => vigil.deal(Stage::CatchingUp, true)?,
         }
         Ok(vigil)
     }
@@ -161,7 +161,7 @@ impl Vigil {
             self.catch_up(now, &cluster.keys)?;
             let kept = self.keeps();
             self.settle(now)?;
-            self.deal(reloaded)?;
+            self.deal(self.shared.peers.stage(), reloaded)?;
             if reloaded || !changes.is_empty() {
                 self.note_silent();
             }
@@ -432,12 +432,13 @@ impl Vigil {
 
     /// Its share of flows is dealt before the data path says that it keeps them. What it passes to the keeper of
     /// before until then is of one that joins: else each of the two could take a packet of a flow for left to it by the
-    /// other, and both would give the request that is in it to a backend (docs/protocol/replication.md 2.3).
+    /// other, and both would give the request that is in it to a backend (docs/protocol/replication.md 2.3). Until then
+    /// its workers keep what is left to one that joins, too.
     fn enter(&mut self, stage: Stage) -> anyhow::Result<()> {
-        (self.shared.peers.stage).store(stage as u8, Ordering::Release);
         if stage == Stage::Keeping {
-            self.deal(true)?;
+            self.deal(stage, true)?;
         }
+        (self.shared.peers.stage).store(stage as u8, Ordering::Release);
         Ok(workload::publish(&self.shared)?)
     }
 
@@ -461,8 +462,12 @@ impl Vigil {
 
     /// This dispatcher has its share of flows, and does not leave.
     fn keeps(&self) -> bool {
+        self.keeps_in(self.shared.peers.stage())
+    }
+
+    fn keeps_in(&self, stage: Stage) -> bool {
         let leaving = self.shared.leaving.load(Ordering::Relaxed);
-        self.shared.peers.stage() == Stage::Keeping && !leaving
+        stage == Stage::Keeping && !leaving
     }
 
     /// Begins to keep flows when the others know, and stops when one of them has taken this
@@ -522,8 +527,8 @@ impl Vigil {
 
     /// Deals the lots, to those that are fit, and of other sub-clusters to the gates, if that
     /// comes out otherwise than before.
-    fn deal(&mut self, reloaded: bool) -> anyhow::Result<()> {
-        let keepers = self.keepers();
+    fn deal(&mut self, stage: Stage, reloaded: bool) -> anyhow::Result<()> {
+        let keepers = self.keepers(stage);
         let holders = self.gates.deal(&keepers);
         if holders == self.holders && !reloaded {
             return Ok(());
@@ -568,8 +573,7 @@ impl Vigil {
     }
 
     /// Those that keep flows: docs/protocol/replication.md 1.1. Not us before the others know.
-    fn keepers(&self) -> Vec<Holder> {
-        let stage = self.shared.peers.stage();
+    fn keepers(&self, stage: Stage) -> Vec<Holder> {
         let members = || self.peers.iter().zip(self.watch.members());
         // Who joins is counted by those that keep flows, not by others that join.
         let mut fit: Vec<Holder> = members()
@@ -579,7 +583,7 @@ impl Vigil {
             })
             .map(|(peer, _)| holder(peer))
             .collect();
-        if self.keeps() {
+        if self.keeps_in(stage) {
             fit.push(self.own());
         }
         if !fit.is_empty() {

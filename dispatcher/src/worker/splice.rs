@@ -285,15 +285,18 @@ impl State {
         let arrived = connecting.packets[0].arrived();
         let key = arrived.key;
         let choice = &connecting.choice;
-        // Another dispatcher decides about the flow by now: the client asks it.
-        let assigned = self.shared.peers.keeps(&key).then(|| {
-            let (before, extent) = (connecting.before, connecting.extent);
-            self.assign_spliced(now, &arrived, choice, (before, extent), open.splice)
-        });
-        let Some(record) = assigned.flatten() else {
+        if !self.shared.peers.keeps(&key) {
+            // Another dispatcher decides about the flow by now: the client asks it, or this one again.
+            self.cluster.not_taken(choice);
+            self.intake.forget(&key);
+            return self.leave(connecting);
+        }
+        let request = (connecting.before, connecting.extent);
+        let Some(record) = self.assign_spliced(now, &arrived, choice, request, open.splice) else {
             return self.leave(connecting);
         };
         if record.splice != Some(open.splice) {
+            self.intake.forget(&key);
             return self.leave(connecting);
         }
         self.count("spliced");
