@@ -546,6 +546,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	}
 	if (closes_in_midst(setup, h) || closes_on_kept(skb, setup, h, payload))
 		return tell_cut_off(skb, h, setup, payload);
+	if (is_gone_in_midst(setup, h))
+		return drop(DROP_SERVER_CLOSE);
 	if (closes_unanswered(setup, h, payload)) {
 		verdict = return_unread(skb, h, setup);
 		if (verdict != TC_ACT_UNSPEC)

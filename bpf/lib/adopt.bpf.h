@@ -142,11 +142,26 @@ static __always_inline void count_unseen(const struct answers *answers)
 		count_event(EVENT_BEGUN_UNSEEN);
 }
 
-/* Does the server close in the midst of an answer that may outlive it? */
+/* Is an answer not over that may outlive its server? */
+static __always_inline bool is_in_midst(const struct setup *setup)
+{
+	return setup->saved & SAVED_TOLD && setup->state == SETUP_CONFIRMED && setup->answers.phase == ANSWER_BODY;
+}
+
+/*
+ * Does the server close then? Where it is killed, and has not read all that its client has asked ahead, its kernel
+ * says RST for it.
+ */
 static __always_inline bool closes_in_midst(const struct setup *setup, const struct leaving *h)
 {
-	return setup->saved & SAVED_TOLD && h->tcp.flags & TCP_FIN && setup->state == SETUP_CONFIRMED &&
-	       setup->answers.phase == ANSWER_BODY;
+	return is_in_midst(setup) && (h->tcp.flags & TCP_FIN ||
+				      (h->tcp.flags & (TCP_RST | TCP_ACK)) == (TCP_RST | TCP_ACK));
+}
+
+/* To what the client says until somebody else goes on: there is no socket any more. Nor is it the client's to know. */
+static __always_inline bool is_gone_in_midst(const struct setup *setup, const struct leaving *h)
+{
+	return is_in_midst(setup) && (h->tcp.flags & (TCP_RST | TCP_ACK)) == TCP_RST;
 }
 
 /*

@@ -4,7 +4,7 @@
 use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
-use trapeze_lab::LinkSettings;
+use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::saved::{Download, MIB, Site, put, read_head};
 use trapeze_tests::{Connection, same, until};
 
@@ -70,7 +70,17 @@ fn what_was_asked_at_once_does_not_keep_an_answer_from_being_taken_over() {
 /// They are their owner's, and so was the answer: whoever goes on with that is asked them, too.
 #[test]
 fn what_its_owner_was_given_at_once_is_asked_again() {
-    let site = Site::up("ahead-same", 3);
+    is_asked_again("ahead-same", None);
+}
+
+/// What a server that is killed has not read its kernel answers with RST, and not with FIN.
+#[test]
+fn what_a_server_that_is_killed_had_not_read_is_asked_again() {
+    is_asked_again("ahead-unread", Some(Process::Server));
+}
+
+fn is_asked_again(test: &str, victim: Option<Process>) {
+    let site = Site::up(test, 3);
     for other in ["b2", "b3"] {
         site.cluster.kill(other, None).unwrap();
     }
@@ -91,7 +101,7 @@ fn what_its_owner_was_given_at_once_is_asked_again() {
     until("it is up", || {
         (site.cluster.backend("b2").state == "up").then_some(())
     });
-    site.cluster.kill("b1", None).unwrap();
+    site.cluster.kill("b1", victim).unwrap();
     download.finish().unwrap();
     same(&download.body, &site.large);
     for _ in 0..2 {
@@ -102,6 +112,38 @@ fn what_its_owner_was_given_at_once_is_asked_again() {
         (1, 0)
     );
     assert_eq!(download.ask(), "b2");
+}
+
+/// They wait at the dispatcher: nobody else has the connection while the answer may outlive its server.
+#[test]
+fn what_waits_behind_the_answer_of_a_server_that_is_killed_is_asked_again() {
+    let site = Site::up("ahead-killed", 3);
+    let mut downloads: Vec<Download> = (0..12)
+        .map(|_| {
+            let mut download = site.start();
+            let request = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+            download
+                .stream
+                .write_all(request.repeat(2).as_bytes())
+                .unwrap();
+            download
+        })
+        .collect();
+    for download in &mut downloads {
+        download.read(4 * MIB).unwrap();
+    }
+    site.await_protection(12);
+    let died = downloads.iter().filter(|d| d.owner == "b1").count();
+    assert!(died > 0, "it has some");
+    (site.cluster.kill("b1", Some(Process::Server))).unwrap();
+    for download in &mut downloads {
+        download.finish().unwrap();
+        same(&download.body, &site.large);
+        for _ in 0..2 {
+            assert_ne!(download.hear(), "b1");
+        }
+    }
+    assert_eq!(site.count("not-taken-over"), 0);
 }
 
 /// They waited at its owner while it answered others: that does not know which answer is whose, but who has given them does.

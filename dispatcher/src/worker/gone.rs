@@ -81,6 +81,14 @@ impl State {
             Vacancy::Anew => MARK_MOVING,
             Vacancy::Closed | Vacancy::Kept => MARK_HELD | MARK_MOVING,
         };
+        // What waits behind an answer that outlives its server is asked again with it.
+        let waits_behind = vacancy == Vacancy::Closed
+            && record.epoch == meta.epoch
+            && record.marks & work == MARK_HELD
+            && unanswered != 0;
+        if waits_behind && self.takes_over(now, &key, &record) {
+            return;
+        }
         let at_work = record.marks & work != 0;
         if record.epoch != meta.epoch
             || !record.has_backend()
