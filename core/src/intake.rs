@@ -148,6 +148,32 @@ impl Intake {
         true
     }
 
+    /// Keeps what another dispatcher has told its client to have, and has given to a backend, until that says that it
+    /// has it; what lies behind is looked at then: see [`Self::resume`]. Each `arrived` has all of its bytes. False: the
+    /// connection is known here, or there is no room.
+    pub fn retain(
+        &mut self,
+        now: Duration,
+        arrived: &Arrived<'_>,
+        rest: Option<&Arrived<'_>>,
+        mss: u16,
+    ) -> bool {
+        let Some((connection, reading)) = self.restored(now, arrived) else {
+            return false;
+        };
+        let mut retained = Retained::new(&reading, mss.into(), false, now);
+        let rest = rest.and_then(|rest| self.restored(now, rest));
+        retained.rest = rest.map(Box::new);
+        self.send_retained(&connection, &retained, retained.repeated(&connection));
+        let serial = self.table.next_serial();
+        self.table.put(Flow {
+            connection,
+            serial,
+            phase: Phase::Retained(retained),
+        });
+        true
+    }
+
     fn restored(&mut self, now: Duration, arrived: &Arrived<'_>) -> Option<(Connection, Reading)> {
         let length = arrived.payload.len();
         let has_room = self.table.held() < self.bounds.flows
@@ -444,7 +470,14 @@ impl Intake {
         flow.is_some_and(|flow| matches!(flow.phase, Phase::Reading(_)))
     }
 
-    fn is_undecided(&self, key: &FlowKey) -> bool {
+    /// Flows whose heads are incomplete.
+    pub fn undecided(&self) -> Vec<FlowKey> {
+        let reading = self.table.reading();
+        reading.filter(|key| self.is_undecided(key)).collect()
+    }
+
+    /// Is its head incomplete?
+    pub fn is_undecided(&self, key: &FlowKey) -> bool {
         let flow = self.table.get(key);
         flow.is_some_and(|flow| matches!(&flow.phase, Phase::Reading(r) if !r.decided))
     }

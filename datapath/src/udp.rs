@@ -132,6 +132,20 @@ impl UdpSocket {
         if timeout >= LONGEST_WAIT {
             return self.receive_batch(libc::MSG_WAITFORONE);
         }
+        match self.wait(timeout)? {
+            true => self.receive_ready(),
+            false => Ok(0),
+        }
+    }
+
+    /// Datagrams that are there; returns how many.
+    pub fn receive_ready(&mut self) -> io::Result<usize> {
+        self.receive_batch(libc::MSG_DONTWAIT)
+    }
+
+    /// Waits until there is a datagram, at most so long, and no longer than [`LONGEST_WAIT`]; takes none.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let timeout = timeout.min(LONGEST_WAIT);
         let mut poll = libc::pollfd {
             fd: self.fd.as_raw_fd(),
             events: libc::POLLIN,
@@ -143,12 +157,12 @@ impl UdpSocket {
         };
         // SAFETY: one pollfd, a timespec, no signal mask.
         match unsafe { libc::ppoll(&mut poll, 1, &time, std::ptr::null()) } {
-            0 => Ok(0),
+            0 => Ok(false),
             n if n < 0 => match io::Error::last_os_error() {
-                e if e.kind() == io::ErrorKind::Interrupted => Ok(0),
+                e if e.kind() == io::ErrorKind::Interrupted => Ok(false),
                 e => Err(e),
             },
-            _ => self.receive_batch(libc::MSG_DONTWAIT),
+            _ => Ok(true),
         }
     }
 

@@ -23,9 +23,9 @@ pub use joining::Stage;
 pub use vigil::{PeerStatus, Vigil};
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use trapeze_core::config::{Config, Dispatcher, SprayMode};
@@ -40,8 +40,15 @@ use trapeze_datapath::dispatchers::{self, Shares};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::spray::SharedLots;
 
+use crate::listening::Listening;
 use crate::v4;
 use gates::Elsewhere;
+
+/// What others say is known so soon, where there is a processor for it.
+const SOON: Duration = Duration::from_millis(5);
+/// Nothing is waited for longer: what others say comes faster than it can be heard.
+const PATIENCE: Duration = Duration::from_secs(1);
+const HEARD_INTERVAL: Duration = Duration::from_micros(200);
 
 /// In the lots: this dispatcher itself. As the data path has it.
 const SELF: u16 = NOBODY;
@@ -76,13 +83,19 @@ pub struct Peers {
     are_there: AtomicBool,
     /// A [`Stage`].
     stage: AtomicU8,
+    /// Until then the data path says that this dispatcher keeps flows: milliseconds of CLOCK_MONOTONIC.
+    lease_ms: AtomicU64,
+    /// Up to when it has been heard what others have said.
+    listening: Listening,
     /// Those that keep flows, and this dispatcher if it is about to.
     claims: RwLock<Vec<Holder>>,
     deal: AtomicU32,
+    /// By worker: one more than the deal that it acts by, or 0 while it waits for something to come.
+    acts_by: Vec<AtomicU64>,
     pub herald: Herald,
     /// Heads that others are reading.
     pub copies: Copies,
-    /// By worker: flows whose heads a dead dispatcher was reading, and that are kept here.
+    /// By worker: flows that are kept here, and whose heads a dead dispatcher was reading, or one that has kept them before.
     orphans: Vec<Mutex<Vec<FlowKey>>>,
     status: Mutex<Vec<PeerStatus>>,
     gates_status: Mutex<Vec<PeerStatus>>,
@@ -112,8 +125,11 @@ impl Peers {
             dealt: RwLock::default(),
             are_there: AtomicBool::new(false),
             stage: AtomicU8::new(Stage::CatchingUp as u8),
+            lease_ms: AtomicU64::new(u64::MAX),
+            listening: Listening::new(1),
             claims: RwLock::default(),
             deal: AtomicU32::new(0),
+            acts_by: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             herald: Herald::new(own),
             status: Mutex::default(),
             gates_status: Mutex::default(),
@@ -261,7 +277,27 @@ impl Peers {
 
     /// How often lots have been dealt: keepers have changed where it has.
     pub fn deal(&self) -> u32 {
-        self.deal.load(Ordering::Acquire)
+        self.deal.load(Ordering::SeqCst)
+    }
+
+    /// A worker acts by the latest deal, until it rests.
+    pub fn act(&self, worker: usize) -> u32 {
+        self.acts_by[worker].store(u64::MAX, Ordering::SeqCst);
+        let deal = self.deal();
+        self.acts_by[worker].store(u64::from(deal) + 1, Ordering::SeqCst);
+        deal
+    }
+
+    /// A worker has sent all that follows from what it has decided.
+    pub fn rest(&self, worker: usize) {
+        self.acts_by[worker].store(0, Ordering::SeqCst);
+    }
+
+    /// Does nobody act by an older deal any more?
+    fn all_act_by_the_latest(&self) -> bool {
+        let latest = u64::from(self.deal()) + 1;
+        let mut all = self.acts_by.iter().map(|by| by.load(Ordering::SeqCst));
+        all.all(|by| by == 0 || by == latest)
     }
 
     fn claims(&self, key: &FlowKey) -> bool {
@@ -298,10 +334,10 @@ impl Peers {
     /// comes from now on.
     fn inherit_all(&self, now: Duration) {
         let all = self.copies.all(now);
-        self.adopt(all.into_iter().map(|kept| kept.key).collect());
+        self.adopt(all.into_iter().map(|kept| kept.key));
     }
 
-    fn adopt(&self, keys: Vec<FlowKey>) {
+    fn adopt(&self, keys: impl IntoIterator<Item = FlowKey>) {
         for key in keys.into_iter().filter(|key| self.keeps(key)) {
             let worker = usize::from(key.client.port()) % self.orphans.len();
             let orphans = self.orphans[worker].lock();
@@ -323,6 +359,47 @@ impl Peers {
             true => Stage::of(self.stage.load(Ordering::Acquire)),
             false => Stage::Keeping,
         }
+    }
+
+    /// The data path will say for so long that this daemon is here, unless it has stopped to say so meanwhile.
+    pub fn renew_lease(&self, now: Duration, lease: Duration) {
+        self.look_at_lease(now);
+        let until = (now + lease).as_millis() as u64;
+        self.lease_ms.store(until, Ordering::Release);
+    }
+
+    /// Where this daemon has been away for longer than its lease, others may keep what it kept: it joins anew.
+    fn look_at_lease(&self, now: Duration) {
+        if (now.as_millis() as u64) < self.lease_ms.load(Ordering::Acquire) || !self.are_there() {
+            return;
+        }
+        let (kept, lapsed) = (Stage::Keeping as u8, Stage::Lapsed as u8);
+        let _ = (self.stage).compare_exchange(kept, lapsed, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Waits until all that others have said by now is known here, if some of it has been waiting for a while: who
+    /// decides by what was known before may do so a second time, or for somebody else. True: it had to wait
+    /// (docs/protocol/replication.md 7.5).
+    pub fn hear_all(&self, now: Duration) -> bool {
+        if !self.are_there() {
+            return false;
+        }
+        self.look_at_lease(now);
+        let now_ms = now.as_millis() as u64;
+        let is_known = |by_ms| {
+            self.listening.look(now_ms);
+            self.listening.until_ms() >= by_ms && self.stage() != Stage::Lapsed
+        };
+        let soon_ms = now_ms.saturating_sub(SOON.as_millis() as u64);
+        let has_been_heard = self.listening.until_ms() >= soon_ms && self.stage() != Stage::Lapsed;
+        if has_been_heard || is_known(soon_ms) {
+            return false;
+        }
+        let start = Instant::now();
+        while !is_known(now_ms) && start.elapsed() < PATIENCE {
+            std::thread::sleep(HEARD_INTERVAL);
+        }
+        true
     }
 
     /// How the others are, as of the latest heartbeat.

@@ -102,6 +102,10 @@ pub(crate) struct State {
     shared: Arc<Shared>,
     cluster: Arc<Cluster>,
     generation: u64,
+    /// What there is in the queue came while lots were dealt so.
+    deal: u32,
+    /// Some of it came while they were dealt otherwise.
+    is_dealt_anew: bool,
     /// The generation that decisions made now belong to.
     decisions: u32,
     own_address: IpAddr,
@@ -179,6 +183,8 @@ impl Worker {
                 counters: HashMap::new(),
                 generation: 0,
                 decisions: 0,
+                deal: 0,
+                is_dealt_anew: true,
                 cluster,
                 shared,
             },
@@ -206,6 +212,18 @@ impl Worker {
             let due = dues.into_iter().flatten().min();
             let due = due.map(|at| at.saturating_sub(before));
             let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
+            let peers = &self.state.shared.peers;
+            if peers.hear_all(clock::monotonic()) {
+                self.state.count("waited-for-news");
+            }
+            let deal = self.state.shared.peers.act(self.index);
+            self.state.is_dealt_anew = deal != self.state.deal;
+            if count < BATCH {
+                self.state.deal = deal;
+            }
+            if self.state.is_dealt_anew {
+                self.state.leave_heads();
+            }
             self.state.shared.health.listening().begin(self.index);
             // In this order: a decision by an older configuration must not stand.
             self.state.decisions = self.state.shared.standing.generation();
@@ -235,6 +253,7 @@ impl Worker {
             self.state.on_retries_due(now);
             self.state.act();
             self.send()?;
+            self.state.shared.peers.rest(self.index);
             if shown.elapsed() > LONGEST_WAIT {
                 let lost = self.socket.lost()?;
                 self.state.counters.insert("queue-full", lost.into());
@@ -292,6 +311,9 @@ impl State {
             Err(_) => return self.count("rejected"),
         };
         if self.relay(now, &packet, from) {
+            return;
+        }
+        if self.is_dealt_anew && self.pass_to_keeper(&packet) {
             return;
         }
         match packet.meta.kind {

@@ -66,10 +66,12 @@ const TICK: Duration = Duration::from_millis(10);
 pub fn publish(shared: &Shared) -> std::io::Result<()> {
     // Whoever writes last has seen the latest.
     let _turn = shared.presence.lock().expect("no thread panics with it");
+    let now = clock::monotonic();
+    shared.peers.renew_lease(now, LEASE);
     let says = match shared.peers.stage() {
         _ if shared.leaving.load(Ordering::Relaxed) => Presence::Leaving,
         // Who has not caught up keeps no flows.
-        Stage::CatchingUp => Presence::Dispatcher { workload: None },
+        Stage::CatchingUp | Stage::Lapsed => Presence::Dispatcher { workload: None },
         Stage::Joining => Presence::Joining,
         Stage::Keeping => Presence::Dispatcher {
             workload: Workload::new(shared.workload.load(Ordering::Relaxed)),
@@ -79,6 +81,6 @@ pub fn publish(shared: &Shared) -> std::io::Result<()> {
         Presence::Leaving => says,
         _ => Presence::Dispatcher { workload: None },
     };
-    let presence = abi::Presence::new(says, afterwards, clock::monotonic(), LEASE);
+    let presence = abi::Presence::new(says, afterwards, now, LEASE);
     shared.maps.presence.put(&0, &presence, Update::Any)
 }

@@ -373,9 +373,14 @@ impl Cluster {
 
     /// Sends a signal, such as `-STOP`, to all processes of a backend's server.
     pub fn signal_server(&self, backend: &str, signal: &str) {
+        self.signal(backend, Process::Server, signal);
+    }
+
+    /// Sends a signal to a process, and to those that it has started.
+    pub fn signal(&self, host: &str, process: Process, signal: &str) {
         let status = self.status().expect("the lab is up");
-        let processes = &status.host(backend).expect("a host").processes;
-        let pid = processes[&Process::Server].pid.expect("it runs");
+        let processes = &status.host(host).expect("a host").processes;
+        let pid = processes[&process].pid.expect("it runs");
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let children = children.expect("the kernel says it");
         let all = (children.split_whitespace())

@@ -189,6 +189,15 @@ impl Retained {
         self.cut(connection, self.confirmed)
     }
 
+    /// The same once more: the backend may have heard later packets of the client's meanwhile.
+    pub(super) fn repeated(&self, connection: &Connection) -> Vec<Segment> {
+        let mut segments = self.segments(connection);
+        for segment in &mut segments {
+            segment.header.options = segment.header.options.aged();
+        }
+        segments
+    }
+
     fn cut(&self, connection: &Connection, from: usize) -> Vec<Segment> {
         let fin = self.fin && self.sent == self.bytes.len();
         let bytes = &self.bytes[from..self.sent];

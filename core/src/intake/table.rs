@@ -68,6 +68,11 @@ impl Table {
         debug_assert!(previous.is_none(), "a flow was put over another one");
     }
 
+    /// Those whose heads are read, or wait for a backend: the oldest first.
+    pub(super) fn reading(&self) -> impl Iterator<Item = FlowKey> {
+        self.reading.values().copied()
+    }
+
     /// The youngest serial number.
     pub(super) fn next_serial(&mut self) -> u64 {
         self.serials += 1;

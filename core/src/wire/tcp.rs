@@ -249,6 +249,15 @@ impl Options {
         Ok(options)
     }
 
+    /// The same, where later ones of the client's may have come to the receiver meanwhile.
+    pub fn aged(self) -> Self {
+        Self {
+            timestamps: None,
+            aged: self.timestamps.or(self.aged),
+            ..self
+        }
+    }
+
     /// In whole words each, in the order in which Linux writes them.
     fn write(&self, out: &mut Vec<u8>) {
         if let Some(mss) = self.mss {

@@ -91,10 +91,10 @@ impl Held {
                 self.bytes -= known.bytes.len() - rest.bytes.len();
                 *known = rest;
             }
-            let is_same = (known.isns, known.later) == (kept.isns, kept.later);
-            if is_same && offset > 0 {
-                // Anything else is a piece whose predecessor is missing: the head is lost.
-                if offset <= known.bytes.len() {
+            if (known.isns, known.later) == (kept.isns, kept.later) {
+                // Whoever has read less may say so later; and of a piece that lies further on, one is missing before.
+                let is_news = known.bytes.len() < offset + kept.bytes.len();
+                if is_news && offset <= known.bytes.len() {
                     self.bytes -= known.bytes.len();
                     known.bytes.truncate(offset);
                     known.bytes.extend_from_slice(&kept.bytes);
@@ -171,6 +171,23 @@ mod tests {
         assert_eq!(copies.take(&key, OWN).expect("it is there").bytes, b"PUT ");
         copies.add(NOW, D1, kept(1, 5, 4, b"POST"), 100);
         assert_eq!(copies.take(&key, OWN), None);
+    }
+
+    /// Several tell one that joins what they have, and some have been told less.
+    #[test]
+    fn what_is_known_already_takes_nothing_away() {
+        let copies = Copies::default();
+        let key = kept(1, 0, 0, b"").key;
+        copies.add(NOW, D1, kept(1, 5, 0, b"GET / HTTP"), 100);
+        for (offset, bytes) in [(0, &b"GET "[..]), (4, b"/ H"), (0, b"GET / HTTP")] {
+            copies.add(NOW, OWN, kept(1, 5, offset, bytes), 100);
+            assert_eq!(copies.of(D1), [key], "{offset}");
+        }
+        copies.add(NOW, OWN, kept(1, 5, 6, b"HTTP/1.1"), 100);
+        assert_eq!(copies.of(OWN), [key]);
+        let whole = &copies.all(NOW)[0].bytes;
+        assert_eq!(whole, b"GET / HTTP/1.1");
+        assert_eq!(copies.held.lock().unwrap().bytes, whole.len());
     }
 
     /// The first of what it has was given to an owner, and the rest is read on as a later request's.

@@ -14,6 +14,8 @@ pub enum Stage {
     Joining,
     /// It keeps its share of flows.
     Keeping,
+    /// It kept them, and was away for so long that its data path has said so: others may keep them by now.
+    Lapsed,
 }
 
 impl Stage {
@@ -22,7 +24,8 @@ impl Stage {
         match stage {
             0 => Self::CatchingUp,
             1 => Self::Joining,
-            _ => Self::Keeping,
+            2 => Self::Keeping,
+            _ => Self::Lapsed,
         }
     }
 }

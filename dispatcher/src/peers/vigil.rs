@@ -3,7 +3,7 @@
 //! begins catches up. The rules are core's (core/src/membership, core/src/replica); here
 //! are the socket, the clock and the maps.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,14 +22,14 @@ use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::PEERS_PORT;
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatchers;
-use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
+use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
 use super::caught_up::{Lesson, Pupil};
 use super::gates::Gates;
 use super::herald::{NO_PROTOCOL, enclose, option};
 use super::joining::{Stage, View, Views};
 use super::proofs::{self, Silent};
-use super::{Peer, SELF};
+use super::{PATIENCE, Peer, SELF};
 use crate::{Shared, v4, workload};
 
 const PADDING: [u8; 20] = [0; 20];
@@ -39,6 +39,9 @@ const TAIL_INTERVAL: Duration = Duration::from_secs(1);
 const LACKING_INTERVAL: Duration = Duration::from_millis(20);
 /// What other threads have to tell waits no longer.
 const LONGEST_SILENCE: Duration = Duration::from_millis(50);
+
+/// A worker ends what it is at.
+const GIVE_WAY_INTERVAL: Duration = Duration::from_micros(500);
 
 /// What commands are told is no older than this and a heartbeat.
 const SHOW_INTERVAL: Duration = Duration::from_millis(100);
@@ -77,6 +80,12 @@ pub struct Vigil {
     views: Views,
     /// The latest beat when this dispatcher said that it joins.
     joins_after: u32,
+    /// Nothing that others have said was unheard then.
+    heard_all_at: Duration,
+    /// Those that are fit, and whose flows nobody decides about here.
+    given_way: HashSet<Ipv4Addr>,
+    /// Somebody still does.
+    is_giving_way: bool,
     /// By peer.
     heard: HashMap<Ipv4Addr, Heard>,
     lacking_asked: HashMap<Ipv4Addr, Duration>,
@@ -116,6 +125,9 @@ impl Vigil {
             holders: Vec::new(),
             views: Views::default(),
             joins_after: number,
+            heard_all_at: now,
+            given_way: HashSet::new(),
+            is_giving_way: false,
             heard: HashMap::new(),
             lacking_asked: HashMap::new(),
             lessons: HashMap::new(),
@@ -141,16 +153,30 @@ impl Vigil {
 
     /// Watches until the daemon stops.
     pub fn run(mut self) -> anyhow::Result<()> {
+        let listening = self.shared.clone();
+        let listening = &listening.peers.listening;
+        listening.open(0, self.socket.ear()?);
         while !self.shared.stopping.load(Ordering::Relaxed) {
-            let count = self.socket.receive(self.wait(clock::monotonic()))?;
+            self.socket.wait(self.wait(clock::monotonic()))?;
             let now = clock::monotonic();
+            listening.begin(0);
+            let count = self.socket.receive_ready()?;
+            let has_heard_all = count < BATCH;
+            if has_heard_all {
+                self.heard_all_at = now;
+            }
             let cluster = self.shared.cluster();
             for index in 0..count {
                 self.hear(now, index, &cluster.keys)?;
             }
             let reloaded = self.follow_reload(now)?;
-            let changes = self.watch.judge(now);
-            if self.gates.judge(now) {
+            // Nobody is taken for dead whose answer, or whose last word, lies in the queue.
+            let may_judge = now.saturating_sub(self.heard_all_at) >= PATIENCE || has_heard_all;
+            let changes = match may_judge {
+                true => self.watch.judge(now),
+                false => Vec::new(),
+            };
+            if may_judge && self.gates.judge(now) {
                 let living = &self.shared.peers.living_elsewhere;
                 *(living.write()).expect("no thread panics with it") = self.gates.living();
             }
@@ -178,6 +204,7 @@ impl Vigil {
             for peer in std::mem::take(&mut self.bereft) {
                 self.shared.peers.inherit(peer);
             }
+            self.give_way();
             self.tell_views(&cluster.keys);
             if let Some(number) = self.watch.beat(now) {
                 let peers = self.peers.clone();
@@ -199,6 +226,7 @@ impl Vigil {
                 .tell_peers(&self.socket, &cluster.keys)?;
             self.socket.send(&self.outbox);
             self.outbox.clear();
+            listening.end(0, has_heard_all.then_some(now.as_millis() as u64));
         }
         Ok(())
     }
@@ -211,7 +239,11 @@ impl Vigil {
         let pupil = self.pupil.as_ref().map(Pupil::due);
         let due = [Some(self.watch.due()), pupil, gates];
         let due = due.into_iter().flatten().min().unwrap_or(now);
-        due.saturating_sub(now).min(LONGEST_SILENCE)
+        let longest = match self.is_giving_way {
+            true => GIVE_WAY_INTERVAL,
+            false => LONGEST_SILENCE,
+        };
+        due.saturating_sub(now).min(longest)
     }
 
     fn hear(&mut self, now: Duration, index: usize, keys: &Keys) -> anyhow::Result<()> {
@@ -377,8 +409,10 @@ impl Vigil {
                 }
                 Entry::Seen(seen) => records.refresh(&seen)?,
                 Entry::Bytes(kept) => {
-                    let copies = &self.shared.peers.copies;
-                    copies.add(clock::monotonic(), sender, kept, limit);
+                    let (key, peers) = (kept.key, &self.shared.peers);
+                    peers.copies.add(clock::monotonic(), sender, kept, limit);
+                    // Who has kept its flow just before has told its client that this has come.
+                    peers.adopt([key]);
                 }
                 Entry::Proved(proved) => proofs::learn(&self.shared.peers, &proved)?,
                 Entry::Number(_) => {}
@@ -394,7 +428,7 @@ impl Vigil {
             // There is nobody any more to have records from.
             return match self.shared.peers.stage() {
                 Stage::CatchingUp => self.end_catching_up(now),
-                Stage::Joining | Stage::Keeping => Ok(()),
+                Stage::Joining | Stage::Keeping | Stage::Lapsed => Ok(()),
             };
         }
         if self.pupil.is_none() && self.shared.peers.stage() == Stage::CatchingUp {
@@ -417,7 +451,11 @@ impl Vigil {
                     }
                     self.useless.clear();
                 }
-                None if self.watch.has_judged() => self.end_catching_up(now)?,
+                None if self.watch.has_judged()
+                    && !members().any(|(_, watched)| was_there(watched, now)) =>
+                {
+                    self.end_catching_up(now)?;
+                }
                 None => {}
             }
         }
@@ -475,12 +513,17 @@ impl Vigil {
     fn settle(&mut self, now: Duration) -> anyhow::Result<()> {
         let members = || self.peers.iter().zip(self.watch.members());
         let keepers = || members().filter(|(_, watched)| is_keeper(watched));
+        self.shared.peers.look_at_lease(now);
         match self.shared.peers.stage() {
             Stage::CatchingUp => {}
+            Stage::Lapsed => {
+                println!("was away for too long: it joins anew");
+                self.join(now)?;
+            }
             Stage::Joining => {
                 let knows = |(peer, watched): (&Peer, &Watched)| match watched.state {
                     State::Unknown => self.watch.has_judged(),
-                    State::Silent => true,
+                    State::Silent => !was_there(watched, now),
                     State::Alive => {
                         watched.has_answered_after(self.joins_after)
                             && (!is_keeper(watched) || self.views.takes_us(peer.address))
@@ -552,7 +595,7 @@ impl Vigil {
         }
         self.heirs.fill(SprayMode::FlowHash, &heirs);
         peers.heirs.set(self.heirs.slots());
-        peers.deal.fetch_add(1, Ordering::Release);
+        peers.deal.fetch_add(1, Ordering::SeqCst);
         if elsewhere.homes.is_some() {
             *(peers.dealt.write()).expect("no thread panics with it") = holders.clone();
             self.shared.publish_services()?;
@@ -579,7 +622,7 @@ impl Vigil {
         let mut fit: Vec<Holder> = members()
             .filter(|(_, watched)| match stage {
                 Stage::Keeping => is_fit(watched),
-                Stage::CatchingUp | Stage::Joining => is_keeper(watched),
+                Stage::CatchingUp | Stage::Joining | Stage::Lapsed => is_keeper(watched),
             })
             .map(|(peer, _)| holder(peer))
             .collect();
@@ -589,13 +632,14 @@ impl Vigil {
         if !fit.is_empty() {
             return fit;
         }
-        let perhaps = |state| match state {
+        let now = clock::monotonic();
+        let perhaps = |watched: &Watched| match watched.state {
             State::Alive => true,
             State::Unknown => !self.watch.has_judged(),
-            State::Silent => false,
+            State::Silent => stage != Stage::Keeping && was_there(watched, now),
         };
         let there: Vec<Holder> = members()
-            .filter(|(_, watched)| perhaps(watched.state))
+            .filter(|(_, watched)| perhaps(watched))
             .map(|(peer, _)| holder(peer))
             .collect();
         match there.is_empty() {
@@ -638,6 +682,20 @@ impl Vigil {
         }
     }
 
+    /// Those that are fit are told so once nothing is decided here any more about flows that they keep from now on: what
+    /// has been decided they hear before.
+    fn give_way(&mut self) {
+        let all_do = self.shared.peers.all_act_by_the_latest();
+        for (peer, watched) in self.peers.iter().zip(self.watch.members()) {
+            match is_fit(watched) {
+                true if all_do => drop(self.given_way.insert(peer.address)),
+                true => {}
+                false => drop(self.given_way.remove(&peer.address)),
+            }
+        }
+        self.is_giving_way = !all_do;
+    }
+
     /// Tells those that do not know it how they stand, and how we do.
     fn tell_views(&mut self, keys: &Keys) {
         for place in 0..self.peers.len() {
@@ -652,7 +710,7 @@ impl Vigil {
 
     fn view_of(&self, place: usize) -> View {
         View {
-            takes_you: is_fit(&self.watch.members()[place]),
+            takes_you: self.given_way.contains(&self.peers[place].address),
             keeps: self.keeps(),
         }
     }
@@ -722,6 +780,12 @@ pub(super) fn holder(peer: &Peer) -> Holder {
 /// It keeps its share of flows, or is about to.
 pub(super) fn is_fit(watched: &Watched) -> bool {
     is_keeper(watched) || watched.state == State::Alive && watched.said == Some(Presence::Joining)
+}
+
+/// It has been heard just now. Who has just begun, and hears nobody any more, may itself be the one that waits for a
+/// processor: it takes over what others keep no sooner than this.
+fn was_there(watched: &Watched, now: Duration) -> bool {
+    (watched.heard_at).is_some_and(|at| now.saturating_sub(at) < PATIENCE)
 }
 
 /// It says a workload factor: it keeps flows, and its daemon is there.

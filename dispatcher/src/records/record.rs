@@ -48,6 +48,8 @@ pub struct Record {
     /// What the client has acknowledged, and the window field that came with it.
     pub heard: ServerSeq,
     pub window: u16,
+    /// Some of the answer to its latest request is among that.
+    pub is_answered: bool,
     /// The slot of the owner before, and how many requests that had been given.
     pub previous: u32,
     pub requests_before: u32,
@@ -175,6 +177,7 @@ impl Record {
             asked: Duration::from_nanos(flow.asked_ns),
             heard: ServerSeq::new(flow.last_ack),
             window: flow.window as u16,
+            is_answered: flow.is_answered(),
             previous: flow.previous,
             requests_before: flow.requests_before,
             maker: flow.maker.into(),

@@ -126,6 +126,9 @@ impl State {
 
     /// Goes on with what has come behind a request that was assigned.
     pub(super) fn go_on(&mut self, now: Duration, key: &FlowKey) {
+        if self.leave_head(key) {
+            return;
+        }
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };

@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Arrived;
+use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::geneve::{self, Encapsulated};
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::GENEVE_PORT;
 
 use super::State;
+use crate::peers::{Stage, option};
 
 impl State {
     /// Sends a backend's word on, if it is another dispatcher's to hear. What comes from a
@@ -56,6 +58,41 @@ impl State {
         if packet.meta.kind == Kind::Support {
             self.hear_update(now, &arrived);
         }
+        true
+    }
+
+    /// Passes on what a client has said, if another dispatcher has come to keep the flow while that lay in the queue:
+    /// both would decide about it. True: it does (docs/protocol/replication.md 2.3).
+    pub(super) fn pass_to_keeper(&mut self, packet: &Encapsulated<'_>) -> bool {
+        if !matches!(
+            packet.meta.kind,
+            Kind::Request { .. } | Kind::Unheard { .. } | Kind::Next { .. }
+        ) {
+            return false;
+        }
+        let peers = &self.shared.peers;
+        let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) else {
+            return false;
+        };
+        let Some(keeper) = peers.keeper_of(&arrived.key) else {
+            return false;
+        };
+        if arrived.checksum == TcpChecksum::Wrong {
+            self.count("bad-checksum");
+            return true;
+        }
+        let kind = Kind::Passed {
+            by_joining: peers.stage() != Stage::Keeping,
+            before: 0,
+        };
+        let to = SocketAddrV4::new(keeper, GENEVE_PORT);
+        for segment in self.pieces(&arrived) {
+            let inner = segment.to_packet();
+            let option = option(kind, 0, keeper, &inner, &self.cluster.keys);
+            self.to_backends
+                .push(to, |out| geneve::write(&option, &inner, out));
+        }
+        self.count("passed-late");
         true
     }
 

@@ -78,7 +78,12 @@ impl State {
             self.count("record-failures");
         }
         let start = ClientSeq::new(arrived.header.seq);
-        if start != record.isns.client + 1 {
+        let is_first = start == record.isns.client + 1;
+        // It has run there, and what comes back is a repetition whose connection is over.
+        if is_first && (record.isns.server + 1).before(record.heard) {
+            return self.count("late-refusals");
+        }
+        if !is_first {
             return self.on_returned(now, meta, inner, &arrived, start);
         }
         let decision = self.decide_again(&arrived, record.tried());

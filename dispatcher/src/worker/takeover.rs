@@ -10,6 +10,7 @@ use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options};
+use trapeze_datapath::abi::FlowState;
 use trapeze_datapath::clock;
 
 use super::State;
@@ -19,6 +20,9 @@ use crate::cluster::Decision;
 use crate::look::{Found, Later, Look};
 use crate::records::Record;
 
+/// Who has been given a request has all of it by then, or it has been repeated.
+const GIVEN: Duration = Duration::from_secs(2);
+
 impl State {
     /// Others are to have what a client is about to be told that we have.
     pub(super) fn share(&self, kept: Kept) {
@@ -26,6 +30,26 @@ impl State {
         peers.tell_head(&kept);
         let limit = self.cluster.config.limits.reading_bytes;
         peers.copies.add(now, peers.own, kept, limit);
+    }
+
+    /// Heads of flows that another dispatcher has come to keep are read there, and requests that are not decided yet
+    /// are decided there: what has been acknowledged of them has been told, and the rest comes again from the client.
+    pub(super) fn leave_heads(&mut self) {
+        for key in self.intake.undecided() {
+            self.leave_head(&key);
+        }
+    }
+
+    /// The same of one. False: its flow is kept here.
+    pub(super) fn leave_head(&mut self, key: &FlowKey) -> bool {
+        if self.shared.peers.keeps(key) {
+            return false;
+        }
+        if self.intake.is_undecided(key) {
+            self.count("left-to-keeper");
+            self.intake.forget(key);
+        }
+        true
     }
 
     /// Goes on with a head that another dispatcher was reading, if there is one.
@@ -39,7 +63,7 @@ impl State {
         let same = record.filter(|record| record.cookie == kept.cookie);
         let owned = same.filter(|record| record.has_backend());
         let rest = match &owned {
-            Some(record) => self.repeat_given(record, kept),
+            Some(record) => self.repeat_given(now, record, kept),
             None => Some(kept),
         };
         let Some(kept) = rest else {
@@ -55,22 +79,27 @@ impl State {
         }
         let start = kept.start();
         let arrived = as_arrived(&kept);
-        if !self.intake.restore(now, &arrived) {
-            return;
-        }
-        self.count("read-on");
-        // The record says that it is read here before it says who has it.
-        self.act();
-        // Who closes meanwhile, as a wedge does at its end, does not make the flow vacant.
-        if kept.later {
-            let end = start + kept.bytes.len() as u32;
-            let _ = self.shared.records.hold(key, end);
-        }
-        self.share(kept.clone());
         let later = same
             .filter(|_| kept.later)
             .and_then(|record| later(&record));
-        match self.look_again(now, key, later) {
+        let outcome = if self.intake.restore(now, &arrived) {
+            self.count("read-on");
+            // The record says that it is read here before it says who has it.
+            self.act();
+            // Who closes meanwhile, as a wedge does at its end, does not make the flow vacant.
+            if kept.later {
+                let end = start + kept.bytes.len() as u32;
+                let _ = self.shared.records.hold(key, end);
+            }
+            self.share(kept.clone());
+            self.look_again(now, key, later)
+        } else if self.intake.is_reading(key) {
+            // It is read on here already, from what was known before this came.
+            Some(self.take(now, &arrived, later))
+        } else {
+            return;
+        };
+        match outcome {
             Some(Outcome::Decide(found)) if kept.later => self.on_found(now, key, found),
             Some(Outcome::Decide(Found::Request(Decision::To(choice), extent)))
                 if self.connects(now, &arrived, &choice, Before::Nothing, extent) => {}
@@ -92,7 +121,7 @@ impl State {
 
     /// Repeats to its backend what that has been told to have, and has perhaps not heard. What lies behind the
     /// boundary: nobody has been given that.
-    fn repeat_given(&mut self, record: &Record, kept: Kept) -> Option<Kept> {
+    fn repeat_given(&mut self, now: Duration, record: &Record, kept: Kept) -> Option<Kept> {
         let start = kept.start();
         if kept.later && !start.before(record.next) {
             return Some(kept);
@@ -101,8 +130,15 @@ impl State {
             true => None,
             false => kept.behind(record.next),
         };
-        // Where a wedge's connection begins are the bytes of what it was told.
-        if record.server_port == WEDGE_PORT || self.takings.all.contains_key(&kept.key) {
+        // It has had all of that, if it has answered since: where its connection is over, another backend would run it
+        // again. And where a wedge's connection begins are the bytes of what it was told.
+        let is_old = || clock::monotonic().saturating_sub(record.asked) > GIVEN;
+        let is_over = match record.state {
+            FlowState::Established => record.is_answered && is_old(),
+            _ => record.is_answered || record.state == FlowState::Reset,
+        };
+        let is_taken_over = || self.takings.all.contains_key(&kept.key);
+        if is_over || record.server_port == WEDGE_PORT || is_taken_over() {
             return rest;
         }
         let end = kept.bytes.len() - rest.as_ref().map_or(0, |rest| rest.bytes.len());
@@ -113,13 +149,27 @@ impl State {
         };
         let mut arrived = as_arrived(&kept);
         arrived.payload = bytes;
-        arrived.header.seq = (start + before as u32).raw();
+        let start = start + before as u32;
+        arrived.header.seq = start.raw();
+        arrived.isns.client = start + u32::MAX;
         // Where its connection begins with that, it begins behind all that was said before
         // (handoff.md 5.4).
-        if start + before as u32 == begins {
+        if start == begins {
+            arrived.isns = record.isns;
             let first = record.isns.server + 1;
             arrived.header.ack = kept.heard.later_of(first).raw();
         }
+        let payload_max = self.payload_max(&kept.handshake);
+        let behind = rest.as_ref().map(as_arrived);
+        if self
+            .intake
+            .retain(now, &arrived, behind.as_ref(), payload_max)
+        {
+            self.act();
+            self.share(kept);
+            return None;
+        }
+        arrived.header.options = arrived.header.options.aged();
         let segment = Segment {
             payload: bytes.to_vec(),
             ..Segment::of_client(&kept.key, arrived.header)

@@ -67,25 +67,33 @@ impl State {
         to: SocketAddrV4,
         arrived: &Arrived<'_>,
     ) {
-        let chunk = usize::from(self.payload_max(&arrived.handshake));
-        let count = arrived.payload.len().div_ceil(chunk);
-        for (index, payload) in arrived.payload.chunks(chunk).enumerate() {
-            let mut header = arrived.header;
-            header.seq = header.seq.wrapping_add((index * chunk) as u32);
-            if index + 1 < count {
-                header.flags = header.flags.without(Flags::FIN).without(Flags::PSH);
-            }
-            let segment = Segment {
-                source: arrived.key.client,
-                destination: arrived.key.vip,
-                header,
-                payload: payload.to_vec(),
-            };
+        for segment in self.pieces(arrived) {
             let option = option_at(record, option, &segment.header);
             let packet = segment.to_packet();
             self.to_backends
                 .push(to, |out| geneve::write(&option, &packet, out));
         }
+    }
+
+    /// A client's packet in pieces that fit.
+    pub(super) fn pieces(&self, arrived: &Arrived<'_>) -> Vec<Segment> {
+        let chunk = usize::from(self.payload_max(&arrived.handshake));
+        let count = arrived.payload.len().div_ceil(chunk).max(1);
+        let piece = |index: usize| {
+            let payload = arrived.payload.chunks(chunk).nth(index).unwrap_or_default();
+            let mut header = arrived.header;
+            header.seq = header.seq.wrapping_add((index * chunk) as u32);
+            if index + 1 < count {
+                header.flags = header.flags.without(Flags::FIN).without(Flags::PSH);
+            }
+            Segment {
+                source: arrived.key.client,
+                destination: arrived.key.vip,
+                header,
+                payload: payload.to_vec(),
+            }
+        };
+        (0..count).map(piece).collect()
     }
 
     pub(super) fn send_to_backend(&mut self, key: &FlowKey, segment: Segment, kind: Option<Kind>) {
