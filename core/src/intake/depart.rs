@@ -73,7 +73,7 @@ impl Intake {
             Some(Due::Resend) => {
                 self.counters.resent += 1;
                 connection.clock_goes_on(retained.waited);
-                self.send_retained(&connection, &retained, retained.repeated(&connection));
+                self.send_retained(&connection, &retained, retained.segments(&connection));
             }
             None => {}
         }
