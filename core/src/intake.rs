@@ -139,12 +139,7 @@ impl Intake {
         if !arrived.later {
             self.want_packets_of(&connection);
         }
-        let serial = self.table.next_serial();
-        self.table.put(Flow {
-            connection,
-            serial,
-            phase: Phase::Reading(reading),
-        });
+        self.table.put_youngest(connection, Phase::Reading(reading));
         true
     }
 
@@ -165,12 +160,8 @@ impl Intake {
         let rest = rest.and_then(|rest| self.restored(now, rest));
         retained.rest = rest.map(Box::new);
         self.send_retained(&connection, &retained, retained.repeated(&connection));
-        let serial = self.table.next_serial();
-        self.table.put(Flow {
-            connection,
-            serial,
-            phase: Phase::Retained(retained),
-        });
+        self.table
+            .put_youngest(connection, Phase::Retained(retained));
         true
     }
 

@@ -1,12 +1,13 @@
-//! Up to when the workers have heard what backends say. Where a worker waits for a processor,
-//! or is at work on what came before, answers lie in its queue: who sent them is not silent.
+//! Up to when the workers have heard what backends say, and the vigil what other dispatchers do. Where
+//! one waits for a processor, or is at work on what came before, answers lie in its queue: who sent them
+//! is not silent, and what they say is not known yet.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use trapeze_datapath::udp::Ear;
 
-/// All workers'. Times are milliseconds of CLOCK_MONOTONIC.
+/// Of all workers, or of the vigil alone. Times are milliseconds of CLOCK_MONOTONIC.
 pub struct Listening(Vec<Listener>);
 
 #[derive(Default)]

@@ -386,18 +386,20 @@ impl Peers {
         }
         self.look_at_lease(now);
         let now_ms = now.as_millis() as u64;
-        let is_known = |by_ms| {
-            self.listening.look(now_ms);
-            self.listening.until_ms() >= by_ms && self.stage() != Stage::Lapsed
-        };
+        let is_known = |by_ms| self.listening.until_ms() >= by_ms && self.stage() != Stage::Lapsed;
         let soon_ms = now_ms.saturating_sub(SOON.as_millis() as u64);
-        let has_been_heard = self.listening.until_ms() >= soon_ms && self.stage() != Stage::Lapsed;
-        if has_been_heard || is_known(soon_ms) {
+        // The first look costs no system call.
+        if is_known(soon_ms) {
+            return false;
+        }
+        self.listening.look(now_ms);
+        if is_known(soon_ms) {
             return false;
         }
         let start = Instant::now();
         while !is_known(now_ms) && start.elapsed() < PATIENCE {
             std::thread::sleep(HEARD_INTERVAL);
+            self.listening.look(now_ms);
         }
         true
     }

@@ -151,12 +151,7 @@ impl Intake {
         self.counters.answers += 1;
         let segment = goodbye.segment(&mut connection);
         self.actions.push_back(Action::ToClient(segment));
-        let serial = self.table.next_serial();
-        self.table.put(Flow {
-            connection,
-            serial,
-            phase: Phase::Goodbye(goodbye),
-        });
+        self.table.put_youngest(connection, Phase::Goodbye(goodbye));
     }
 
     pub(super) fn go_on_parting(

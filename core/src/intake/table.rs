@@ -2,7 +2,7 @@
 //! and put back, so that indexes and sums cannot disagree with it.
 
 use super::events::Isns;
-use super::flow::{Flow, Phase};
+use super::flow::{Connection, Flow, Phase};
 use crate::flow::FlowKey;
 use crate::seq::ServerSeq;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -71,6 +71,16 @@ impl Table {
     /// Those whose heads are read, or wait for a backend: the oldest first.
     pub(super) fn reading(&self) -> impl Iterator<Item = FlowKey> {
         self.reading.values().copied()
+    }
+
+    /// Puts a flow in as the youngest; there must be none of its key.
+    pub(super) fn put_youngest(&mut self, connection: Connection, phase: Phase) {
+        let serial = self.next_serial();
+        self.put(Flow {
+            connection,
+            serial,
+            phase,
+        });
     }
 
     /// The youngest serial number.

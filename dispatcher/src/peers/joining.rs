@@ -1,7 +1,7 @@
 //! When a dispatcher begins to keep flows: once all that keep some take it for one that
 //! does, so that no flow has two keepers meanwhile (docs/protocol/replication.md 1.5).
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 
 /// How far it has come.
@@ -44,6 +44,8 @@ pub struct View {
 pub struct Views {
     heard: HashMap<Ipv4Addr, View>,
     said: HashMap<Ipv4Addr, View>,
+    /// They are fit, and nobody here decides any more about flows that they keep.
+    given_way: HashSet<Ipv4Addr>,
 }
 
 impl Views {
@@ -55,6 +57,21 @@ impl Views {
     /// A peer is to hear this. False: it was told before.
     pub fn say(&mut self, peer: Ipv4Addr, view: View) -> bool {
         self.said.insert(peer, view) != Some(view)
+    }
+
+    /// Whether a peer is fit. One that comes to be takes flows over, and is given way to when nobody `decides` by older
+    /// lots: what has been decided it hears before.
+    pub fn judge(&mut self, peer: Ipv4Addr, is_fit: bool, decides: bool) {
+        match is_fit {
+            true if !decides => drop(self.given_way.insert(peer)),
+            true => {}
+            false => drop(self.given_way.remove(&peer)),
+        }
+    }
+
+    /// It has been given way to.
+    pub fn gives_way_to(&self, peer: Ipv4Addr) -> bool {
+        self.given_way.contains(&peer)
     }
 
     /// A peer has changed: what it has heard is of before.

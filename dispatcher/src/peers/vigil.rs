@@ -3,7 +3,7 @@
 //! begins catches up. The rules are core's (core/src/membership, core/src/replica); here
 //! are the socket, the clock and the maps.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,9 +82,7 @@ pub struct Vigil {
     joins_after: u32,
     /// Nothing that others have said was unheard then.
     heard_all_at: Duration,
-    /// Those that are fit, and whose flows nobody decides about here.
-    given_way: HashSet<Ipv4Addr>,
-    /// Somebody still does.
+    /// A worker still decides by older lots.
     is_giving_way: bool,
     /// By peer.
     heard: HashMap<Ipv4Addr, Heard>,
@@ -126,7 +124,6 @@ impl Vigil {
             views: Views::default(),
             joins_after: number,
             heard_all_at: now,
-            given_way: HashSet::new(),
             is_giving_way: false,
             heard: HashMap::new(),
             lacking_asked: HashMap::new(),
@@ -682,18 +679,13 @@ impl Vigil {
         }
     }
 
-    /// Those that are fit are told so once nothing is decided here any more about flows that they keep from now on: what
-    /// has been decided they hear before.
+    /// Peers are told that they are fit once no worker decides by older lots.
     fn give_way(&mut self) {
-        let all_do = self.shared.peers.all_act_by_the_latest();
+        self.is_giving_way = !self.shared.peers.all_act_by_the_latest();
         for (peer, watched) in self.peers.iter().zip(self.watch.members()) {
-            match is_fit(watched) {
-                true if all_do => drop(self.given_way.insert(peer.address)),
-                true => {}
-                false => drop(self.given_way.remove(&peer.address)),
-            }
+            self.views
+                .judge(peer.address, is_fit(watched), self.is_giving_way);
         }
-        self.is_giving_way = !all_do;
     }
 
     /// Tells those that do not know it how they stand, and how we do.
@@ -710,7 +702,7 @@ impl Vigil {
 
     fn view_of(&self, place: usize) -> View {
         View {
-            takes_you: self.given_way.contains(&self.peers[place].address),
+            takes_you: self.views.gives_way_to(self.peers[place].address),
             keeps: self.keeps(),
         }
     }

@@ -132,7 +132,7 @@ impl State {
         };
         // It has had all of that, if it has answered since: where its connection is over, another backend would run it
         // again. And where a wedge's connection begins are the bytes of what it was told.
-        let is_old = || clock::monotonic().saturating_sub(record.asked) > GIVEN;
+        let is_old = || now.saturating_sub(record.asked) > GIVEN;
         let is_over = match record.state {
             FlowState::Established => record.is_answered && is_old(),
             _ => record.is_answered || record.state == FlowState::Reset,
