@@ -227,6 +227,31 @@ static __noinline int hand_on(struct __sk_buff *skb, const struct segment *segme
 	return bpf_redirect_neigh(skb->ifindex, NULL, 0, 0);
 }
 
+/*
+ * Since the client sent this request it may have heard a later clock of ours than it echoes here, in a segment that
+ * was repeated: who is rebuilt from the echo goes on from there, and the client takes nothing that is older (RFC 7323
+ * 5.3). Nearly all have their timestamps first.
+ */
+static __noinline bool echo_own_clock(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
+{
+	const __u32 check = INNER_TCP + offsetof(struct tcp_header, check);
+	const __u32 at = INNER_TCP + TSVAL_WORD - 4;
+	__be32 option[3], clock;
+	__u32 ahead;
+
+	if (!segment || !known)
+		return false;
+	clock = bpf_htonl(own_clock(known, known->clock_offset));
+	if (!clock || segment->header_length < TSECR_WORD + 4 || bpf_skb_load_bytes(skb, at, option, sizeof(option)) ||
+	    option[0] != bpf_htonl(0x0101080a))
+		return true;
+	ahead = bpf_ntohl(clock) - bpf_ntohl(option[2]);
+	if (!ahead || ahead >= 1u << 30)
+		return true;
+	return !bpf_l4_csum_replace(skb, check, option[2], clock, 4) &&
+	       !bpf_skb_store_bytes(skb, INNER_TCP + TSECR_WORD, &clock, sizeof(clock), 0);
+}
+
 /* What a HANDOFF brings that is not the request: at most what the owner's socket has had. */
 static __always_inline bool lies_before(const struct segment *segment, __u32 start)
 {
@@ -283,13 +308,17 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 			}
 			return hold(skb, segment, known, reason);
 		}
+		if (own.state)
+			known->clock_offset = own.clock_offset;
 		give_up(known, &meta, next);
 		if (end_or_park(segment, known, &meta, &own) && next != self->address)
 			send_own_last(skb);
 	}
-	if (next != self->address)
-		return TO_HAND_ON;
-	return starts_request(segment, start) ? HANDED_TO_US : drop(DROP_EARLY);
+	if (!starts_request(segment, start))
+		return next != self->address ? TO_HAND_ON : drop(DROP_EARLY);
+	if (!echo_own_clock(skb, segment, known))
+		return drop(DROP_REWRITE);
+	return next != self->address ? TO_HAND_ON : HANDED_TO_US;
 }
 
 /* 5.2: its end, and its clock in place of the handshake. */

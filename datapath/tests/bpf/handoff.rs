@@ -487,6 +487,43 @@ fn a_handoff_to_oneself_is_a_new_connection() {
 }
 
 #[test]
+fn the_next_owner_goes_on_from_the_clock_of_the_one_before() {
+    let handshake = Handshake {
+        timestamps: true,
+        ..HANDSHAKE
+    };
+    let echo = 0xffff_fff0;
+    let with_echo = |tcp: Tcp, echo| Tcp {
+        options: timestamps(7, echo),
+        ..tcp
+    };
+    let mut owner = Owner::with(handshake, with_echo(request(), echo));
+    owner.answer(ANSWER);
+    std::thread::sleep(Duration::from_millis(50));
+    let second = with_echo(second(), echo);
+    let on = |next| {
+        let meta = Meta {
+            handshake,
+            ..handoff(next)
+        };
+        sealed(&meta, &second.packet())
+    };
+    let got = owner.run(&on(NEXT));
+    let packet = got.packet.as_ref().unwrap();
+    let at = packet.len() - second.payload.len() - 4;
+    let clock = u32::from_be_bytes(*packet[at..].first_chunk().unwrap());
+    assert!((50..5000).contains(&clock.wrapping_sub(echo)), "{clock:x}");
+    // Its checksum is right, too.
+    let meta = Meta {
+        handshake,
+        ..followed(Kind::Forward, MOVE, SECOND)
+    };
+    let frame = sealed_for(NEXT, &meta, &with_echo(second.clone(), clock).packet());
+    let expected = Outcome::new(Verdict::SendBack, frame, &["given-up", "handed-on"]);
+    assert_eq!(got.difference(&expected), None);
+}
+
+#[test]
 fn a_release_is_answered_with_end_and_clock() {
     let handshake = Handshake {
         timestamps: true,

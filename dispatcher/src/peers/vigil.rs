@@ -225,6 +225,8 @@ impl Vigil {
             self.outbox.clear();
             listening.end(0, has_heard_all.then_some(now.as_millis() as u64));
         }
+        // Nobody hears anything any more: no worker is to wait for it.
+        listening.end(0, Some(u64::MAX));
         Ok(())
     }
 
