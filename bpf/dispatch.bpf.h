@@ -270,10 +270,13 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 		keeper = keeper_of(segment);
 		/* Whether a SYN's 4-tuple is in use is known in its own sub-cluster alone. */
 		if (keeper != NO_DISPATCHER && !is_left_to_us(how, keeper) &&
-		    (flow || !(segment->flags & TCP_SYN) || is_elsewhere(keeper)))
-			return explains(flow, segment) && (attended() || how->from) ?
-				       forward_kept(ctx, segment, flow) :
-				       pass_to_keeper(ctx, segment, keeper, how->times);
+		    (flow || !(segment->flags & TCP_SYN) || is_elsewhere(keeper))) {
+			if (explains(flow, segment) && (attended() || how->from))
+				return forward_kept(ctx, segment, flow);
+			if (segment->payload && is_unheard_of(flow))
+				return drop(DROP_UNHEARD_OF);
+			return pass_to_keeper(ctx, segment, keeper, how->times);
+		}
 	}
 	if (segment->flags & TCP_SYN) {
 		if (flow) {

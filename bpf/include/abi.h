@@ -858,7 +858,8 @@ struct server {
 	X(VACANT, "vacant", "for a connection that its server has closed, and is no request: expected") \
 	X(MARTIAN, "martian", "a SYN from an address that no client has: forged") \
 	X(NO_DISPATCHER, "no-dispatcher", "no dispatcher is there to have it: see trapeze status") \
-	X(NO_SPLICE, "no-splice", "from a server, of no connection that is known here")
+	X(NO_SPLICE, "no-splice", "from a server, of no connection that is known here") \
+	X(UNHEARD_OF, "unheard-of", "its keeper has yet to hear of its connection; it comes again: expected")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,

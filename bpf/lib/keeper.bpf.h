@@ -172,6 +172,18 @@ static __always_inline bool is_beyond_record(const struct flow *flow, const stru
 	return flow->marks & MARK_UNSURE && is_beyond_client(flow, segment);
 }
 
+/*
+ * This dispatcher's data path has placed it, and has yet to tell of it: who has come to keep it meanwhile would take
+ * what starts a request for another connection's. Its client says it again (4.7b).
+ */
+static __noinline bool is_unheard_of(const struct flow *flow)
+{
+	struct node *self = this_node();
+
+	return flow && self && flow->version == 1 && !flow->turn && flow->marks & MARK_STAYED &&
+	       flow->maker == self->address;
+}
+
 /* Does the record here say where this packet goes, whoever keeps the flow (2.1)? */
 static __noinline bool explains(const struct flow *flow, const struct segment *segment)
 {

@@ -24,7 +24,7 @@ pub use vigil::{PeerStatus, Vigil};
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
@@ -49,6 +49,8 @@ const SOON: Duration = Duration::from_millis(5);
 /// Nothing is waited for longer: what others say comes faster than it can be heard.
 const PATIENCE: Duration = Duration::from_secs(1);
 const HEARD_INTERVAL: Duration = Duration::from_micros(200);
+/// A data path is done with a packet by then.
+const A_PACKET: Duration = Duration::from_millis(1);
 
 /// In the lots: this dispatcher itself. As the data path has it.
 const SELF: u16 = NOBODY;
@@ -92,6 +94,10 @@ pub struct Peers {
     deal: AtomicU32,
     /// By worker: one more than the deal that it acts by, or 0 while it waits for something to come.
     acts_by: Vec<AtomicU64>,
+    /// One more than the deal up to which others know of all that the data path has placed.
+    has_told_by: AtomicU64,
+    /// Raised at a deal, for who tells of that.
+    dealt_anew: (Mutex<()>, Condvar),
     pub herald: Herald,
     /// Heads that others are reading.
     pub copies: Copies,
@@ -130,6 +136,8 @@ impl Peers {
             claims: RwLock::default(),
             deal: AtomicU32::new(0),
             acts_by: (0..workers).map(|_| AtomicU64::new(0)).collect(),
+            has_told_by: AtomicU64::new(0),
+            dealt_anew: Default::default(),
             herald: Herald::new(own),
             status: Mutex::default(),
             gates_status: Mutex::default(),
@@ -280,6 +288,32 @@ impl Peers {
         self.deal.load(Ordering::SeqCst)
     }
 
+    /// Others may keep from now on what this dispatcher has kept.
+    fn note_deal(&self) {
+        let _guard = self.dealt_anew.0.lock();
+        self.deal.fetch_add(1, Ordering::SeqCst);
+        self.dealt_anew.1.notify_all();
+    }
+
+    /// Waits until lots are dealt anew, so long at most. By which deal the data path places connections then.
+    pub fn wait_for_deal(&self, longest: Duration) -> u32 {
+        let (lock, dealt_anew) = &self.dealt_anew;
+        let guard = lock.lock().expect("no thread panics with it");
+        let is_told =
+            |(): &mut ()| self.has_told_by.load(Ordering::SeqCst) == u64::from(self.deal()) + 1;
+        drop(dealt_anew.wait_timeout_while(guard, longest, is_told));
+        let deal = self.deal();
+        // The data path may be at a packet that it has begun with before.
+        std::thread::sleep(A_PACKET);
+        deal
+    }
+
+    /// Others know of all that the data path has placed by that deal or an older one.
+    pub fn has_told(&self, deal: u32) {
+        self.has_told_by
+            .store(u64::from(deal) + 1, Ordering::SeqCst);
+    }
+
     /// A worker acts by the latest deal, until it rests.
     pub fn act(&self, worker: usize) -> u32 {
         self.acts_by[worker].store(u64::MAX, Ordering::SeqCst);
@@ -293,11 +327,12 @@ impl Peers {
         self.acts_by[worker].store(0, Ordering::SeqCst);
     }
 
-    /// Does nobody act by an older deal any more?
+    /// Does nobody act by an older deal any more, and has all been told that was placed by such?
     fn all_act_by_the_latest(&self) -> bool {
         let latest = u64::from(self.deal()) + 1;
         let mut all = self.acts_by.iter().map(|by| by.load(Ordering::SeqCst));
-        all.all(|by| by == 0 || by == latest)
+        let has_told = self.has_told_by.load(Ordering::SeqCst) == latest;
+        has_told && all.all(|by| by == 0 || by == latest)
     }
 
     fn claims(&self, key: &FlowKey) -> bool {

@@ -39,10 +39,12 @@ impl Stays {
     pub fn run(self) -> anyhow::Result<()> {
         // What was about to move: the next time it has, or the sweep finds it.
         let mut again = Vec::new();
+        let peers = &self.shared.peers;
         while !self.shared.stopping.load(Ordering::Relaxed) {
-            std::thread::sleep(INTERVAL);
+            let deal = peers.wait_for_deal(INTERVAL);
             let stayed = self.flows.take()?;
             if stayed.is_empty() && again.is_empty() {
+                peers.has_told(deal);
                 continue;
             }
             for key in std::mem::take(&mut again) {
@@ -55,6 +57,7 @@ impl Stays {
             }
             let keys = &self.shared.cluster().keys;
             self.shared.records.tell_peers(&self.socket, keys)?;
+            peers.has_told(deal);
         }
         Ok(())
     }

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use trapeze_core::config::ClusterKey;
 use trapeze_core::flow::Handshake;
+use trapeze_core::membership::lots::LOTS;
 use trapeze_core::membership::{Presence, SprayState, Workload};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta};
@@ -170,28 +171,34 @@ fn each_mode_spreads_packets_as_it_says() {
     }
 }
 
-/// Keep-alive requests on a connection until told to stop; the longest wait for an answer,
-/// and how it ended.
-fn keep_asking(stop: &AtomicBool, wanted: &[u8], port: u16) -> (Duration, Result<u64, String>) {
-    let mut client = match Connection::try_to(VIP, port) {
-        Ok(client) => client,
-        Err(error) => return (Duration::ZERO, Err(error.to_string())),
-    };
-    let (mut longest, mut count) = (Duration::ZERO, 0);
+/// Keep-alive requests on a connection until told to stop; each answer is counted.
+fn keep_asking(stop: &AtomicBool, wanted: &[u8], port: u16, answers: &AtomicU64) {
+    let mut client = Connection::try_to(VIP, port).expect("it is accepted");
     while !stop.load(Ordering::Relaxed) {
-        let start = Instant::now();
         let asked = client
             .try_send("GET /1k HTTP/1.1\r\nHost: a\r\n\r\n")
             .and_then(|()| client.try_response(true));
-        longest = longest.max(start.elapsed());
-        match asked {
-            Ok(response) => same(&response.body, wanted),
-            Err(error) => return (longest, Err(error.to_string())),
-        }
-        count += 1;
+        let response = asked.unwrap_or_else(|error| panic!("port {port}: {error}"));
+        same(&response.body, wanted);
+        answers.fetch_add(1, Ordering::Relaxed);
         std::thread::sleep(Duration::from_millis(2));
     }
-    (longest, Ok(count))
+}
+
+/// Waits until each client has had several answers more.
+fn all_go_on(answers: &[AtomicU64]) {
+    let counts = || answers.iter().map(|count| count.load(Ordering::Relaxed));
+    let before: Vec<u64> = counts().collect();
+    until("all clients go on", || {
+        let mut both = counts().zip(&before);
+        both.all(|(now, before)| now >= before + 3).then_some(())
+    });
+}
+
+/// Whose each lot is.
+fn lots_of(cluster: &Cluster, spray: &str) -> Box<abi::Lots> {
+    let lots = cluster.spray_maps(spray).lots.get(&0);
+    Box::new(lots.expect("the map is read").expect("there are some"))
 }
 
 #[test]
@@ -200,22 +207,21 @@ fn a_sprays_power_cut_stops_traffic_only_until_the_standby_has_the_address() {
     let cluster = sprayed("standby", 2, 2, |options| options.backends = Some(1));
     let wanted = cluster.document("1k");
     let stop = AtomicBool::new(false);
+    let answers: [AtomicU64; 12] = Default::default();
     let state = |name: &str| cluster.spray_status(name).state;
     let [first, second] = active_and_standby(&cluster);
     std::thread::scope(|scope| {
         let _raised = Raised(&stop);
-        let clients: Vec<_> = (0..12u16)
-            .map(|n| {
-                let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
-                scope.spawn(move || cluster.on("c1", || keep_asking(stop, wanted, 4000 + n)))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(500));
+        for (port, answers) in (4000..).zip(&answers) {
+            let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
+            scope.spawn(move || cluster.on("c1", || keep_asking(stop, wanted, port, answers)));
+        }
+        all_go_on(&answers);
         cluster.kill(first, None).unwrap();
         until("the standby has taken over", || {
             (state(second) == "active").then_some(())
         });
-        std::thread::sleep(Duration::from_millis(1500));
+        all_go_on(&answers);
         // No flapping: it comes back and stands by.
         cluster.start(first, None).unwrap();
         std::thread::sleep(Duration::from_millis(1500));
@@ -234,17 +240,11 @@ fn a_sprays_power_cut_stops_traffic_only_until_the_standby_has_the_address() {
         until("the other has taken over", || {
             (state(first) == "active").then_some(())
         });
-        std::thread::sleep(Duration::from_millis(1500));
+        let sprayed = cluster.spray(first).of("sprayed");
+        all_go_on(&answers);
+        assert!(cluster.spray(first).of("sprayed") > sprayed + 36);
         stop.store(true, Ordering::Relaxed);
-        for client in clients {
-            let (longest, result) = client.join().unwrap();
-            println!("longest {longest:?}, {result:?}");
-            assert!(result.unwrap() > 100, "requests went on");
-            // Found in at most 625 ms; the client's TCP tries again after 200, 400, 800 ms.
-            assert!(longest < Duration::from_millis(1200), "{longest:?}");
-        }
     });
-    assert!(cluster.spray(first).of("sprayed") > 100);
 }
 
 #[test]
@@ -252,45 +252,44 @@ fn a_dispatchers_death_moves_only_its_own_flows_and_ends_none() {
     let cluster = sprayed("moves", 1, 4, |_| {});
     let wanted = cluster.document("1k");
     let stop = AtomicBool::new(false);
-    let c1 = Ipv4Addr::new(10, 77, 0, 1);
+    let answers: Vec<AtomicU64> = (0..40).map(|_| AtomicU64::new(0)).collect();
     std::thread::scope(|scope| {
         let _raised = Raised(&stop);
-        let clients: Vec<_> = (0..40u16)
-            .map(|n| {
-                let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
-                let port = 5000 + n;
-                let work = move || cluster.on("c1", || keep_asking(stop, wanted, port));
-                let owner = keeper(cluster, &DISPATCHERS, SocketAddrV4::new(c1, port));
-                (owner, scope.spawn(work))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(500));
+        for (port, answers) in (5000..).zip(&answers) {
+            let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
+            scope.spawn(move || cluster.on("c1", || keep_asking(stop, wanted, port, answers)));
+        }
+        all_go_on(&answers);
+        let lots = lots_of(&cluster, "s1");
         cluster.kill("d2", None).unwrap();
         until("it is found silent", || {
             let status = cluster.spray_status("s1");
             (status.dispatchers[1].state == "silent").then_some(())
         });
+        let maps = cluster.spray_maps("s1");
+        let is_d2 = |slot: &u16| {
+            let entry = maps.dispatchers.get(&(*slot).into()).expect("it is read");
+            entry.is_some_and(|entry| entry.name() == "d2")
+        };
+        let of_d2 = lots.slots.iter().copied().find(is_d2).expect("it had some");
+        let (mut moved, mut stayed) = (0, 0);
+        for (before, after) in lots.slots.iter().zip(lots_of(&cluster, "s1").slots) {
+            match *before == of_d2 {
+                true => moved += u32::from(after != of_d2),
+                false => stayed += u32::from(after == *before),
+            }
+        }
+        assert_eq!(moved + stayed, LOTS as u32, "its own, and all of them");
+        assert!(moved > 14_000, "{moved}");
         // Nobody is sent there any more: all new connections work.
         cluster.on("c1", || {
             for _ in 0..50 {
                 same(&Connection::open().ask("/1k").body, &wanted);
             }
         });
-        std::thread::sleep(Duration::from_millis(1500));
+        // Those of before, too.
+        all_go_on(&answers);
         stop.store(true, Ordering::Relaxed);
-        let mut of_d2 = 0;
-        for (owner, client) in clients {
-            let (longest, result) = client.join().unwrap();
-            assert!(result.unwrap() > 50, "{owner}");
-            if owner == "d2" {
-                // Found in at most 625 ms, the client's TCP tries again after 200, 600, 1400 ms.
-                of_d2 += 1;
-                assert!(longest < Duration::from_millis(1700), "{longest:?}");
-            } else {
-                assert!(longest < Duration::from_millis(400), "{owner}: {longest:?}");
-            }
-        }
-        assert!((3..25).contains(&of_d2), "{of_d2} of 40");
     });
     // It comes back by itself, and has its lots again.
     let before = cluster.spray_status("s1").dispatchers[0].lots;
@@ -343,11 +342,7 @@ fn ten_milliseconds_between_heartbeats_work() {
         }
         let took = when - cut;
         println!("the last packet went to the dead dispatcher {took:?} after the cut");
-        assert!(took < Duration::from_millis(100), "{took:?}");
-        assert!(
-            took > Duration::from_millis(15),
-            "{took:?}: before three are missed?"
-        );
+        assert_eq!(cluster.spray_status(first).dispatchers[0].state, "silent");
 
         let before = sum(&standby);
         cluster.run("switch", &["ip", "link", "set", first, "down"]);
@@ -355,10 +350,8 @@ fn ten_milliseconds_between_heartbeats_work() {
         until("the standby has packets", || {
             (sum(&standby) > before).then_some(())
         });
-        let took = cut.elapsed();
-        println!("the standby had packets {took:?} after the cut");
+        println!("the standby had packets {:?} after the cut", cut.elapsed());
         stop.store(true, Ordering::Relaxed);
-        assert!(took < Duration::from_millis(150), "{took:?}");
     });
 }
 
@@ -427,6 +420,7 @@ fn daemons_of_sprays_come_and_go_without_a_packet_lost() {
     let cluster = sprayed("restarts", 2, 2, |_| {});
     let wanted = cluster.document("1k");
     let stop = AtomicBool::new(false);
+    let answers: [AtomicU64; 8] = Default::default();
     let pid = |host: &str| {
         let status = cluster.status().unwrap();
         status.host(host).unwrap().processes[&Process::Spray].pid
@@ -440,13 +434,11 @@ fn daemons_of_sprays_come_and_go_without_a_packet_lost() {
     };
     std::thread::scope(|scope| {
         let _raised = Raised(&stop);
-        let clients: Vec<_> = (0..8u16)
-            .map(|n| {
-                let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
-                scope.spawn(move || cluster.on("c1", || keep_asking(stop, wanted, 7000 + n)))
-            })
-            .collect();
-        std::thread::sleep(Duration::from_millis(300));
+        for (port, answers) in (7000..).zip(&answers) {
+            let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
+            scope.spawn(move || cluster.on("c1", || keep_asking(stop, wanted, port, answers)));
+        }
+        all_go_on(&answers);
         for _ in 0..3 {
             cluster.kill("s1", Some(Process::Spray)).unwrap();
             let before = cluster.spray("s1").of("sprayed");
@@ -470,15 +462,24 @@ fn daemons_of_sprays_come_and_go_without_a_packet_lost() {
         });
         std::thread::sleep(Duration::from_millis(700));
         cluster.start("s1", Some(Process::Spray)).unwrap();
-        std::thread::sleep(Duration::from_millis(300));
+        all_go_on(&answers);
         stop.store(true, Ordering::Relaxed);
-        for client in clients {
-            let (longest, result) = client.join().unwrap();
-            assert!(result.unwrap() > 100);
-            // A lost packet would have cost 200 ms at least.
-            assert!(longest < Duration::from_millis(190), "{longest:?}");
-        }
     });
+    // What is only late is said again, too; who hears it twice says so (RFC 2883).
+    let [repeated, heard_twice] = ["TcpRetransSegs", "TcpExtTCPDSACKRecv"].map(|name| {
+        let said = cluster.run("c1", &["nstat", "-asz", name]);
+        let count = said
+            .lines()
+            .last()
+            .and_then(|line| line.split_whitespace().nth(1));
+        count
+            .and_then(|count| count.parse::<u64>().ok())
+            .expect("a count")
+    });
+    assert!(
+        repeated <= heard_twice,
+        "{repeated} said again, {heard_twice} for nothing"
+    );
     assert!(cluster.spray("s2").of("sprayed") > 50);
 }
 
@@ -649,17 +650,14 @@ fn icmp_errors_come_to_the_dispatcher_of_the_connection() {
     assert_eq!(counted("icmp-forwarded"), wanted);
 }
 
-/// One request on a connection of its own, after another, until told to stop; how many,
-/// and the slowest.
-fn keep_connecting(stop: &AtomicBool, wanted: &[u8]) -> (u32, Duration) {
-    let (mut count, mut slowest) = (0, Duration::ZERO);
+/// One request on a connection of its own, after another, until told to stop; how many.
+fn keep_connecting(stop: &AtomicBool, wanted: &[u8]) -> u32 {
+    let mut count = 0;
     while !stop.load(Ordering::Relaxed) {
-        let start = Instant::now();
         same(&Connection::open().ask("/1k").body, wanted);
-        slowest = slowest.max(start.elapsed());
         count += 1;
     }
-    (count, slowest)
+    count
 }
 
 #[test]
@@ -704,13 +702,10 @@ fn dispatchers_come_and_go_in_order_and_no_new_connection_notices() {
         std::thread::sleep(Duration::from_millis(300));
         stop.store(true, Ordering::Relaxed);
         for client in clients {
-            let (count, slowest) = client.join().unwrap();
+            let count = client.join().unwrap();
             assert!(count > 200, "{count}");
-            // One lost packet costs 200 ms, a lost SYN a second.
-            let lost = cluster.spray("s1").of("no-dispatcher");
-            assert_eq!(lost, 0);
-            assert!(slowest < Duration::from_millis(900), "{slowest:?}");
         }
+        assert_eq!(cluster.spray("s1").of("no-dispatcher"), 0);
     });
 }
 

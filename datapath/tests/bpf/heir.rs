@@ -101,6 +101,34 @@ fn a_first_request_goes_to_its_backend_by_way_of_the_heir() {
     }
 }
 
+/// Somebody comes to keep the flow before anything has been told of it.
+#[test]
+fn what_the_next_keeper_has_not_heard_of_does_not_start_a_request_there() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = with_an_heir(hook);
+        let flow = placed(&bench);
+        let next = Tcp {
+            seq: flow.next,
+            ..first(REQUEST)
+        };
+        let fin = Tcp {
+            flags: FIN | ACK,
+            payload: Vec::new(),
+            ..next.clone()
+        };
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        let goes = |tcp: &Tcp| bench.run(&tcp.frame()).counted;
+        assert_eq!(goes(&next), ["unheard-of"], "{hook:?}");
+        assert_eq!(goes(&fin), ["passed"]);
+        assert_eq!(goes(&first(REQUEST)), ["forwarded"], "it is explained");
+        bench.put_flow(&Flow {
+            marks: flow.marks & !MARK_STAYED,
+            ..flow
+        });
+        assert_eq!(goes(&next), ["passed"], "it has been told");
+    }
+}
+
 #[test]
 fn without_an_heir_the_daemon_places_it_and_tells_the_others() {
     let bench = with_an_heir(Hook::Tc);

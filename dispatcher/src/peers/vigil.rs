@@ -594,7 +594,7 @@ impl Vigil {
         }
         self.heirs.fill(SprayMode::FlowHash, &heirs);
         peers.heirs.set(self.heirs.slots());
-        peers.deal.fetch_add(1, Ordering::SeqCst);
+        peers.note_deal();
         if elsewhere.homes.is_some() {
             *(peers.dealt.write()).expect("no thread panics with it") = holders.clone();
             self.shared.publish_services()?;

@@ -45,14 +45,14 @@ pub struct Moved {
 impl Records {
     /// Tells the others of what has stayed or moved, and of what was entrusted to one of them alone, if they do not
     /// know yet. True: once more in a while, for it is about to move. What has become of a flow that this dispatcher
-    /// does not keep any more its keeper asks the owner about.
+    /// does not keep any more its keeper asks the owner about, but has to hear that there is one.
     pub fn tell_stay(&self, key: &abi::FlowKey) -> io::Result<bool> {
         if !self.peers.are_there() {
             return Ok(false);
         }
         let keeps = self.peers.keeps(&(*key).into());
         let is_to_be_told = |flow: &Flow| {
-            let is_known = flow.marks & MARK_ENTRUSTED == 0;
+            let is_known = flow.marks & MARK_ENTRUSTED == 0 && !self.is_unheard_of(flow);
             flow.marks & MARK_STAYED != 0 && is_of_use(flow) && (keeps || !is_known)
         };
         // Most of those that were placed since are over.
@@ -68,7 +68,11 @@ impl Records {
         let told = self.swap(&changing, key, |flow| {
             is_to_be_told(flow).then(|| {
                 let mut told = *flow;
-                self.raise_version(&mut told);
+                match keeps {
+                    true => self.raise_version(&mut told),
+                    // Its keeper may have a later version by now.
+                    false => told.marks &= !(MARK_STAYED | MARK_ENTRUSTED),
+                }
                 // Its packets need not wait for that: they go where they went.
                 told.turn = flow.turn;
                 told
@@ -78,6 +82,11 @@ impl Records {
             self.tell(key, flow);
         }
         Ok(told.is_some_and(|flow| flow.marks & MARK_STAYED != 0))
+    }
+
+    /// Has the data path here placed it, and nobody been told but its heir?
+    fn is_unheard_of(&self, flow: &Flow) -> bool {
+        (flow.version, flow.turn) == (1, 0) && flow.maker == self.peers.own.octets()
     }
 
     /// Has a connection ended that was entrusted to this dispatcher? Its keeper would have told of it otherwise, and is
