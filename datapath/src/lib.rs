@@ -23,6 +23,7 @@ pub mod node;
 pub mod object;
 pub mod packet_socket;
 pub mod pipe;
+pub mod priority;
 pub mod raw;
 pub mod ring;
 pub mod run_time;

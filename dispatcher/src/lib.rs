@@ -78,6 +78,7 @@ use trapeze_datapath::host::{self, Host};
 use trapeze_datapath::map::{Update, fill_services, fill_tag_keys};
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
+use trapeze_datapath::priority;
 use trapeze_datapath::ring::Ring;
 use trapeze_datapath::signal::{Signal, Signals};
 use trapeze_membership::{self as membership, Begun, Membership};
@@ -229,16 +230,18 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let for_drain = shared.clone();
     let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
-    threads.push(spawn("pulse", move || pulse.run())?);
+    threads.push(spawn_first("pulse", move || pulse.run())?);
     let stays = stays::Stays::open(shared.clone(), &own)?;
     threads.push(spawn("stays", move || stays.run())?);
     let (for_knocks, knocker) = (shared.clone(), own.clone());
-    threads.push(spawn("knocks", move || knocks::run(&for_knocks, &knocker))?);
+    threads.push(spawn_first("knocks", move || {
+        knocks::run(&for_knocks, &knocker)
+    })?);
     let (for_checks, checker) = (shared.clone(), own.clone());
     threads.push(spawn("checks", move || checks::run(&for_checks, &checker))?);
     let for_workload = shared.clone();
     threads.push(spawn("workload", move || workload::run(&for_workload))?);
-    threads.push(spawn("peers", move || vigil.run())?);
+    threads.push(spawn_first("peers", move || vigil.run())?);
     threads.push(spawn("drain", move || drain::run(&for_drain))?);
     threads.push(spawn("sweep", move || {
         sweep::run(&for_sweep, farewell, inquiry)
@@ -533,6 +536,17 @@ fn spawn(
                 Err(_) => std::process::exit(101),
             }
         })?)
+}
+
+/// For who says or judges heartbeats.
+fn spawn_first(
+    name: &'static str,
+    body: impl FnOnce() -> anyhow::Result<()> + Send + 'static,
+) -> anyhow::Result<std::thread::JoinHandle<()>> {
+    spawn(name, move || {
+        priority::go_first(name);
+        body()
+    })
 }
 
 pub(crate) fn v4(address: IpAddr) -> anyhow::Result<std::net::Ipv4Addr> {

@@ -36,6 +36,7 @@ use trapeze_datapath::host::Host;
 use trapeze_datapath::map::{Update, fill_services, fill_tag_keys};
 use trapeze_datapath::node::{Node, Role};
 use trapeze_datapath::object;
+use trapeze_datapath::priority;
 use trapeze_datapath::signal::{Signal, Signals};
 use trapeze_datapath::spray::{SprayMaps, attach_spray, load_spray};
 use trapeze_membership::{self as membership, Begun, Membership};
@@ -112,12 +113,15 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let vigil = Vigil::open(shared.clone(), seat)?;
     let vigil = std::thread::Builder::new()
         .name("vigil".into())
-        .spawn(move || match vigil.run() {
-            Ok(seat) => seat,
-            Err(error) => {
-                // Without it nothing works: the pinned data path does better alone.
-                eprintln!("vigil: {error:#}");
-                std::process::exit(1);
+        .spawn(move || {
+            priority::go_first("vigil");
+            match vigil.run() {
+                Ok(seat) => seat,
+                Err(error) => {
+                    // Without it nothing works: the pinned data path does better alone.
+                    eprintln!("vigil: {error:#}");
+                    std::process::exit(1);
+                }
             }
         })?;
     let control = socket::listen(&shared.node).context("cannot listen for questions")?;
