@@ -98,6 +98,8 @@ pub struct Peers {
     has_told_by: AtomicU64,
     /// Raised at a deal, for who tells of that.
     dealt_anew: (Mutex<()>, Condvar),
+    /// Somebody who has kept flows does not any more, since its heirs were last asked what they alone know.
+    has_lost_keeper: AtomicBool,
     pub herald: Herald,
     /// Heads that others are reading.
     pub copies: Copies,
@@ -138,6 +140,8 @@ impl Peers {
             acts_by: (0..workers).map(|_| AtomicU64::new(0)).collect(),
             has_told_by: AtomicU64::new(0),
             dealt_anew: Default::default(),
+            // The daemon before may have.
+            has_lost_keeper: AtomicBool::new(true),
             herald: Herald::new(own),
             status: Mutex::default(),
             gates_status: Mutex::default(),
@@ -288,9 +292,10 @@ impl Peers {
         self.deal.load(Ordering::SeqCst)
     }
 
-    /// Others may keep from now on what this dispatcher has kept.
-    fn note_deal(&self) {
+    /// Others may keep from now on what this dispatcher has kept, or one that has left.
+    fn note_deal(&self, has_lost_keeper: bool) {
         let _guard = self.dealt_anew.0.lock();
+        (self.has_lost_keeper).fetch_or(has_lost_keeper, Ordering::SeqCst);
         self.deal.fetch_add(1, Ordering::SeqCst);
         self.dealt_anew.1.notify_all();
     }
@@ -308,7 +313,13 @@ impl Peers {
         deal
     }
 
-    /// Others know of all that the data path has placed by that deal or an older one.
+    /// Has a keeper left since this was last asked? What it has placed its heirs alone may know.
+    pub fn has_lost_keeper(&self) -> bool {
+        self.has_lost_keeper.swap(false, Ordering::SeqCst)
+    }
+
+    /// Others know of all that the data path has placed by that deal or an older one, and of what it has been
+    /// entrusted with by who has left.
     pub fn has_told(&self, deal: u32) {
         self.has_told_by
             .store(u64::from(deal) + 1, Ordering::SeqCst);

@@ -10,6 +10,7 @@ use std::time::Duration;
 use trapeze_core::config::Dispatcher;
 use trapeze_datapath::abi::FlowKey;
 use trapeze_datapath::dispatcher::stayed_flows;
+use trapeze_datapath::map::Cursor;
 use trapeze_datapath::ring::Ring;
 use trapeze_datapath::udp::UdpSocket;
 
@@ -17,6 +18,8 @@ use crate::{Shared, v4};
 
 /// So late the others are told, of a flow that is used all the time so often.
 const INTERVAL: Duration = Duration::from_millis(50);
+/// Records are looked through so many at a time.
+const BATCH: usize = 1024;
 
 pub struct Stays {
     shared: Arc<Shared>,
@@ -43,9 +46,13 @@ impl Stays {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let deal = peers.wait_for_deal(INTERVAL);
             let stayed = self.flows.take()?;
-            if stayed.is_empty() && again.is_empty() {
+            let has_lost_keeper = peers.has_lost_keeper();
+            if stayed.is_empty() && again.is_empty() && !has_lost_keeper {
                 peers.has_told(deal);
                 continue;
+            }
+            if has_lost_keeper {
+                self.tell_orphans()?;
             }
             for key in std::mem::take(&mut again) {
                 self.shared.records.tell_stay(&key)?;
@@ -60,5 +67,29 @@ impl Stays {
             peers.has_told(deal);
         }
         Ok(())
+    }
+
+    /// They are looked for among all: keepers seldom leave.
+    fn tell_orphans(&self) -> anyhow::Result<()> {
+        let records = &self.shared.records;
+        let (mut cursor, mut batch) = (Cursor::default(), BATCH);
+        loop {
+            match self.shared.maps.flows.walk(&mut cursor, batch) {
+                Ok(found) => {
+                    for (key, _) in found.iter().filter(|(_, flow)| records.is_orphan(flow)) {
+                        records.tell_orphan(key)?;
+                    }
+                }
+                // A bucket with more entries than the batch has room.
+                Err(e) if e.raw_os_error() == Some(28) => {
+                    batch *= 2;
+                    continue;
+                }
+                Err(e) => return Err(e.into()),
+            }
+            if cursor.at_start() {
+                return Ok(());
+            }
+        }
     }
 }

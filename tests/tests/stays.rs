@@ -228,10 +228,61 @@ fn dispatchers_go_and_come_by_reload_while_requests_stay() {
 
 /// Connections that `name` keeps.
 fn kept_by<'c>(cluster: &'c Cluster, name: &str) -> impl Iterator<Item = Connection> + use<'c> {
+    kept_among(cluster, &BOTH, name)
+}
+
+fn kept_among<'c>(
+    cluster: &'c Cluster,
+    live: &'static [&str],
+    name: &str,
+) -> impl Iterator<Item = Connection> + use<'c> {
     let name = name.to_owned();
     let c1 = Ipv4Addr::new(10, 77, 0, 1);
     std::iter::repeat_with(move || cluster.on("c1", Connection::open))
-        .filter(move |client| keeper(cluster, &BOTH, SocketAddrV4::new(c1, client.port())) == name)
+        .filter(move |client| keeper(cluster, live, SocketAddrV4::new(c1, client.port())) == name)
+}
+
+/// Their keeper goes before it has told anybody else of them, and some fall to one that joins just then.
+#[test]
+fn what_an_heir_alone_knows_it_tells_who_comes_to_keep_it() {
+    const ALL: [&str; 3] = ["d1", "d2", "d3"];
+    let cluster = scattered_over(&ALL, "stayheirs", |options| {
+        options.backends = Some(3);
+        options.policy = Some(PolicyKind::Hrw);
+    });
+    let wanted = cluster.document("1k");
+    let ask = |client: &mut Connection| {
+        client.send("GET /1k HTTP/1.1\r\nHost: site.example\r\n\r\n");
+        same(&client.response().body, &wanted);
+    };
+    let mut clients: Vec<Connection> = kept_among(&cluster, &ALL, "d1").take(17).collect();
+    let mut first = clients.pop().expect("there are 17");
+    // From here on the decision stands.
+    (0..2).for_each(|_| ask(&mut first));
+    cluster.kill("d3", None).unwrap();
+    until("d2 would be the heir of all", || {
+        let status = cluster.dispatch_status("d1")?;
+        let d3 = status.peers.iter().find(|peer| peer.name == "d3")?;
+        (d3.state == "silent").then_some(())
+    });
+    // d3 may not keep anything before d2 says that it knows.
+    cluster.signal("d2", Process::Dispatch, "-STOP");
+    cluster.start("d3", None).unwrap();
+    until("d3 has all records", || {
+        let status = cluster.dispatch_status("d3")?;
+        (status.caught_up && !status.keeps_flows).then_some(())
+    });
+    cluster.signal("d1", Process::Dispatch, "-STOP");
+    let before = counted(&cluster, "d1", &BEGIN).0;
+    clients.iter_mut().for_each(ask);
+    let entrusted = counted(&cluster, "d1", &BEGIN).0 - before;
+    cluster.kill("d1", None).unwrap();
+    cluster.signal("d2", Process::Dispatch, "-CONT");
+    assert_eq!(entrusted, 16, "each has an heir");
+    until("d3 keeps its share", || {
+        (cluster.dispatch_status("d3")?.keeps_flows).then_some(())
+    });
+    clients.iter_mut().for_each(ask);
 }
 
 /// They are idle, and nothing says so but their owner.

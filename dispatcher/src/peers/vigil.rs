@@ -184,10 +184,10 @@ impl Vigil {
             self.catch_up(now, &cluster.keys)?;
             let kept = self.keeps();
             self.settle(now)?;
-            self.deal(self.shared.peers.stage(), reloaded)?;
             if reloaded || !changes.is_empty() {
                 self.note_silent();
             }
+            self.deal(self.shared.peers.stage(), reloaded)?;
             for change in changes
                 .iter()
                 .filter(|change| change.state == State::Silent)
@@ -594,7 +594,9 @@ impl Vigil {
         }
         self.heirs.fill(SprayMode::FlowHash, &heirs);
         peers.heirs.set(self.heirs.slots());
-        peers.note_deal();
+        let is_there =
+            |keeper: &Holder| (holders.iter().flatten()).any(|one| one.slot == keeper.slot);
+        peers.note_deal(!self.holders.iter().flatten().all(is_there));
         if elsewhere.homes.is_some() {
             *(peers.dealt.write()).expect("no thread panics with it") = holders.clone();
             self.shared.publish_services()?;

@@ -84,6 +84,33 @@ impl Records {
         Ok(told.is_some_and(|flow| flow.marks & MARK_STAYED != 0))
     }
 
+    /// What a keeper that has left has entrusted to this dispatcher others are to hear of, whoever keeps it now: as
+    /// that one has made it, for they may have a later version.
+    pub fn tell_orphan(&self, key: &abi::FlowKey) -> io::Result<()> {
+        let changing = self.changing();
+        let told = self.swap(&changing, key, |flow| {
+            self.is_orphan(flow).then(|| {
+                let mut told = *flow;
+                told.marks &= !MARK_ENTRUSTED;
+                told
+            })
+        })?;
+        if let Some(flow) = &told {
+            self.tell(key, flow);
+        }
+        Ok(())
+    }
+
+    /// Has a keeper that has left placed it, and told its heir alone, which is this dispatcher?
+    pub fn is_orphan(&self, flow: &Flow) -> bool {
+        // What has stayed here since is told with that.
+        let maker = Ipv4Addr::from(flow.maker);
+        flow.marks & (MARK_ENTRUSTED | MARK_STAYED) == MARK_ENTRUSTED
+            && is_of_use(flow)
+            && maker != self.peers.own
+            && !self.peers.has_living(maker)
+    }
+
     /// Has the data path here placed it, and nobody been told but its heir?
     fn is_unheard_of(&self, flow: &Flow) -> bool {
         (flow.version, flow.turn) == (1, 0) && flow.maker == self.peers.own.octets()
