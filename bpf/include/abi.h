@@ -691,7 +691,7 @@ struct setup {
 	__u8 saved; /* SAVED_* */
 	__u64 heard_ns; /* OLDER: CLOCK_MONOTONIC_COARSE, when the last GC came */
 	__be32 before; /* the owner before, as long as that is an older owner; 0: none */
-	__u32 first; /* with `before`: where the range here starts */
+	__u32 first; /* where the range here starts, and the answers of the socket if nothing is `before`; 0: nobody knows */
 	__u32 before_epoch; /* and under what that one gave the flow up */
 	__u32 before_start;
 	__u8 refused; /* 1: refused_epoch counts */

@@ -182,18 +182,23 @@ static __always_inline int deliver_shifted(struct __sk_buff *skb, const struct s
 	return TC_ACT_OK;
 }
 
-/* The same, where it may have another owner before it. */
+/*
+ * The same, where it may have another owner before it. What has waited at a dispatcher may acknowledge less than this
+ * socket's first byte, even if that owner is none any more: TCP takes nothing so old (RFC 5961 5.2).
+ */
 static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct segment *segment,
 					    const struct setup *setup)
 {
 	struct range range = { .first = setup->first, .has_first = true };
+	bool is_old;
 
 	if (setup->saved & SAVED_ADOPTED) {
 		range.end = heard_end(skb, segment, setup);
 		range.has_first = false;
 		range.has_end = range.end != segment->ack;
 	}
-	if (!setup->before && !range.has_end)
+	is_old = range.has_first && setup->first && is_before(segment->ack, setup->first);
+	if (!setup->before && !range.has_end && !is_old)
 		return deliver_shifted(skb, segment, setup);
 	if (!unpack(skb, segment) || !keep_in_window(skb, segment, setup) ||
 	    keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4) || !shift_in(skb, segment, setup))

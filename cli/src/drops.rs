@@ -198,7 +198,13 @@ mod tests {
             .collect();
         assert_eq!(
             expected,
-            ["handshake-ack", "moved", "server-close", "vacant"]
+            [
+                "handshake-ack",
+                "moved",
+                "server-close",
+                "vacant",
+                "unheard-of"
+            ]
         );
     }
 

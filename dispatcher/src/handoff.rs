@@ -45,6 +45,8 @@ pub struct Waiting {
     pub epoch: u32,
     /// Where the request starts.
     pub start: ClientSeq,
+    /// Its owner is not asked before then.
+    pub not_before: Duration,
     began: Duration,
     retry_at: Duration,
     retry_after: Duration,
@@ -84,6 +86,7 @@ impl Waitings {
             extent,
             epoch,
             start,
+            not_before: now,
             began: now,
             retry_at: now + FIRST_RETRY,
             retry_after: FIRST_RETRY,
@@ -102,10 +105,10 @@ impl Waitings {
         }
     }
 
-    /// Its owner is not asked before then.
+    /// Its owner is not asked before then: until then it is only looked who has the flow.
     pub fn defer(&mut self, key: &FlowKey, until: Duration) {
         if let Some(waiting) = self.all.get_mut(key) {
-            waiting.retry_at = until;
+            waiting.not_before = until;
         }
     }
 

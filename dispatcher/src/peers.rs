@@ -383,7 +383,11 @@ impl Peers {
         self.adopt(all.into_iter().map(|kept| kept.key));
     }
 
+    /// Not by who joins yet: until then their keeper reads them. What there is then is all inherited.
     fn adopt(&self, keys: impl IntoIterator<Item = FlowKey>) {
+        if self.stage() != Stage::Keeping {
+            return;
+        }
         for key in keys.into_iter().filter(|key| self.keeps(key)) {
             let worker = usize::from(key.client.port()) % self.orphans.len();
             let orphans = self.orphans[worker].lock();

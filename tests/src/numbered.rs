@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::time::Duration;
 
 use crate::cluster::{Cluster, until};
 use crate::connection::{Connection, Response};
@@ -34,7 +35,7 @@ impl Numbered {
     /// Asserts that this is the answer to request `number`; who gave it.
     pub fn check(&self, number: u64, response: &Response) -> String {
         let (path, body) = self.document(number);
-        assert_eq!(response.status, 200, "{}", response.head);
+        assert_eq!(response.status, 200, "request {number}: {}", response.head);
         crate::same(&response.body, body);
         assert!(!path.is_empty());
         response.backend().to_owned()
@@ -100,6 +101,30 @@ impl Numbered {
             if let Some(next) = asked.next() {
                 client.try_send(self.request(next))?;
             }
+        }
+        Ok(answered)
+    }
+
+    /// Sends requests one behind the other in pieces of `size` bytes, some milliseconds apart, and reads their answers.
+    ///
+    /// # Errors
+    /// The connection ends.
+    pub fn drip(
+        &self,
+        client: &mut Connection,
+        numbers: impl IntoIterator<Item = u64> + Clone,
+        size: usize,
+    ) -> io::Result<Answered> {
+        let requests = numbers.clone().into_iter();
+        let text: String = requests.map(|number| self.request(number)).collect();
+        for piece in text.as_bytes().chunks(size) {
+            client.try_send(piece)?;
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        let mut answered = Answered::new();
+        for number in numbers {
+            let response = client.try_response(true)?;
+            answered.insert(number, self.check(number, &response));
         }
         Ok(answered)
     }

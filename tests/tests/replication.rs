@@ -118,8 +118,6 @@ fn with_ten_milliseconds_between_heartbeats_a_power_cut_is_hardly_noticed() {
     survive(&cluster, 4);
 }
 
-/// Heads of which a part has been acknowledged, by dispatchers that then die: the next one
-/// goes on from there, since no client sends that part again.
 /// For a connection that no dispatcher but two have heard of: the others have the old one's record.
 #[test]
 fn a_clients_port_may_be_used_again_at_once() {
@@ -142,6 +140,8 @@ fn a_clients_port_may_be_used_again_at_once() {
     });
 }
 
+/// Heads of which a part has been acknowledged, by dispatchers that then die: the next one
+/// goes on from there, since no client sends that part again.
 #[test]
 fn a_half_read_request_outlives_the_dispatcher_that_reads_it() {
     let cluster = scattered("halfread", |_| {});

@@ -221,9 +221,14 @@ impl Connection {
     pub(super) fn note(&mut self, arrived: &Arrived<'_>, expected: ClientSeq) {
         self.peer.window = arrived.header.window;
         self.peer.heard = self.peer.heard.later_of(arrived.ack());
-        let (Some(known), Some(new)) =
-            (&mut self.peer.timestamps, arrived.header.options.timestamps)
-        else {
+        let agreed = self.handshake.timestamps;
+        let Some(new) = (arrived.header.options.timestamps).filter(|_| agreed) else {
+            return;
+        };
+        // What came before had none: not the client's, perhaps.
+        let Some(known) = &mut self.peer.timestamps else {
+            self.peer.timestamps = Some(new);
+            self.peer.recent = new.value;
             return;
         };
         if arrived.seq().at_or_before(expected) {

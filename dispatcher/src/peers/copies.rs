@@ -51,11 +51,20 @@ impl Copies {
     /// What there is of a flow that others have read; it is the taker's from then on. What
     /// `own` has read it knows.
     pub fn take(&self, key: &FlowKey, own: Ipv4Addr) -> Option<Kept> {
+        self.take_if(key, |copy| copy.maker != own)
+    }
+
+    /// The same, whoever has read it.
+    pub fn take_any(&self, key: &FlowKey) -> Option<Kept> {
+        self.take_if(key, |_| true)
+    }
+
+    fn take_if(&self, key: &FlowKey, is_meant: impl FnOnce(&Copy) -> bool) -> Option<Kept> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
         let mut held = self.held.lock().expect("no thread panics with it");
-        if held.copies.get(key)?.maker == own {
+        if !is_meant(held.copies.get(key)?) {
             return None;
         }
         let copy = held.copies.remove(key)?;

@@ -315,7 +315,10 @@ impl State {
         // Another dispatcher, that kept the flow before, has moved it.
         if self.is_elsewhere(&record, waiting.epoch) {
             self.waiting.end(key);
-            return self.intake.forget(key);
+            return self.read_what_is_left(now, key);
+        }
+        if now < waiting.not_before {
+            return;
         }
         if self.take_from_silent(now, key, &record, &waiting) {
             return;
@@ -585,7 +588,7 @@ impl State {
         // Another dispatcher, that kept the flow before, has moved it.
         if self.is_elsewhere(&record, waiting.epoch) {
             self.count("late-releases");
-            return self.intake.forget(&key);
+            return self.read_what_is_left(now, &key);
         }
         let Ok(agreed) = Meta::decode(&record.option) else {
             return;

@@ -54,9 +54,24 @@ impl State {
 
     /// Goes on with a head that another dispatcher was reading, if there is one.
     pub(super) fn read_on(&mut self, now: Duration, key: &FlowKey) {
-        let Some(kept) = self.shared.peers.copies.take(key, self.shared.peers.own) else {
-            return;
-        };
+        if let Some(kept) = self.shared.peers.copies.take(key, self.shared.peers.own) {
+            self.read_on_from(now, key, kept);
+        }
+    }
+
+    /// Another dispatcher has gone on with what is read here. Of what lies behind that the client has been told
+    /// that it has arrived.
+    pub(super) fn read_what_is_left(&mut self, now: Duration, key: &FlowKey) {
+        self.intake.forget(key);
+        let copies = &self.shared.peers.copies;
+        if self.shared.peers.keeps(key)
+            && let Some(kept) = copies.take_any(key)
+        {
+            self.read_on_from(now, key, kept);
+        }
+    }
+
+    fn read_on_from(&mut self, now: Duration, key: &FlowKey, kept: Kept) {
         let Ok(record) = self.shared.records.get(key) else {
             return self.count("record-failures");
         };
@@ -131,14 +146,15 @@ impl State {
             false => kept.behind(record.next),
         };
         // It has had all of that, if it has answered since: where its connection is over, another backend would run it
-        // again. And where a wedge's connection begins are the bytes of what it was told.
+        // again. So it has, if it was asked to give the flow up: it may have done so, and answers nobody from then on
+        // but who asks for that. And where a wedge's connection begins are the bytes of what it was told.
         let is_old = || now.saturating_sub(record.asked) > GIVEN;
         let is_over = match record.state {
             FlowState::Established => record.is_answered && is_old(),
             _ => record.is_answered || record.state == FlowState::Reset,
         };
         let is_taken_over = || self.takings.all.contains_key(&kept.key);
-        if is_over || record.server_port == WEDGE_PORT || is_taken_over() {
+        if is_over || record.is_releasing() || record.server_port == WEDGE_PORT || is_taken_over() {
             return rest;
         }
         let end = kept.bytes.len() - rest.as_ref().map_or(0, |rest| rest.bytes.len());

@@ -124,6 +124,27 @@ fn what_stays_with_its_owner_has_no_clock_that_it_could_be_refused_by() {
     assert_eq!(sent, 18);
 }
 
+/// Forged, perhaps, far ahead of what the client says: the next owner's clock goes on from the client's all the same.
+#[test]
+fn what_has_come_first_without_a_clock_does_not_take_it_from_all_others() {
+    let mut bench = Bench::new(bounds());
+    let mut forged = bench.arrived(300, Flags::ACK, b"GET / ");
+    forged.later = true;
+    forged.header.options.timestamps = None;
+    assert_eq!(bench.give(&forged), Outcome::Held);
+    bench.actions();
+    assert!(matches!(bench.later(0, HEAD), Outcome::Decide(_)));
+    bench.actions();
+    assert!(bench.assigned(1400));
+    let clocks =
+        std::iter::from_fn(|| bench.intake.poll_action()).find_map(|action| match action {
+            Action::ToBackend { segment, .. } => Some(segment.header.options.aged),
+            _ => None,
+        });
+    let (value, echo) = bench.clocks;
+    assert_eq!(clocks, Some(Some(Timestamps { value, echo })));
+}
+
 /// A FIN right behind a request is not another request's beginning.
 #[test]
 fn the_clients_end_goes_with_its_last_request() {
