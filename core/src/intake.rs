@@ -144,18 +144,21 @@ impl Intake {
     }
 
     /// Keeps what another dispatcher has told its client to have, and has given to a backend, until that says that it
-    /// has it; what lies behind is looked at then: see [`Self::resume`]. Each `arrived` has all of its bytes. False: the
+    /// has it; what lies behind is looked at then: see [`Self::resume`]. Each `arrived` has all of its bytes. If the backend
+    /// has heard nothing of it, its clock begins at `clock` at least. False: the
     /// connection is known here, or there is no room.
     pub fn retain(
         &mut self,
         now: Duration,
         arrived: &Arrived<'_>,
         rest: Option<&Arrived<'_>>,
+        clock: u32,
         mss: u16,
     ) -> bool {
-        let Some((connection, reading)) = self.restored(now, arrived) else {
+        let Some((mut connection, reading)) = self.restored(now, arrived) else {
             return false;
         };
+        connection.begins_at(clock);
         let mut retained = Retained::new(&reading, mss.into(), false, now);
         let rest = rest.and_then(|rest| self.restored(now, rest));
         retained.rest = rest.map(Box::new);

@@ -168,6 +168,11 @@ impl Connection {
         self.first_clock = (clock != 0).then_some(clock.wrapping_add(ahead));
     }
 
+    /// The owner's clock is that at least, if this sets it up.
+    pub(super) fn begins_at(&mut self, clock: u32) {
+        self.first_clock = Some(clock);
+    }
+
     /// So much later the next owner is still to be set up.
     pub(super) fn clock_goes_on(&mut self, by: Duration) {
         if let Some(clock) = self.first_clock.as_mut().filter(|_| self.half_piped) {

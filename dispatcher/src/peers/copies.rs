@@ -48,18 +48,22 @@ impl Copies {
         self.count.store(held.copies.len(), Ordering::Release);
     }
 
-    /// What there is of a flow that others have read; it is the taker's from then on. What
+    /// What there is of a flow that others have read, and since when; it is the taker's from then on. What
     /// `own` has read it knows.
-    pub fn take(&self, key: &FlowKey, own: Ipv4Addr) -> Option<Kept> {
+    pub fn take(&self, key: &FlowKey, own: Ipv4Addr) -> Option<(Kept, Duration)> {
         self.take_if(key, |copy| copy.maker != own)
     }
 
     /// The same, whoever has read it.
-    pub fn take_any(&self, key: &FlowKey) -> Option<Kept> {
+    pub fn take_any(&self, key: &FlowKey) -> Option<(Kept, Duration)> {
         self.take_if(key, |_| true)
     }
 
-    fn take_if(&self, key: &FlowKey, is_meant: impl FnOnce(&Copy) -> bool) -> Option<Kept> {
+    fn take_if(
+        &self,
+        key: &FlowKey,
+        is_meant: impl FnOnce(&Copy) -> bool,
+    ) -> Option<(Kept, Duration)> {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -70,7 +74,7 @@ impl Copies {
         let copy = held.copies.remove(key)?;
         held.bytes -= copy.kept.bytes.len();
         self.count.store(held.copies.len(), Ordering::Release);
-        Some(copy.kept)
+        Some((copy.kept, copy.until.saturating_sub(LIFETIME)))
     }
 
     /// All that may still be needed, for somebody who was not there.
@@ -170,14 +174,17 @@ mod tests {
         copies.add(NOW, D1, kept(1, 5, 4, b"/ HTTP"), 100);
         copies.add(NOW, D1, kept(1, 5, 20, b"late"), 100);
         assert_eq!(
-            copies.take(&key, OWN).expect("it is there").bytes,
+            copies.take(&key, OWN).expect("it is there").0.bytes,
             b"GET / HTTP"
         );
         assert_eq!(copies.take(&key, OWN), None);
         // Another connection takes the place, and one whose beginning is missing does not stay.
         copies.add(NOW, D1, kept(1, 5, 0, b"POST"), 100);
         copies.add(NOW, D1, kept(1, 6, 0, b"PUT "), 100);
-        assert_eq!(copies.take(&key, OWN).expect("it is there").bytes, b"PUT ");
+        assert_eq!(
+            copies.take(&key, OWN).expect("it is there").0.bytes,
+            b"PUT "
+        );
         copies.add(NOW, D1, kept(1, 5, 4, b"POST"), 100);
         assert_eq!(copies.take(&key, OWN), None);
     }
@@ -210,7 +217,7 @@ mod tests {
         };
         copies.add(NOW, D1, kept(1, 5, 0, b"GET 1GET 2GE"), 100);
         copies.add(NOW, D1, later(10, 7, b"T 3"), 100);
-        let rest = copies.take(&key, OWN).expect("it is there");
+        let (rest, _) = copies.take(&key, OWN).expect("it is there");
         assert_eq!(rest, later(10, 0, b"GET 2GET 3"));
         // Nothing of it has been read there.
         copies.add(NOW, D1, kept(1, 5, 0, b"GET 1"), 100);
@@ -219,7 +226,7 @@ mod tests {
         // A boundary that comes round.
         copies.add(NOW, D1, later(u32::MAX - 2, 0, b"GET 1GET 2"), 100);
         copies.add(NOW, D1, later(2, 5, b"GET 3"), 100);
-        let rest = copies.take(&key, OWN).expect("it is there");
+        let (rest, _) = copies.take(&key, OWN).expect("it is there");
         assert_eq!(rest, later(2, 0, b"GET 2GET 3"));
     }
 
@@ -232,7 +239,10 @@ mod tests {
         assert_eq!(copies.all(NOW), [kept(1, 5, 0, b"GET ")]);
         assert_eq!(copies.all(NOW + LIFETIME), []);
         copies.add(NOW, D1, kept(1, 5, 4, b"/ "), 100);
-        assert_eq!(copies.take(&key, OWN), Some(kept(1, 5, 0, b"GET / ")));
+        assert_eq!(
+            copies.take(&key, OWN),
+            Some((kept(1, 5, 0, b"GET / "), NOW))
+        );
     }
 
     #[test]

@@ -715,7 +715,7 @@ pub(super) fn is_open(record: &Record) -> bool {
 }
 
 /// RFC 7323: clocks come round.
-fn later_clock(clock: u32, other: u32) -> u32 {
+pub(super) fn later_clock(clock: u32, other: u32) -> u32 {
     if (other.wrapping_sub(clock) as i32) > 0 {
         other
     } else {

@@ -16,12 +16,15 @@ use trapeze_datapath::clock;
 use super::State;
 use super::first::Before;
 use super::later::later;
+use super::support::later_clock;
 use crate::cluster::Decision;
 use crate::look::{Found, Later, Look};
 use crate::records::Record;
 
 /// Who has been given a request has all of it by then, or it has been repeated.
 const GIVEN: Duration = Duration::from_secs(2);
+/// Clocks of hosts differ by less, and so long is what was said under way.
+const AHEAD: Duration = Duration::from_millis(100);
 
 impl State {
     /// Others are to have what a client is about to be told that we have.
@@ -54,8 +57,8 @@ impl State {
 
     /// Goes on with a head that another dispatcher was reading, if there is one.
     pub(super) fn read_on(&mut self, now: Duration, key: &FlowKey) {
-        if let Some(kept) = self.shared.peers.copies.take(key, self.shared.peers.own) {
-            self.read_on_from(now, key, kept);
+        if let Some(taken) = self.shared.peers.copies.take(key, self.shared.peers.own) {
+            self.read_on_from(now, key, taken);
         }
     }
 
@@ -65,20 +68,20 @@ impl State {
         self.intake.forget(key);
         let copies = &self.shared.peers.copies;
         if self.shared.peers.keeps(key)
-            && let Some(kept) = copies.take_any(key)
+            && let Some(taken) = copies.take_any(key)
         {
-            self.read_on_from(now, key, kept);
+            self.read_on_from(now, key, taken);
         }
     }
 
-    fn read_on_from(&mut self, now: Duration, key: &FlowKey, kept: Kept) {
+    fn read_on_from(&mut self, now: Duration, key: &FlowKey, (kept, said): (Kept, Duration)) {
         let Ok(record) = self.shared.records.get(key) else {
             return self.count("record-failures");
         };
         let same = record.filter(|record| record.cookie == kept.cookie);
         let owned = same.filter(|record| record.has_backend());
         let rest = match &owned {
-            Some(record) => self.repeat_given(now, record, kept),
+            Some(record) => self.repeat_given(now, record, (kept, said)),
             None => Some(kept),
         };
         let Some(kept) = rest else {
@@ -136,7 +139,12 @@ impl State {
 
     /// Repeats to its backend what that has been told to have, and has perhaps not heard. What lies behind the
     /// boundary: nobody has been given that.
-    fn repeat_given(&mut self, now: Duration, record: &Record, kept: Kept) -> Option<Kept> {
+    fn repeat_given(
+        &mut self,
+        now: Duration,
+        record: &Record,
+        (kept, said): (Kept, Duration),
+    ) -> Option<Kept> {
         let start = kept.start();
         if kept.later && !start.before(record.next) {
             return Some(kept);
@@ -146,15 +154,14 @@ impl State {
             false => kept.behind(record.next),
         };
         // It has had all of that, if it has answered since: where its connection is over, another backend would run it
-        // again. So it has, if it was asked to give the flow up: it may have done so, and answers nobody from then on
-        // but who asks for that. And where a wedge's connection begins are the bytes of what it was told.
+        // again. And where a wedge's connection begins are the bytes of what it was told.
         let is_old = || now.saturating_sub(record.asked) > GIVEN;
         let is_over = match record.state {
             FlowState::Established => record.is_answered && is_old(),
             _ => record.is_answered || record.state == FlowState::Reset,
         };
         let is_taken_over = || self.takings.all.contains_key(&kept.key);
-        if is_over || record.is_releasing() || record.server_port == WEDGE_PORT || is_taken_over() {
+        if is_over || record.server_port == WEDGE_PORT || is_taken_over() {
             return rest;
         }
         let end = kept.bytes.len() - rest.as_ref().map_or(0, |rest| rest.bytes.len());
@@ -176,10 +183,11 @@ impl State {
             arrived.header.ack = kept.heard.later_of(first).raw();
         }
         let payload_max = self.payload_max(&kept.handshake);
+        let clock = clock_by_now(&kept, now.saturating_sub(said));
         let behind = rest.as_ref().map(as_arrived);
-        if self
-            .intake
-            .retain(now, &arrived, behind.as_ref(), payload_max)
+        // An owner that was asked to give the flow up may have done so, and confirms nothing then.
+        if !record.is_releasing()
+            && (self.intake).retain(now, &arrived, behind.as_ref(), clock, payload_max)
         {
             self.act();
             self.share(kept);
@@ -210,6 +218,17 @@ impl State {
             not_remembered: false,
         };
         (self.intake).resume(now, key, |bytes, progress| look.at(bytes, progress))
+    }
+}
+
+/// No owner's clock that the client can have heard is later. They go on from each other, and first of all from the
+/// cluster's (docs/protocol/cookie.md 1.5), of which the other dispatcher had told the client when it said that, `age` ago.
+fn clock_by_now(kept: &Kept, age: Duration) -> u32 {
+    let ms = |time: Duration| (time + AHEAD).as_millis() as u32;
+    let clusters = ms(clock::cluster());
+    match kept.timestamps {
+        Some(clocks) => later_clock(clocks.echo.wrapping_add(ms(age)), clusters),
+        None => clusters,
     }
 }
 

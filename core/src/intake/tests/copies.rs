@@ -116,3 +116,35 @@ fn what_does_not_fit_is_not_restored() {
     let nothing = bench.arrived(0, Flags::ACK, b"");
     assert!(!bench.intake.restore(now, &nothing));
 }
+
+/// What another intake has given to a backend goes there again until that says that it has it. Its clock, if it has
+/// heard nothing yet, is one that the client takes; what lies behind is read on then.
+#[test]
+fn what_another_has_given_is_repeated_and_what_lies_behind_is_read_on() {
+    let mut bench = Bench::new(bounds());
+    let (mut given, mut rest) = (
+        bench.arrived(0, Flags::ACK, HEAD),
+        bench.arrived(HEAD.len() as i64, Flags::ACK, &HEAD[..10]),
+    );
+    (given.later, rest.later) = (true, true);
+    rest.isns.client += HEAD.len() as u32;
+    let now = bench.now;
+    assert!(bench.intake.retain(now, &given, Some(&rest), 5000, 1400));
+    let mut echoes = Vec::new();
+    while let Some(action) = bench.intake.poll_action() {
+        if let Action::ToBackend { segment, .. } = action {
+            assert_eq!(segment.payload, HEAD);
+            echoes.extend(segment.header.options.aged.map(|clocks| clocks.echo));
+        }
+    }
+    assert_eq!(echoes, [5000]);
+    let key = bench.key();
+    assert!(!bench.intake.is_undecided(&key), "it waits for the first");
+    bench.confirmed(HEAD.len() as u32);
+    assert!(bench.intake.is_undecided(&key));
+    assert_eq!(bench.intake.held_bytes(), 10);
+    assert!(
+        !bench.intake.retain(now, &given, None, 0, 1400),
+        "it is known"
+    );
+}
