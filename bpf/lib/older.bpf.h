@@ -176,6 +176,24 @@ static __always_inline __u32 seq_for_older(const struct segment *segment, const 
 	return is_before(edge, seq) ? edge : seq;
 }
 
+/*
+ * 6.3b: whatever clock the client has heard last, by whomever, what is older it takes for a late repetition: the
+ * socket's clock stands there then. Of an unpacked segment.
+ */
+static __always_inline void hear_clock(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
+{
+	__be32 option[3];
+	__u32 echo;
+
+	if (segment->header_length < TSECR_WORD + 4 ||
+	    bpf_skb_load_bytes(skb, UNPACKED_TCP + TSVAL_WORD - 4, option, sizeof(option)) ||
+	    option[0] != bpf_htonl(0x0101080a))
+		return;
+	echo = bpf_ntohl(option[2]);
+	if (echo && is_before(known->last_clock, echo))
+		known->last_clock = echo;
+}
+
 /* 6.3: what the client has had of our range. */
 __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, struct setup *known)
 {
@@ -218,8 +236,10 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	range.has_end = true;
 	range.first = known->first;
 	range.has_first = !!known->before;
-	if (!unpack(skb, segment) ||
-	    !replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known, edge, said_at)) ||
+	if (!unpack(skb, segment))
+		return drop(DROP_REWRITE);
+	hear_clock(skb, segment, known);
+	if (!replace_word(skb, offsetof(struct tcp_header, seq), segment->seq, seq_for_older(segment, known, edge, said_at)) ||
 	    keep_to_range(skb, segment, &range, known->meta.window_scales >> 4) || !shift_in(skb, segment, known))
 		return drop(DROP_REWRITE);
 	count_event(EVENT_RECEIVED);

@@ -764,6 +764,27 @@ fn the_clock_of_an_older_owner_stands_still() {
     }
 }
 
+/// It has had a later clock than that of some owner or of a dispatcher.
+#[test]
+fn the_clock_of_an_older_owner_is_not_behind_what_its_client_echoes() {
+    let owner = older();
+    let (key, setups) = (flow_key(CLIENT, VIP), &owner.agent.maps.setups);
+    let mut setup = setups.get(&key).unwrap().unwrap();
+    setup.last_clock = u32::MAX - 5;
+    setups.put(&key, &setup, Update::Any).unwrap();
+    let end = end_of(ANSWER);
+    for (echo, stands_at) in [(0, u32::MAX - 5), (u32::MAX - 9, u32::MAX - 5), (7, 7)] {
+        let says = Tcp {
+            options: timestamps(8, echo),
+            ..heard(FIRST)
+        };
+        let frame = sealed(&gc_of(end), &says.packet());
+        owner.agent.receive("a GC", &frame, &["received"]);
+        let setup = setups.get(&key).unwrap().unwrap();
+        assert_eq!(setup.last_clock, stands_at, "{echo}");
+    }
+}
+
 /// What starts the newer one's range may be lost with the dispatcher that has said so, and
 /// the client's own repetition will not do before it has all of the older one's.
 #[test]
