@@ -313,8 +313,8 @@ impl Peers {
         deal
     }
 
-    /// Has a keeper left since this was last asked? What it has placed its heirs alone may know.
-    pub fn has_lost_keeper(&self) -> bool {
+    /// Whether a keeper has left since this was last asked: what it has placed its heirs alone may know.
+    pub fn take_lost_keeper(&self) -> bool {
         self.has_lost_keeper.swap(false, Ordering::SeqCst)
     }
 

@@ -46,7 +46,7 @@ impl Stays {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let deal = peers.wait_for_deal(INTERVAL);
             let stayed = self.flows.take()?;
-            let has_lost_keeper = peers.has_lost_keeper();
+            let has_lost_keeper = peers.take_lost_keeper();
             if stayed.is_empty() && again.is_empty() && !has_lost_keeper {
                 peers.has_told(deal);
                 continue;

@@ -221,8 +221,8 @@ impl State {
     }
 }
 
-/// No owner's clock that the client can have heard is later. They go on from each other, and first of all from the
-/// cluster's (docs/protocol/cookie.md 1.5), of which the other dispatcher had told the client when it said that, `age` ago.
+/// A clock that is not behind any that the client can have heard of an owner by now. Each goes on from the one before it,
+/// the first from the cluster's (docs/protocol/cookie.md 1.5); `age` ago the client had heard what it echoed.
 fn clock_by_now(kept: &Kept, age: Duration) -> u32 {
     let ms = |time: Duration| (time + AHEAD).as_millis() as u32;
     let clusters = ms(clock::cluster());
