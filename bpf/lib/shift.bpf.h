@@ -182,23 +182,35 @@ static __always_inline int deliver_shifted(struct __sk_buff *skb, const struct s
 	return TC_ACT_OK;
 }
 
+/* So far on no TCP takes what acknowledges the first byte, either; and numbers come round. */
+#define FIRST_IS_LONG_AGO (1 << 24)
+
+/* Is it from before this socket's first byte? Nobody says so any more once the client has had so much. */
+static __always_inline bool is_from_before(const struct segment *segment, struct setup *setup)
+{
+	__s32 since = segment->ack - setup->first;
+
+	if (setup->before || !setup->first)
+		return false;
+	if (since >= FIRST_IS_LONG_AGO)
+		setup->first = 0;
+	return since < 0;
+}
+
 /*
  * The same, where it may have another owner before it. What has waited at a dispatcher may acknowledge less than this
  * socket's first byte, even if that owner is none any more: TCP takes nothing so old (RFC 5961 5.2).
  */
-static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct segment *segment,
-					    const struct setup *setup)
+static __always_inline int deliver_in_range(struct __sk_buff *skb, const struct segment *segment, struct setup *setup)
 {
 	struct range range = { .first = setup->first, .has_first = true };
-	bool is_old;
 
 	if (setup->saved & SAVED_ADOPTED) {
 		range.end = heard_end(skb, segment, setup);
 		range.has_first = false;
 		range.has_end = range.end != segment->ack;
 	}
-	is_old = range.has_first && setup->first && is_before(segment->ack, setup->first);
-	if (!setup->before && !range.has_end && !is_old)
+	if (!setup->before && !range.has_end && !(range.has_first && is_from_before(segment, setup)))
 		return deliver_shifted(skb, segment, setup);
 	if (!unpack(skb, segment) || !keep_in_window(skb, segment, setup) ||
 	    keep_to_range(skb, segment, &range, setup->meta.window_scales >> 4) || !shift_in(skb, segment, setup))

@@ -391,6 +391,13 @@ fn who_has_retired_is_not_told_any_more() {
         ..segment(ACK, SECOND + 9, RANGE, b"")
     };
     owner.expect("from then on", &frame, &up(&taken));
+    // Until the client has had much: numbers come round.
+    for (on, goes) in [(1 << 23, RANGE), (1 << 24, FIRST), (1 << 31, FIRST)] {
+        let far = segment(ACK, SECOND + 9, RANGE.wrapping_add(on), b"");
+        owner.expect("far on", &sealed(&after(), &far.packet()), &up(&far));
+        let expected = if goes == RANGE { &taken } else { &says };
+        owner.expect("and old again", &frame, &up(expected));
+    }
     assert_eq!(gcs(&sniffer), []);
 }
 
