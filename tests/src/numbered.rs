@@ -72,12 +72,7 @@ impl Numbered {
             .map(|number| self.request(number))
             .collect();
         client.try_send(text)?;
-        let mut answered = Answered::new();
-        for number in numbers {
-            let response = client.try_response(true)?;
-            answered.insert(number, self.check(number, &response));
-        }
-        Ok(answered)
+        self.answers(client, numbers)
     }
 
     /// Keeps `ahead` requests unanswered, and reads their answers.
@@ -121,12 +116,21 @@ impl Numbered {
             client.try_send(piece)?;
             std::thread::sleep(Duration::from_millis(3));
         }
-        let mut answered = Answered::new();
-        for number in numbers {
-            let response = client.try_response(true)?;
-            answered.insert(number, self.check(number, &response));
-        }
-        Ok(answered)
+        self.answers(client, numbers)
+    }
+
+    fn answers(
+        &self,
+        client: &mut Connection,
+        numbers: impl IntoIterator<Item = u64>,
+    ) -> io::Result<Answered> {
+        numbers
+            .into_iter()
+            .map(|number| {
+                let response = client.try_response(true)?;
+                Ok((number, self.check(number, &response)))
+            })
+            .collect()
     }
 
     fn document(&self, number: u64) -> &(String, Vec<u8>) {
