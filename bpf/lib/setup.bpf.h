@@ -63,12 +63,12 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 		return 0;
 	start = start_of(known, meta);
 	if (state == SETUP_TRIED)
-		kept.first = segment->ack;
-	if (state == SETUP_TRIED && meta->value) {
-		kept.before = meta->value;
-		kept.before_epoch = bpf_ntohl(meta->epoch);
-		kept.before_start = bpf_ntohl(meta->start);
-	}
+		kept = (struct kept){
+			.before = meta->value,
+			.first = segment->ack,
+			.before_epoch = bpf_ntohl(meta->epoch),
+			.before_start = bpf_ntohl(meta->start),
+		};
 	/* Its dispatcher goes on counting, and the owner before may have one to go on with. */
 	if (known && known->state == SETUP_VACANT && known->epoch == bpf_ntohl(meta->epoch))
 		kept = (struct kept){

@@ -10,7 +10,6 @@ use std::time::Duration;
 use trapeze_core::config::Dispatcher;
 use trapeze_datapath::abi::FlowKey;
 use trapeze_datapath::dispatcher::stayed_flows;
-use trapeze_datapath::map::Cursor;
 use trapeze_datapath::ring::Ring;
 use trapeze_datapath::udp::UdpSocket;
 
@@ -18,8 +17,6 @@ use crate::{Shared, v4};
 
 /// So late the others are told, of a flow that is used all the time so often.
 const INTERVAL: Duration = Duration::from_millis(50);
-/// Records are looked through so many at a time.
-const BATCH: usize = 1024;
 
 pub struct Stays {
     shared: Arc<Shared>,
@@ -72,24 +69,15 @@ impl Stays {
     /// They are looked for among all: keepers seldom leave.
     fn tell_orphans(&self) -> anyhow::Result<()> {
         let records = &self.shared.records;
-        let (mut cursor, mut batch) = (Cursor::default(), BATCH);
-        loop {
-            match self.shared.maps.flows.walk(&mut cursor, batch) {
-                Ok(found) => {
-                    for (key, _) in found.iter().filter(|(_, flow)| records.is_orphan(flow)) {
-                        records.tell_orphan(key)?;
-                    }
-                }
-                // A bucket with more entries than the batch has room.
-                Err(e) if e.raw_os_error() == Some(28) => {
-                    batch *= 2;
-                    continue;
-                }
-                Err(e) => return Err(e.into()),
+        let mut orphans = Vec::new();
+        self.shared.maps.flows.for_each(|key, flow| {
+            if records.is_orphan(&flow) {
+                orphans.push(key);
             }
-            if cursor.at_start() {
-                return Ok(());
-            }
+        })?;
+        for key in orphans {
+            records.tell_orphan(&key)?;
         }
+        Ok(())
     }
 }

@@ -10,7 +10,7 @@ use crate::flow::{FlowKey, Handshake};
 use crate::seq::{ClientSeq, ServerSeq};
 use crate::wire::meta::Sender;
 use crate::wire::segment::Segment;
-use crate::wire::tcp::{Flags, Header, Options, SackBlocks, Timestamps};
+use crate::wire::tcp::{Flags, Header, Options, SackBlocks, Timestamps, later_clock};
 use std::time::Duration;
 
 /// Two owners that send at once have clocks of their own (RFC 7323, here in milliseconds).
@@ -355,14 +355,5 @@ impl Flow {
             Phase::Retained(retained) => retained.deadline(),
             Phase::Goodbye(goodbye) => goodbye.deadline(),
         }
-    }
-}
-
-/// Timestamps wrap like sequence numbers (RFC 7323 §5.2).
-fn later_clock(a: u32, b: u32) -> u32 {
-    if b.wrapping_sub(a).cast_signed() > 0 {
-        b
-    } else {
-        a
     }
 }

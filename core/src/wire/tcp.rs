@@ -85,6 +85,15 @@ pub struct Timestamps {
     pub echo: u32,
 }
 
+/// The later of two clocks: they come round like sequence numbers (RFC 7323 §5.2).
+pub fn later_clock(a: u32, b: u32) -> u32 {
+    if b.wrapping_sub(a).cast_signed() > 0 {
+        b
+    } else {
+        a
+    }
+}
+
 /// The blocks of the SACK option (RFC 2018 §3): runs of bytes that have come out of
 /// order, each from its first number up to the one behind its last, the newest
 /// first. As many as the options of a header have room for: four, three beside

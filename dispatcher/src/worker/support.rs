@@ -18,7 +18,7 @@ use trapeze_core::takeover::{Message, Rest, SoftState, Take, WEDGE_PORT};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
+use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps, later_clock};
 use trapeze_datapath::abi::{FlowState, MARK_TAKING};
 
 use super::State;
@@ -712,13 +712,4 @@ impl State {
 /// Does its client wait for an answer? It may have closed its side behind the request.
 pub(super) fn is_open(record: &Record) -> bool {
     matches!(record.state, FlowState::Established | FlowState::ClientFin)
-}
-
-/// RFC 7323: clocks come round.
-pub(super) fn later_clock(clock: u32, other: u32) -> u32 {
-    if (other.wrapping_sub(clock) as i32) > 0 {
-        other
-    } else {
-        clock
-    }
 }

@@ -9,14 +9,13 @@ use trapeze_core::intake::{Arrived, Kept, Outcome};
 use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::segment::Segment;
-use trapeze_core::wire::tcp::{Flags, Header, Options};
+use trapeze_core::wire::tcp::{Flags, Header, Options, later_clock};
 use trapeze_datapath::abi::FlowState;
 use trapeze_datapath::clock;
 
 use super::State;
 use super::first::Before;
 use super::later::later;
-use super::support::later_clock;
 use crate::cluster::Decision;
 use crate::look::{Found, Later, Look};
 use crate::records::Record;
