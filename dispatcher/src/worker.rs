@@ -22,6 +22,7 @@ mod ahead;
 mod behind;
 mod candidates;
 mod first;
+mod given_up;
 mod gone;
 mod half_pipes;
 mod heirs;

@@ -1,0 +1,207 @@
+//! Who keeps flows, as this dispatcher sees it, and how far it has come itself on the way to be one
+//! of them (docs/protocol/replication.md 1). From both follows whose each lot is.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use trapeze_core::config::SprayMode;
+use trapeze_core::membership::lots::{Holder, Lots};
+use trapeze_core::membership::watch::{State, Watched};
+use trapeze_core::membership::{Presence, Workload};
+use trapeze_datapath::{clock, dispatchers};
+
+use super::Vigil;
+use crate::peers::joining::Stage;
+use crate::peers::{PATIENCE, Peer, SELF};
+use crate::workload;
+
+impl Vigil {
+    /// Its share of flows is dealt before the data path says that it keeps them. What it passes to the keeper of
+    /// before until then is of one that joins: else each of the two could take a packet of a flow for left to it by the
+    /// other, and both would give the request that is in it to a backend (docs/protocol/replication.md 2.3). Until then
+    /// its workers keep what is left to one that joins, too.
+    pub(super) fn enter(&mut self, stage: Stage) -> anyhow::Result<()> {
+        if stage == Stage::Keeping {
+            self.deal(stage, true)?;
+        }
+        (self.shared.peers.stage).store(stage as u8, Ordering::Release);
+        Ok(workload::publish(&self.shared)?)
+    }
+
+    /// All records are here: the others are to know.
+    pub(super) fn end_catching_up(&mut self, now: Duration) -> anyhow::Result<()> {
+        if self.shared.peers.stage() == Stage::CatchingUp {
+            self.useless.clear();
+            println!("has caught up");
+            self.shared.records.end_doubt()?;
+            self.join(now)?;
+        }
+        Ok(())
+    }
+
+    fn join(&mut self, now: Duration) -> anyhow::Result<()> {
+        self.enter(Stage::Joining)?;
+        self.joins_after = self.watch.latest();
+        self.watch.hasten(now);
+        Ok(())
+    }
+
+    /// This dispatcher has its share of flows, and does not leave.
+    pub(super) fn keeps(&self) -> bool {
+        self.keeps_in(self.shared.peers.stage())
+    }
+
+    fn keeps_in(&self, stage: Stage) -> bool {
+        let leaving = self.shared.leaving.load(Ordering::Relaxed);
+        stage == Stage::Keeping && !leaving
+    }
+
+    /// Begins to keep flows when the others know, and stops when one of them has taken this
+    /// dispatcher for dead.
+    pub(super) fn settle(&mut self, now: Duration) -> anyhow::Result<()> {
+        let members = || self.peers.iter().zip(self.watch.members());
+        let keepers = || members().filter(|(_, watched)| is_keeper(watched));
+        self.shared.peers.look_at_lease(now);
+        match self.shared.peers.stage() {
+            Stage::CatchingUp => {}
+            Stage::Lapsed => {
+                println!("was away for too long: it joins anew");
+                self.join(now)?;
+            }
+            Stage::Joining => {
+                let knows = |(peer, watched): (&Peer, &Watched)| match watched.state {
+                    State::Unknown => self.watch.has_judged(),
+                    State::Silent => !was_there(watched, now),
+                    State::Alive => {
+                        watched.has_answered_after(self.joins_after)
+                            && (!is_keeper(watched) || self.views.takes_us(peer.address))
+                    }
+                };
+                if members().all(knows) {
+                    println!("keeps its share of flows");
+                    self.enter(Stage::Keeping)?;
+                }
+            }
+            Stage::Keeping => {
+                let disowning = keepers().find(|(peer, _)| self.views.disowns_us(peer.address));
+                // Who leaves has asked for that.
+                let leaving = self.shared.leaving.load(Ordering::Relaxed);
+                if let Some((peer, _)) = disowning.filter(|_| !leaving) {
+                    println!("{} took this dispatcher for dead: it joins anew", peer.name);
+                    self.join(now)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Deals the lots, to those that are fit, and of other sub-clusters to the gates, if that
+    /// comes out otherwise than before.
+    pub(super) fn deal(&mut self, stage: Stage, reloaded: bool) -> anyhow::Result<()> {
+        let keepers = self.keepers(stage);
+        let holders = self.gates.deal(&keepers);
+        if holders == self.holders && !reloaded {
+            return Ok(());
+        }
+        let peers = &self.shared.peers;
+        let elsewhere = peers.elsewhere();
+        let mut claims = keepers.clone();
+        if !claims.contains(&self.own()) {
+            claims.push(self.own());
+        }
+        *(peers.claims.write()).expect("no thread panics with it") = claims;
+        match &elsewhere.homes {
+            Some(homes) => self.lots.fill_by_home(homes, &holders),
+            None => self.lots.fill(SprayMode::FlowHash, &keepers),
+        }
+        peers.lots.set(self.lots.slots());
+        let others = keepers.iter().filter(|holder| holder.slot != SELF);
+        let heirs: Vec<Holder> = others.copied().collect();
+        if heirs.is_empty() {
+            self.heirs = Lots::default();
+        }
+        self.heirs.fill(SprayMode::FlowHash, &heirs);
+        peers.heirs.set(self.heirs.slots());
+        let is_there =
+            |keeper: &Holder| (holders.iter().flatten()).any(|one| one.slot == keeper.slot);
+        peers.note_deal(!self.holders.iter().flatten().all(is_there));
+        if elsewhere.homes.is_some() {
+            *(peers.dealt.write()).expect("no thread panics with it") = holders.clone();
+            self.shared.publish_services()?;
+        }
+        self.holders = holders;
+        let is_peers = |slot| self.peers.iter().any(|peer| peer.slot == slot);
+        let is_used = |slot| is_peers(slot) || elsewhere.has_slot(slot);
+        Ok(dispatchers::retire(&self.shared.maps.dispatchers, is_used)?)
+    }
+
+    /// Whoever has no lots may be silent all the same: one that has left.
+    pub(super) fn note_silent(&self) {
+        let members = self.peers.iter().zip(self.watch.members());
+        let silent = members
+            .filter(|(_, watched)| watched.state == State::Silent)
+            .map(|(peer, _)| peer.address);
+        *(self.shared.peers.silent.write()).expect("no thread panics with it") = silent.collect();
+    }
+
+    /// Those that keep flows: docs/protocol/replication.md 1.1. Not us before the others know.
+    fn keepers(&self, stage: Stage) -> Vec<Holder> {
+        let members = || self.peers.iter().zip(self.watch.members());
+        // Who joins is counted by those that keep flows, not by others that join.
+        let mut fit: Vec<Holder> = members()
+            .filter(|(_, watched)| match stage {
+                Stage::Keeping => is_fit(watched),
+                Stage::CatchingUp | Stage::Joining | Stage::Lapsed => is_keeper(watched),
+            })
+            .map(|(peer, _)| holder(peer))
+            .collect();
+        if self.keeps_in(stage) {
+            fit.push(self.own());
+        }
+        if !fit.is_empty() {
+            return fit;
+        }
+        let now = clock::monotonic();
+        let perhaps = |watched: &Watched| match watched.state {
+            State::Alive => true,
+            State::Unknown => !self.watch.has_judged(),
+            State::Silent => stage != Stage::Keeping && was_there(watched, now),
+        };
+        let there: Vec<Holder> = members()
+            .filter(|(_, watched)| perhaps(watched))
+            .map(|(peer, _)| holder(peer))
+            .collect();
+        match there.is_empty() {
+            true => vec![self.own()],
+            false => there,
+        }
+    }
+
+    fn own(&self) -> Holder {
+        Holder::new(SELF, &self.shared.node.name, Workload::IDLE)
+    }
+}
+
+pub(in crate::peers) fn holder(peer: &Peer) -> Holder {
+    Holder::new(peer.slot, &peer.name, Workload::IDLE)
+}
+
+/// It keeps its share of flows, or is about to.
+pub(in crate::peers) fn is_fit(watched: &Watched) -> bool {
+    is_keeper(watched) || watched.state == State::Alive && watched.said == Some(Presence::Joining)
+}
+
+/// It has been heard just now. Who has just begun, and hears nobody any more, may itself be the one that waits for a
+/// processor: it takes over what others keep no sooner than this.
+pub(super) fn was_there(watched: &Watched, now: Duration) -> bool {
+    (watched.heard_at).is_some_and(|at| now.saturating_sub(at) < PATIENCE)
+}
+
+/// It says a workload factor: it keeps flows, and its daemon is there.
+pub(in crate::peers) fn is_keeper(watched: &Watched) -> bool {
+    let workload = match watched.said {
+        Some(Presence::Dispatcher { workload }) => workload,
+        _ => None,
+    };
+    watched.state == State::Alive && workload.is_some()
+}
