@@ -365,6 +365,8 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	/* Overtaken by what the client has said since: it comes again. */
 	if (known && is_reborn(known, &meta) && known->state == SETUP_VACANT && segment.ack != known->answers.next)
 		return drop(DROP_VACANT);
+	if (known && known->epoch == bpf_ntohl(meta.epoch) && overtakes_beginning(skb, &segment, known))
+		return drop(DROP_VACANT);
 	if (known && is_nobodys(known, &segment, &meta)) {
 		/* The first one may go round to take its old socket's place (start.bpf.h): this one goes behind it. */
 		if (behind == BEHIND_MARK) {

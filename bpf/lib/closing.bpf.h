@@ -82,6 +82,22 @@ static __always_inline bool meets_closed(const struct setup *known, const struct
 }
 
 /*
+ * Does it lie behind where a request would begin, at a socket that its server has closed with nothing owed, and
+ * that has had nothing since? It has overtaken the beginning, and a closed socket would reset its client for it.
+ */
+static __noinline bool overtakes_beginning(struct __sk_buff *skb, const struct segment *segment,
+					   const struct setup *known)
+{
+	struct own_socket own;
+
+	if (!segment || !known || !(known->answers.flags & ANSWER_HUNG_UP) || known->state != SETUP_CONFIRMED ||
+	    !segment->payload || !has_answered(&known->answers) || !is_before(known->answers.taken, segment->seq))
+		return false;
+	own = find_own_socket(skb, segment, known);
+	return own.state && own.rcv_nxt == known->answers.taken;
+}
+
+/*
  * Does it come to a server that has closed, and begin no request, as far as its dispatcher has said? A
  * server may answer before it has all of a request: what lies where it has closed may be a body.
  */

@@ -180,10 +180,13 @@ static __always_inline bool starts_request(const struct segment *segment, __u32 
 	return segment->seq == start && segment->payload && !(segment->flags & TCP_RST);
 }
 
-/* A request begins there. Of one that comes late, or twice, it is not known which it is. */
+/*
+ * A request begins there. Of one that comes late it is not known which it is; what has been taken before the
+ * latest answer ended comes twice.
+ */
 static __always_inline void note_begun(struct setup *setup, __u32 start)
 {
-	if (start == setup->begun)
+	if (start == setup->begun || (setup->answers.finished && is_before(start, setup->answers.taken)))
 		return;
 	if (setup->asked != setup->answers.finished)
 		setup->ahead = 1;

@@ -230,6 +230,27 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
 
 /// It may be the body of a request that was answered before all of it had come: its dispatcher has not
 /// said that it begins one.
+/// Its beginning waits at the dispatcher, perhaps: a closed socket would reset the client for what lies behind it.
+#[test]
+fn what_overtakes_a_request_does_not_meet_a_closed_socket() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner
+        .agent
+        .expect_count("it closes", close, &["server-close"]);
+    let mut behind = second();
+    behind.seq += behind.payload.len() as u32;
+    let frame = sealed(&outliving(), &behind.packet());
+    owner.expect("behind the next", &frame, &Outcome::drop("vacant"));
+    let next = beginning(&outliving(), &second().packet());
+    let rebuilt = ["received", "rebuilt", "replaced", "confirmed", "vacated"];
+    owner.agent.receive("the next", &next, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+    owner.expect_alive();
+}
+
 #[test]
 fn what_begins_no_request_has_no_new_connection() {
     let mut owner = owner();
@@ -349,6 +370,34 @@ fn who_is_seen_to_ask_ahead_hears_of_a_close() {
     let (client, _) = heard(&sniffer);
     let fin = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::FIN);
     assert!(client.iter().any(fin), "{client:?}");
+}
+
+/// A copy of a request that was answered long ago is no request ahead.
+#[test]
+fn who_repeats_a_request_does_not_ask_ahead() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let (mut seq, mut end) = (SECOND, end_of(ANSWER));
+    for _ in 0..3 {
+        let next = Tcp {
+            seq,
+            ack: end,
+            ..second()
+        };
+        let frame = beginning(&outliving(), &next.packet());
+        owner.agent.receive("a request", &frame, &["received"]);
+        owner.answer(ANSWER);
+        seq += second().payload.len() as u32;
+        end += ANSWER.len() as u32;
+        let copy = beginning(&outliving(), &second().packet());
+        owner
+            .agent
+            .receive("an older one again", &copy, &["received"]);
+    }
+    let ack = sealed(&outliving(), &segment(ACK, seq, end, b"").packet());
+    owner.agent.receive("an ACK", &ack, &["received"]);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
 }
 
 /// Its dispatcher has held it, and does not know whether the owner's server has closed

@@ -80,6 +80,13 @@ impl Record {
         !matches!(self.state, FlowState::Reading | FlowState::Vacant)
     }
 
+    /// Are these the server's numbers of a beginning before its latest one? Each vacancy is a new beginning, and
+    /// until then lies what this connection has had. Another connection's numbers are drawn by chance.
+    pub fn has_left(&self, server_isn: ServerSeq) -> bool {
+        let had = |isn: ServerSeq| self.cookie.distance_to(isn).cast_unsigned();
+        had(server_isn) < had(self.isns.server)
+    }
+
     /// May a backend have it to which connections get so? None without an agent while an
     /// owner before still sends: nobody there would keep the two apart.
     pub fn may_go_to(&self, transfer: Transfer) -> bool {

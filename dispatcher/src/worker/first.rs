@@ -52,12 +52,19 @@ impl State {
             return self.count("malformed");
         };
         self.read_on(now, &arrived.key);
-        if let Some(record) = self.record_of(&arrived) {
-            arrived.cookie = record.cookie;
+        match self.shared.records.get(&arrived.key) {
             // It may have been on its way here while its flow was decided, and come twice.
-            if record.has_backend() {
-                return self.pass_on(now, &record, arrived, inner);
+            Ok(Some(record)) if record.isns == arrived.isns => {
+                arrived.cookie = record.cookie;
+                if record.has_backend() {
+                    return self.pass_on(now, &record, arrived, inner);
+                }
             }
+            // Or even while its request was answered, and its server closed.
+            Ok(Some(record)) if record.has_left(arrived.isns.server) => {
+                return self.count("late-packets");
+            }
+            _ => {}
         }
         if self.waits_for_server(&arrived) {
             return;
