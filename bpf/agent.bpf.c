@@ -557,6 +557,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	}
 	if (setup->state == SETUP_VACANT)
 		return drop(DROP_SERVER_CLOSE);
+	if (acknowledges_unread(skb, setup, h, payload))
+		return drop(DROP_UNREAD);
 	if (h->tcp.flags & (TCP_FIN | TCP_RST))
 		setup->answers.flags |= ANSWER_GONE;
 	return TC_ACT_UNSPEC;

@@ -859,7 +859,8 @@ struct server {
 	X(MARTIAN, "martian", "a SYN from an address that no client has: forged") \
 	X(NO_DISPATCHER, "no-dispatcher", "no dispatcher is there to have it: see trapeze status") \
 	X(NO_SPLICE, "no-splice", "from a server, of no connection that is known here") \
-	X(UNHEARD_OF, "unheard-of", "its keeper has yet to hear of its connection; it comes again: expected")
+	X(UNHEARD_OF, "unheard-of", "its keeper has yet to hear of its connection; it comes again: expected") \
+	X(UNREAD, "unread", "an acknowledgement of more than could be given again, were its server to close unread: expected")
 
 enum drop_reason {
 #define X(NAME, name, text) DROP_##NAME,

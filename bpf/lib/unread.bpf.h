@@ -28,8 +28,8 @@ __noinline int take_behind(struct __sk_buff *skb)
 	return mark;
 }
 
-/* What a copy has of a packet that is too long for it. */
-#define UNREAD_PART 1200
+/* A copy of a part of a packet that is too long for it has a whole one's length, in an encapsulation of 1500 bytes. */
+#define UNREAD_PART (1500 - ENCAP_LEN - sizeof(struct iphdr))
 /* Nothing is sent again that takes more. */
 #define UNREAD_PACKETS 64
 /* As many packets as may wait to be read at once; the least used makes room. */
@@ -168,7 +168,7 @@ __noinline int keep_unread(struct __sk_buff *skb, const struct segment *segment,
 
 	if (!segment)
 		return 0;
-	most = segment->payload > UNREAD_MAX - 80 ? UNREAD_PART : UNREAD_MAX - 80;
+	most = segment->payload > UNREAD_MAX - 80 ? UNREAD_PART - segment->header_length : UNREAD_MAX - 80;
 	for (int i = 0; i < UNREAD_PACKETS && part.at < segment->payload; i++) {
 		part.length = segment->payload - part.at;
 		if (part.length > most)
@@ -193,6 +193,23 @@ static __always_inline bool closes_unanswered(const struct setup *setup, const s
 	       !(answers->flags & (ANSWER_CLOSING | ANSWER_GONE | ANSWER_MIDWAY)) && is_at_end(h, answers) &&
 	       (!(h->tcp.flags & TCP_ACK) || bpf_ntohl(h->tcp.ack) != next_start(setup)) &&
 	       (answers->unread < UNREAD_TIMES || answers->flags & ANSWER_HUNG_UP);
+}
+
+/*
+ * Does this tell the client that more of its request is here than copies can give again, of which its server has not
+ * begun to read? Unsaid, its client keeps it, and says it again; once the server reads, so much is said.
+ */
+static __always_inline bool acknowledges_unread(const struct __sk_buff *skb, const struct setup *setup,
+						const struct leaving *h, __u32 payload)
+{
+	__u32 had = bpf_ntohl(h->tcp.ack) - next_start(setup);
+	struct tcp_sock *full;
+
+	if (payload || h->tcp.flags != TCP_ACK || had <= UNREAD_REACH || had > 1u << 30 || !is_to_outlive(setup) ||
+	    setup->state != SETUP_CONFIRMED || !is_between_answers(&setup->answers) || setup->begun != next_start(setup))
+		return false;
+	full = sending_socket(skb);
+	return full && full->copied_seq + setup->client_shift == setup->begun;
 }
 
 /* How many bytes of the client's a copy has; 0: it is none. */
@@ -449,6 +466,11 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	/* All that lies there, but for the FIN; or what the client has sent. */
 	again.fin = has_clients_fin(full);
 	end = full ? bpf_ntohl(h->tcp.ack) - again.fin - again.start : UNREAD_REACH;
+	/* More has come, perhaps; the client has not been told so (acknowledges_unread()). */
+	if (end > UNREAD_REACH && !was_read && !told_ahead(&setup->told, again.start + UNREAD_REACH)) {
+		end = UNREAD_REACH;
+		again.fin = false;
+	}
 	again.reach = reach_of_copies(h, again.start, end);
 	if (full && again.reach < end)
 		return TC_ACT_UNSPEC;

@@ -203,7 +203,8 @@ mod tests {
                 "moved",
                 "server-close",
                 "vacant",
-                "unheard-of"
+                "unheard-of",
+                "unread"
             ]
         );
     }

@@ -94,11 +94,15 @@ impl Agent {
 
     /// Lets the packet of a frame arrive, and expects this to be counted.
     pub fn receive(&self, what: &str, frame: &[u8], counted: &[&'static str]) {
+        self.expect_count(what, || self.send(what, frame), counted);
+    }
+
+    /// Lets the packet of a frame arrive.
+    pub fn send(&self, what: &str, frame: &[u8]) {
         let mut packets = Outbox::default();
         let to = SocketAddrV4::new(HERE, 0);
         packets.push(to, |bytes| bytes.extend(&frame[ETHERNET..]));
-        let send = || assert_eq!(RawSocket::open().unwrap().send(&packets), 0, "{what}: lost");
-        self.expect_count(what, send, counted);
+        assert_eq!(RawSocket::open().unwrap().send(&packets), 0, "{what}: lost");
     }
 
     /// Does something, and expects this to be counted soon, and no more.
@@ -159,7 +163,7 @@ impl Agent {
         }
     }
 
-    fn counters(&self) -> [Vec<u64>; 2] {
+    pub fn counters(&self) -> [Vec<u64>; 2] {
         [&self.maps.drops, &self.maps.events].map(|counters| counters.sums().unwrap())
     }
 }

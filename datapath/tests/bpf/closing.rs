@@ -20,7 +20,7 @@ use crate::bench::*;
 use crate::handoff::*;
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
-use crate::rebuild::{accept, stop};
+use crate::rebuild::{accept, set_option, stop};
 
 /// `enum setup_state`.
 const VACANT: u32 = 5;
@@ -735,6 +735,43 @@ fn a_request_that_is_not_all_kept_does_not_come_again() {
     let (client, _) = heard(&sniffer);
     let reset = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::RST);
     assert!(client.iter().any(reset), "{client:?}");
+}
+
+/// Nor is that all that has come: of what is beyond the copies the client is not told.
+#[test]
+fn what_lies_behind_the_copies_is_not_acknowledged_before_it_is_read() {
+    let Owner {
+        agent,
+        server,
+        mut stream,
+    } = asked_again();
+    set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 20);
+    let mut parts = vec![second().payload];
+    parts.extend((0..60).map(|byte| vec![byte; 1388]));
+    let before = agent.counters();
+    let (mut seq, mut told) = (SECOND + parts[0].len() as u32, 0);
+    for part in &parts[1..] {
+        let sniffer = PacketSocket::open("lo").unwrap();
+        let packet = segment(ACK | PSH, seq, end_of(ANSWER), part).packet();
+        agent.send("more of it", &sealed(&outliving(), &packet));
+        seq += part.len() as u32;
+        let (client, _) = heard(&sniffer);
+        let acks = client.iter().map(|header| header.ack.wrapping_sub(SECOND));
+        told = acks.fold(told, u32::max);
+    }
+    wait_for("an acknowledgement has stayed back", || {
+        difference(&before, &agent.counters()).contains(&"unread")
+    });
+    assert!((32_768..=65_536).contains(&told), "{told}");
+    let sniffer = PacketSocket::open("lo").unwrap();
+    drop(stream);
+    stream = accept(&server);
+    let mut got = vec![0; told as usize];
+    stream.read_exact(&mut got).unwrap();
+    assert_eq!(got, parts.concat()[..told as usize]);
+    let (client, _) = heard(&sniffer);
+    let is_reset = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::RST);
+    assert!(!client.iter().any(is_reset), "{client:?}");
 }
 
 /// The packets behind the first, which has come.

@@ -182,25 +182,27 @@ fn expected_seq(agent: &Agent, of: &Tcp) -> u32 {
     u32::from_be_bytes(*answer[META_AT + 20..].first_chunk().unwrap())
 }
 
+pub fn set_option(stream: &TcpStream, level: i32, option: i32, value: i32) {
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: the call reads a variable that outlives it.
+    let done = unsafe {
+        libc::setsockopt(
+            stream.as_raw_fd(),
+            level,
+            option,
+            (&raw const value).cast(),
+            length,
+        )
+    };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// What the socket sends next (tcp(7), TCP_REPAIR).
 fn next_to_send(stream: &TcpStream) -> u32 {
     const SEND_QUEUE: i32 = 2;
     const OFF_WITHOUT_PROBE: i32 = -1;
     let fd = stream.as_raw_fd();
-    let set = |option, value: i32| {
-        let length = size_of_val(&value) as libc::socklen_t;
-        // SAFETY: the call reads a variable that outlives it.
-        let done = unsafe {
-            libc::setsockopt(
-                fd,
-                libc::IPPROTO_TCP,
-                option,
-                (&raw const value).cast(),
-                length,
-            )
-        };
-        assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
-    };
+    let set = |option, value| set_option(stream, libc::IPPROTO_TCP, option, value);
     set(libc::TCP_REPAIR, 1);
     set(libc::TCP_REPAIR_QUEUE, SEND_QUEUE);
     let mut seq = 0u32;
