@@ -209,7 +209,7 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	if (would_start_too_early(flow, segment))
 		return drop(DROP_REPEATED);
 	if (flow->packets == 1)
-		spend_proof(&segment->key);
+		spend_proof(&segment->key, flow);
 	age_flow(flow, segment, now);
 	if ((flow->marks & MARK_TAKING || is_beyond_record(flow, segment)) && has_daemon())
 		return ask_daemon(ctx, segment, flow);

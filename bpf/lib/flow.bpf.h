@@ -2,8 +2,8 @@
 /* flow: records, how packets age them, and how a new connection under an old name is told. */
 #pragma once
 
-/* After a SYN on a known 4-tuple, packets are looked at twice for this long. */
-#define SYN_SEEN_LIFETIME_NS (120ull * 1000000000ull)
+/* So long a segment may be on its way (RFC 9293 3.4.3), or a SYN be followed by its connection. */
+#define MSL_NS (120ull * 1000000000ull)
 
 /* False: the lengths contradict each other. */
 static __always_inline bool read_segment(context_t *ctx, const struct iphdr *ip,
@@ -43,12 +43,14 @@ static __always_inline struct proof proof_of(const struct flow *flow)
 /*
  * Of two connections of one 4-tuple, is this the later one? It is if its SYN
  * is the latest that has come by, or if its ISN lies behind the other's (RFC
- * 6528 3). A late copy of an earlier connection's request is neither, and must
- * not run again.
+ * 6528 3), which come round in less than five minutes. A late copy of an earlier
+ * connection's request is neither, and must not run again; but none is as late as
+ * a record that nobody has used for so long.
  */
 static __always_inline bool is_later(const struct flow *flow, __u32 client_isn)
 {
-	return client_isn == flow->syn_isn || (__s32)(client_isn - flow->client_isn) > 0;
+	return client_isn == flow->syn_isn || (__s32)(client_isn - flow->client_isn) > 0 ||
+	       bpf_ktime_get_coarse_ns() - flow->last_seen_ns > MSL_NS;
 }
 
 /* How far packets of a flow may lie from those before them, to be believed. */
@@ -64,7 +66,7 @@ static __always_inline bool is_near(__u32 number, __u32 known, __u32 distance)
 
 static __always_inline bool has_seen_syn(const struct flow *flow)
 {
-	return flow->syn_seen_ns && bpf_ktime_get_coarse_ns() - flow->syn_seen_ns <= SYN_SEEN_LIFETIME_NS;
+	return flow->syn_seen_ns && bpf_ktime_get_coarse_ns() - flow->syn_seen_ns <= MSL_NS;
 }
 
 /* A SYN may have gone by at another dispatcher, of those that have come since the record was made, too. */
@@ -83,17 +85,21 @@ static __always_inline bool is_doubtful(const struct flow *flow, const struct se
 static __noinline bool is_another_connection(context_t *ctx, const struct flow *flow,
 					     const struct segment *segment)
 {
+	/* The SYN of a client that has begun anew while the daemon decided met no record. */
+	bool is_young = flow->packets == 1;
+	bool is_suspect = has_seen_syn(flow) || is_doubtful(flow, segment) ||
+			  (is_young && !(flow->marks & MARK_TUNNEL) && (__s32)(segment->seq - flow->next) > 0);
 	struct tcp_options options;
 	struct cookie_terms terms = {};
 	struct proof *proof;
 
-	if (!has_seen_syn(flow) && !is_doubtful(flow, segment))
+	if (!is_suspect && !is_young)
 		return false;
 	proof = bpf_map_lookup_elem(&proofs, &segment->key);
 	if (proof && proof->mss && proof->server_isn != flow->cookie && segment->ack == proof->server_isn + 1 &&
 	    segment->seq - proof->client_isn < 1 << 20)
 		return is_later(flow, proof->client_isn);
-	if (segment->ack - 1 == flow->cookie || !is_later(flow, segment->seq - 1) ||
+	if (!is_suspect || segment->ack - 1 == flow->cookie || !is_later(flow, segment->seq - 1) ||
 	    read_options(ctx, segment, &options) == CHECKSUM_WRONG)
 		return false;
 	return check_cookie(segment, options.timestamps, options.tsecr, &terms);

@@ -165,12 +165,19 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 }
 
 /* What a proof was for is done; a late repetition must not be taken for a new connection. */
-static __always_inline void spend_proof(const struct flow_key *key)
+static __always_inline void spend_proof(const struct flow_key *key, struct flow *flow)
 {
 	struct proof *known = bpf_map_lookup_elem(&proofs, key);
 
-	if (known)
-		known->mss = 0;
+	if (!known)
+		return;
+	/* The client has begun anew while the daemon decided: its SYN met no record. */
+	if (known->mss && known->server_isn != flow->cookie && (__s32)(known->client_isn - flow->client_isn) > 0) {
+		flow->syn_isn = known->client_isn;
+		flow->syn_seen_ns = bpf_ktime_get_coarse_ns();
+		return;
+	}
+	known->mss = 0;
 }
 
 /* A client asks whether its silent connection still stands (RFC 9293 3.8.4): it does. */

@@ -117,9 +117,9 @@ static __noinline enum drop_reason take_in_trust(const struct segment *segment, 
 		end_flow(old, FLOW_RESET);
 		forget_splice(old);
 	}
+	spend_proof(&segment->key, &bench->flow);
 	if (bpf_map_update_elem(&flows, &segment->key, &bench->flow, BPF_ANY))
 		return DROP_REWRITE;
-	spend_proof(&segment->key);
 	load = bpf_map_lookup_elem(&loads, slot);
 	if (load) {
 		__sync_fetch_and_add(&load->active, 1);

@@ -496,6 +496,69 @@ fn a_reused_port_is_known_by_its_cookie() {
     }
 }
 
+/// Its SYN met no record: the daemon had the request of the connection before.
+#[test]
+fn a_port_reused_while_the_daemon_decided_is_known() {
+    let isn = CLIENT_ISN.wrapping_add(1 << 10);
+    for bench in Bench::both() {
+        let period = cookie::period();
+        let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);
+        let new = |flags, payload: &[u8]| segment(flags, isn + 1, cookie.wrapping_add(1), payload);
+        let (bare, first) = (new(ACK, b"").frame(), new(ACK | PSH, REQUEST).frame());
+        let terms = agreed(&TERMS, &SERVICE);
+        let packet = to_daemon_after(EPOCH, terms, isn, cookie, &first);
+        let its_own = Outcome::new(Verdict::Pass, packet, &["to-daemon"]);
+        let proved = Outcome::drop_counting(&["handshake-ack", "cookie-valid"]);
+        for (is_proved_before, has_older_spoken) in [(true, false), (true, true), (false, false)] {
+            bench.reset();
+            if is_proved_before {
+                bench.expect("the new one's handshake", &bare, &proved);
+            }
+            bench.put_flow(&Flow {
+                packets: 1,
+                last_seen_ns: clock::monotonic().as_nanos() as u64,
+                next: NEXT,
+                marks: 0,
+                ..established()
+            });
+            if has_older_spoken {
+                let ack = segment(ACK, NEXT, SERVER_ISN + 1, b"").frame();
+                bench.expect("the older one", &ack, &forwarded(&ack));
+            }
+            if !is_proved_before {
+                bench.expect("the new one's handshake", &bare, &proved);
+            }
+            bench.expect("the new one", &first, &its_own);
+        }
+    }
+}
+
+/// ISNs come round in less than five minutes (RFC 6528): of a record that has been idle for as long as a segment may
+/// be on its way, none of an older connection can come.
+#[test]
+fn a_port_reused_late_is_known_whatever_its_isn() {
+    let isn = CLIENT_ISN.wrapping_sub(1 << 28);
+    for bench in Bench::both() {
+        let period = cookie::period();
+        let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);
+        let first = segment(ACK | PSH, isn + 1, cookie.wrapping_add(1), REQUEST).frame();
+        let terms = agreed(&TERMS, &SERVICE);
+        let packet = to_daemon_after(EPOCH, terms, isn, cookie, &first);
+        let its_own = Outcome::new(Verdict::Pass, packet, &["cookie-valid", "to-daemon"]);
+        let now = clock::monotonic().as_nanos() as u64;
+        for (idle_s, expected) in [(100, forwarded(&first)), (130, its_own)] {
+            bench.reset();
+            among(&bench, |_| NOBODY, Daemon::Fit);
+            bench.put_flow(&Flow {
+                version: 3,
+                last_seen_ns: now.saturating_sub(idle_s * 1_000_000_000),
+                ..record(FlowState::Established)
+            });
+            bench.expect(&format!("idle for {idle_s} s"), &first, &expected);
+        }
+    }
+}
+
 /// One SYN of many: it has gone by at another dispatcher, of those that came when this record was there already.
 #[test]
 fn a_reused_port_is_known_among_others_without_its_syn() {
@@ -585,6 +648,8 @@ fn a_hint_is_forgotten() {
             let syn_seen_ns = now.wrapping_sub(seconds * 1_000_000_000);
             bench.put_flow(&Flow {
                 syn_seen_ns,
+                last_seen_ns: now,
+                packets: 2, // nor is it new
                 ..established()
             });
             let verdict = bench.run(&frame).verdict;
