@@ -399,9 +399,18 @@ impl Records {
     }
 
     /// Takes a record away that was for reading, or has no backend; another connection's
-    /// stays.
+    /// stays. Where other dispatchers know of it they are told that it has ended, and it goes like any that has.
     pub fn end_reading(&self, key: &FlowKey, isns: Isns) -> io::Result<()> {
-        if let Some(record) = self.get(key)?
+        let ended = self.exchange(key, |flow| {
+            let record = Record::read(flow).filter(|record| record.isns == isns)?;
+            let is_known = record.state == FlowState::Vacant && flow.version != 0;
+            is_known.then_some(Flow {
+                state: FlowState::Reset as u32,
+                ..*flow
+            })
+        })?;
+        if ended.is_none()
+            && let Some(record) = self.get(key)?
             && record.isns == isns
             && matches!(record.state, FlowState::Reading | FlowState::Vacant)
         {

@@ -1,12 +1,12 @@
 //! Several dispatchers as one: every packet through another one than the packet before, and
 //! one after another dies (docs/protocol/replication.md).
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Shutdown, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_datapath::abi::{Dispatcher, FlowState};
-use trapeze_lab::Options;
+use trapeze_datapath::abi::{Dispatcher, Flow, FlowState};
+use trapeze_lab::{Options, Process};
 use trapeze_tests::scattered::{cut_power_in_turn, keeper, ready, scattered_over};
 use trapeze_tests::{Cluster, Connection, VIP, same, until, work_meanwhile};
 
@@ -137,6 +137,42 @@ fn a_clients_port_may_be_used_again_at_once() {
                 });
             }
         });
+    });
+}
+
+/// Servers close, and then their clients do, to a dispatcher: the others' records end, too.
+#[test]
+fn what_ends_without_a_backend_ends_everywhere() {
+    let cluster = scattered("quiet", |_| {});
+    let mut clients: Vec<_> = cluster.on("c1", || {
+        let open = |_| Connection::open();
+        (0..8).map(open).collect()
+    });
+    for client in &mut clients {
+        assert_eq!(client.ask("/1k").status, 200);
+    }
+    let status = cluster.status().unwrap();
+    for backend in ["b1", "b2"] {
+        let server = status.host(backend).unwrap().processes[&Process::Server].pid;
+        cluster.run(backend, &["kill", "-HUP", &server.unwrap().to_string()]);
+    }
+    let all_are = |states: &[FlowState]| {
+        DISPATCHERS.iter().all(|name| {
+            let flows = cluster.dispatcher_maps_of(name).flows.all().unwrap();
+            let is_so = |(_, flow): &(_, Flow)| {
+                FlowState::from_raw(flow.state).is_some_and(|state| states.contains(&state))
+            };
+            flows.iter().filter(|flow| is_so(flow)).count() == clients.len()
+        })
+    };
+    until("nobody has them", || {
+        all_are(&[FlowState::Vacant]).then_some(())
+    });
+    for client in &clients {
+        client.stream().shutdown(Shutdown::Write).unwrap();
+    }
+    until("they have ended", || {
+        all_are(&[FlowState::ClientFin, FlowState::Reset]).then_some(())
     });
 }
 
