@@ -1,12 +1,17 @@
 //! Spliced servers behind several dispatchers: any of them rewrites any packet, and none of
 //! them matters (docs/protocol/splice.md §4).
 
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use trapeze_core::flow::FlowKey;
+use trapeze_core::splice as core_splice;
+use trapeze_datapath::abi::{self, Pod, SPLICED_OPEN, Spliced};
+use trapeze_datapath::map::Update;
 use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::scattered::{cut_power_in_turn, ready, scattered_over};
-use trapeze_tests::{Cluster, Connection, Content, Raised, Splice, Tally, same, until};
+use trapeze_tests::{Cluster, Connection, Content, Raised, Splice, Tally, VIP, same, until};
 
 const DISPATCHERS: [&str; 2] = ["d1", "d2"];
 
@@ -26,6 +31,7 @@ trapeze_tests::by_each_splice!(
     every_packet_through_another_dispatcher_changes_no_byte,
     power_cuts_in_the_middle_of_transfers_fail_none,
     who_is_restarted_goes_on,
+    a_port_that_others_know_from_before_is_opened_all_the_same,
 );
 
 fn every_packet_through_another_dispatcher_changes_no_byte(splice: Splice) {
@@ -150,4 +156,55 @@ fn who_is_restarted_goes_on(splice: Splice) {
             same(&Connection::open().ask("/1k").body, &one);
         }
     });
+}
+
+/// Who comes up anew takes ports that have been taken before, of which others may still know: their records of what has
+/// ended stay for a while.
+fn a_port_that_others_know_from_before_is_opened_all_the_same(splice: Splice) {
+    let cluster = scattered("splport", splice);
+    let one = cluster.document("1k");
+    let ended = FlowKey {
+        client: SocketAddr::from(([10, 77, 0, 1], 9)),
+        vip: VIP.into(),
+    };
+    for (knows, opens) in [("d1", 112), ("d2", 111)] {
+        let splices = cluster.dispatcher_maps_of(knows).splices;
+        for (port, server) in (1024..=u16::MAX).flat_map(|port| [(port, 21), (port, 22)]) {
+            let splice = abi::Splice::from(&core_splice::Splice {
+                own: SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, opens), port),
+                server_port: 80,
+                ahead: 0,
+                clock_ahead: 0,
+                to_server_shift: 0,
+                to_client_shift: 0,
+                no_timestamps: false,
+                no_ecn: false,
+                split: false,
+            });
+            let open = Spliced {
+                flow: ended.into(),
+                state: SPLICED_OPEN,
+                splice,
+                ..Spliced::zeroed()
+            };
+            let key = splice.key(Ipv4Addr::new(10, 77, 0, server));
+            splices.put(&key, &open, Update::Any).unwrap();
+        }
+    }
+    cluster.on("c1", || {
+        for _ in 0..20 {
+            same(&Connection::open().ask("/1k").body, &one);
+        }
+    });
+    let counted = |what: &str| {
+        let of = |name: &str| cluster.dispatch_status(name).unwrap().counters;
+        DISPATCHERS
+            .iter()
+            .filter_map(|name| of(name).get(what).copied())
+            .sum::<u64>()
+    };
+    until("some were asked of the other one", || {
+        (counted("passed-answers") > 0).then_some(())
+    });
+    assert_eq!(counted("connects-refused"), 0);
 }

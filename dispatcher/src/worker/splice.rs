@@ -3,7 +3,7 @@
 //! (docs/protocol/splice.md §3).
 
 use std::collections::{BTreeSet, HashMap};
-use std::net::{IpAddr, SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
@@ -11,7 +11,7 @@ use trapeze_core::intake::{Answer, Arrived, Body};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::connect::{Connect, Open, Step};
 use trapeze_core::wire::checksum::TcpChecksum;
-use trapeze_core::wire::meta::{Binding, Care, Refusal, Sender};
+use trapeze_core::wire::meta::{Binding, Care, Kind, Refusal, Sender};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, SackBlocks};
 use trapeze_core::wire::{geneve, ipv4, tcp};
@@ -23,7 +23,9 @@ use super::first::Before;
 use crate::cluster::{Choice, Decision};
 use crate::handoff::Waiting;
 use crate::look::Extent;
+use crate::peers::option;
 use crate::records::Record;
+use crate::v4;
 
 /// Connections being opened at once, by one worker; the rest is sent again by its clients.
 const CONNECTING_MAX: usize = 16_384;
@@ -232,7 +234,7 @@ impl State {
             return self.count("malformed");
         };
         let Some(key) = self.connections.by_ends.get(&(own, server)).copied() else {
-            return self.on_late_answer(own, server, &header);
+            return self.on_late_answer(own, server, &header, inner);
         };
         let Some(mut connecting) = self.connections.take(&key) else {
             return;
@@ -382,7 +384,13 @@ impl State {
 
     /// The server says again that it has heard our SYN: it has not heard more. Of no flow
     /// that is known, it is to forget it.
-    fn on_late_answer(&mut self, own: SocketAddrV4, server: SocketAddrV4, header: &Header) {
+    fn on_late_answer(
+        &mut self,
+        own: SocketAddrV4,
+        server: SocketAddrV4,
+        header: &Header,
+        inner: &[u8],
+    ) {
         let records = &self.shared.records;
         let Ok(flow) = records.flow_of_answer(own, server) else {
             return self.count("record-failures");
@@ -392,9 +400,12 @@ impl State {
             (record.splice?.own == own).then_some((key, record))
         });
         match spliced {
-            Some((key, record)) if header.flags.has(Flags::SYN) => {
+            Some((key, record))
+                if header.flags.has(Flags::SYN) && header.ack == (record.isns.client + 1).raw() =>
+            {
                 self.acknowledge(&key, record.isns.client + 1);
             }
+            _ if header.flags.has(Flags::SYN) && self.pass_to_connector(*own.ip(), inner) => {}
             None if !header.flags.has(Flags::RST) => {
                 self.count("late-answers");
                 self.send_to_server(Segment {
@@ -410,6 +421,29 @@ impl State {
             }
             _ => {}
         }
+    }
+
+    /// A port is another connection's by now, which only the dispatcher knows that is opening it: the flow that had
+    /// it may have ended long before that one came up anew. False: that dispatcher is this one, or not there.
+    fn pass_to_connector(&mut self, splice_address: Ipv4Addr, inner: &[u8]) -> bool {
+        let peers = &self.shared.peers;
+        let connector = (self.cluster.config.splice_addresses())
+            .find(|&(_, address)| address == splice_address)
+            .and_then(|(dispatcher, _)| v4(dispatcher.address).ok())
+            .filter(|&connector| peers.has_living(connector));
+        let Some(connector) = connector else {
+            return false;
+        };
+        let kind = Kind::Passed {
+            by_joining: false,
+            before: 0,
+        };
+        let option = option(kind, 0, connector, inner, &self.cluster.keys);
+        let to = SocketAddrV4::new(connector, GENEVE_PORT);
+        self.to_backends
+            .push(to, |out| geneve::write(&option, inner, out));
+        self.count("passed-answers");
+        true
     }
 
     /// Sends a client's packet on to its server, in pieces that fit.
