@@ -14,7 +14,7 @@ use super::checks::{Checks, Found};
 use super::errors::ConfigErrors;
 use super::etcd::read_membership;
 use super::parse_policy::{read_costs, read_policy, read_stickiness};
-use super::rescue::{Answers, Rescue, read_rescue};
+use super::rescue::{Answers, NOT_FOLLOWED, Rescue, read_rescue};
 use super::section::{Section, Source};
 use super::{
     Attach, Backend, ClusterKey, Config, Dispatcher, Handoff, HeaderRule, Limits, Member, Pool,
@@ -270,6 +270,13 @@ fn read_pools<'s>(
             let survive_close = section.optional("survive_close", value::boolean);
             let park = section.optional("park", value::boolean);
             let handoff = value_or(handoff, Handoff::default());
+            for (key, wanted) in [("survive_close", &survive_close), ("park", &park)] {
+                let wanted = wanted.as_ref().filter(|wanted| *wanted.get_ref());
+                if let (Handoff::None, Some(wanted)) = (handoff, wanted) {
+                    let message = format!("`{key}` {NOT_FOLLOWED}");
+                    section.source.error(wanted.span(), message);
+                }
+            }
             let check = read_check(&mut section);
             let outliers = read_outliers(&mut section);
             let slow_start = section.optional("slow_start", |v| {

@@ -96,6 +96,10 @@ impl Answers {
     }
 }
 
+/// Why a key that wants something of a pool's connections is a mistake there.
+pub(super) const NOT_FOLLOWED: &str = "cannot be where the pool says `handoff = \"none\"`, for its \
+                                       connections are not followed: remove it, or write another `handoff`";
+
 /// The keys of a [[pool]] or a rule. What is not said is as `inherited`.
 pub(super) fn read_rescue(
     section: &mut Section<'_>,
@@ -123,11 +127,7 @@ pub(super) fn read_rescue(
                 "is about requests of HTTP/1, and this rule about TLS, in which nobody can read them: \
                  remove it",
             )),
-            (Answers::NotFollowed, Some((span, true))) => Some((
-                span,
-                "cannot be where the pool says `handoff = \"none\"`, for its connections are not \
-                 followed: remove it, or write another `handoff`",
-            )),
+            (Answers::NotFollowed, Some((span, true))) => Some((span, NOT_FOLLOWED)),
             (Answers::Spliced, Some((span, true))) => Some((
                 span,
                 "cannot be where all backends of the pool are spliced, for no answer of these outlives \

@@ -212,6 +212,8 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("name = \"b3\"", "name = \"b3\"\ntransfer = \"split-splice\"", "`transfer = \"split-splice\"` needs an address"),
     ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.11\"", "10.77.0.11 is an address of `d1`"),
     ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.100\"", "10.77.0.100 is the own address of"),
+    ("policy = \"hrw\"", "survive_close = true\nhandoff = \"none\"", "`survive_close` cannot be where the pool says `handoff = \"none\"`"),
+    ("policy = \"hrw\"", "handoff = \"none\"\npark = true", "`park` cannot be where the pool says `handoff = \"none\"`"),
     ("path_prefix = \"/img\"", "path_suffix = \".php?\"", "`path_suffix`: expected the end of a path"),
 ];
 
@@ -227,6 +229,13 @@ fn each_mistake_is_explained() {
         let found = errors.iter().any(|e| e.message.starts_with(message));
         assert!(found, "{to:?} should give {message:?} but gives\n{errors}");
     }
+}
+
+#[test]
+fn without_a_handoff_it_may_be_said_that_nothing_follows_of_one() {
+    let pool = first_pool("handoff = \"none\"\nsurvive_close = false\npark = false");
+    assert_eq!(pool.handoff, Handoff::None);
+    assert!(!pool.survive_close && !pool.park);
 }
 
 #[test]
