@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use serde::Serialize;
+use trapeze_core::config::parse_duration;
 use trapeze_datapath::node::Node;
 use trapeze_dispatcher::{Left, Request, ask};
 
@@ -33,9 +34,9 @@ pub struct Args {
     /// Have other backends go on with long answers in progress
     #[arg(long)]
     migrate: bool,
-    /// Wait no longer, in seconds such as 30s, or minutes such as 5m [default:
-    /// limits.drain_timeout]
-    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    /// Wait no longer, such as 30s, 5m or 1h30m [default: limits.drain_timeout]
+    // With hyphens, so that of `-1s` it is said what a time is, and not how to pass it.
+    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
     deadline: Option<Duration>,
     #[command(flatten)]
     select: Select,
@@ -223,21 +224,9 @@ impl Progress {
     }
 }
 
-/// `500ms`, `30s`, `5m`, `1h`.
+/// As the configuration's durations.
 fn parse_time(text: &str) -> Result<Duration, String> {
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let (number, unit) = (digits.parse::<u64>(), &text[digits.len()..]);
-    let unit_ms = match unit {
-        "ms" => 1,
-        "s" => 1000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        _ => return Err("expected a time such as 30s, 5m or 1h".into()),
-    };
-    match number.map(|number| number.checked_mul(unit_ms)) {
-        Ok(Some(ms)) => Ok(Duration::from_millis(ms)),
-        _ => Err("expected a time such as 30s, 5m or 1h".into()),
-    }
+    parse_duration(text).ok_or_else(|| "expected a time such as 30s, 5m or 1h30m".to_owned())
 }
 
 #[cfg(test)]
@@ -249,7 +238,8 @@ mod tests {
         assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(parse_time("0s"), Ok(Duration::ZERO));
         assert_eq!(parse_time("5m"), Ok(Duration::from_secs(300)));
-        for wrong in ["", "5", "s", "5d", "-5s", "99999999999999999999h"] {
+        assert_eq!(parse_time("1h30m"), Ok(Duration::from_secs(5400)));
+        for wrong in ["", "5", "s", "5w", "-5s", "30m1h", "99999999999999999999h"] {
             assert!(parse_time(wrong).is_err(), "{wrong}");
         }
     }

@@ -335,6 +335,7 @@ fn with_json_errors_are_json_too() {
         (&["lab", "--name", "nowhere", "status"], 1, "nowhere"),
         (&["flows", "--state", "open"], 2, "--state"),
         (&["explain", "--sni", "a"], 2, "--sni"),
+        (&["drain", "b1", "--deadline", "-1s"], 2, "expected a time"),
     ] {
         let mut command = Command::new(TRAPEZE);
         let output = command.args(arguments).arg("--json").output().unwrap();

@@ -38,6 +38,7 @@ pub use etcd::Etcd;
 pub use policy::{CookieValue, Costs, PolicyConfig, PolicyKind, Stickiness};
 pub use registration::{MemberRole, Refused, Registration};
 pub use rescue::{Protection, Rescue};
+pub use value::parse_duration;
 
 /// A whole cluster.
 #[derive(Clone, Debug, PartialEq)]

@@ -219,7 +219,9 @@ const UNITS: [(&str, u64); 5] = [
     ("ms", 1),
 ];
 
-fn parse_duration(written: &str) -> Option<Duration> {
+/// What is written as `10s`, `200ms` or `1m30s`: whole numbers of units, the largest first.
+/// None: something else.
+pub fn parse_duration(written: &str) -> Option<Duration> {
     let mut rest = written;
     let mut units = &UNITS[..];
     let mut total_ms = 0u64;
