@@ -47,11 +47,17 @@ pub fn failed(error: &anyhow::Error) -> ExitCode {
 /// The same for a command line that is none, or asks for help.
 pub fn misused(error: &clap::Error) -> ExitCode {
     match error.use_stderr() && asks_for_json(std::env::args_os()) {
-        true => print_error(error.render().to_string().trim_end()),
+        true => print_error(without_title(&error.render().to_string())),
         // Nobody reads it: nothing to be done.
         false => drop(error.print()),
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(u8::MAX))
+}
+
+/// The key says already that it is an error.
+fn without_title(message: &str) -> &str {
+    let message = message.trim_end();
+    message.strip_prefix("error: ").unwrap_or(message)
 }
 
 /// Looks at the words alone: a command line that is wrong has no more.

@@ -344,6 +344,7 @@ fn with_json_errors_are_json_too() {
         let said: Value = serde_json::from_slice(&output.stdout).unwrap();
         let error = said["error"].as_str().unwrap();
         assert!(error.contains(message), "{arguments:?}: {error}");
+        assert!(!error.starts_with("error:"), "{arguments:?}: {error}");
         let text = command.get_args().filter(|word| *word != "--json");
         let output = Command::new(TRAPEZE).args(text).output().unwrap();
         assert!(output.stdout.is_empty(), "{arguments:?}: {output:?}");
