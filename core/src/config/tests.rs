@@ -132,6 +132,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("head_bytes = 32768", "head_bytes = 32768\nreading_bytes = 32767", "`reading_bytes`: expected a number from 32768"),
     ("head_bytes = 32768", "heartbeat = \"9ms\"", "`heartbeat`: expected a duration from \"10ms\" to \"5s\""),
     ("head_bytes = 32768", "update_interval = \"6s\"\ncache_timeout = \"11s\"", "`cache_timeout`: expected a duration from \"12s\" to \"1h\", such as \"10s\", \"200ms\" or \"1m30s\", found \"11s\"; it is twice `update_interval` at least"),
+    ("head_bytes = 32768", "drain_timeout = \"2d\"", "`drain_timeout`: expected a duration from \"0s\" to \"1d\""),
     ("[limits]", "[limit]", "the file has no key `limit`; did you mean `limits`?"),
     // Names.
     ("name = \"b1\"\n", "name = \"b2\"\n", "there is a node `b2` already"),

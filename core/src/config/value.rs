@@ -247,6 +247,10 @@ pub fn parse_duration(written: &str) -> Option<Duration> {
 /// The largest unit that says it exactly.
 pub(super) fn in_units(duration: Duration) -> String {
     let ms = duration.as_millis() as u64;
+    // None of a unit is as much as none of another: seconds are the plainest.
+    if ms == 0 {
+        return "0s".to_owned();
+    }
     let (unit, size) = (UNITS.iter())
         .find(|(_, size)| ms.is_multiple_of(*size))
         .unwrap_or(&UNITS[4]);
