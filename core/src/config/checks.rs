@@ -20,6 +20,8 @@ pub(super) struct Checks<'s> {
     nodes: Vec<String>,
     /// Addresses of nodes, and which node has each.
     node_addresses: Vec<(IpAddr, String)>,
+    /// Addresses from which dispatchers splice, and which dispatcher does from each.
+    splice_addresses: Vec<(Spanned<IpAddr>, String)>,
     /// Where dispatchers say their sub-clusters.
     sub_clusters: Vec<Spanned<u8>>,
 }
@@ -30,6 +32,7 @@ impl<'s> Checks<'s> {
             source,
             nodes: Vec::new(),
             node_addresses: Vec::new(),
+            splice_addresses: Vec::new(),
             sub_clusters: Vec::new(),
         }
     }
@@ -70,31 +73,45 @@ impl<'s> Checks<'s> {
     pub(super) fn vip(&self, vip: &Spanned<SocketAddr>) {
         let ip = vip.get_ref().ip();
         self.family(ip, vip.span());
-        if let Some((_, node)) = self
-            .node_addresses
-            .iter()
-            .find(|(address, _)| *address == ip)
-        {
-            let message = format!(
-                "{ip} is the own address of `{node}`: a service needs one that no node has"
-            );
-            self.source.error(vip.span(), message);
-        }
+        let node = self.node_addresses.iter().find(|(other, _)| *other == ip);
+        let spliced = (self.splice_addresses.iter()).find(|(other, _)| *other.get_ref() == ip);
+        let message = match (node, spliced) {
+            (Some((_, node)), _) => {
+                format!("{ip} is the own address of `{node}`: a service needs one that no node has")
+            }
+            (None, Some((_, dispatcher))) => format!(
+                "{ip} is the `splice_address` of the dispatcher `{dispatcher}`: a service needs one \
+                 that is nothing else"
+            ),
+            (None, None) => return,
+        };
+        self.source.error(vip.span(), message);
     }
 
-    /// It is like a VIP: no node and no other dispatcher has it.
-    pub(super) fn splice_address(&mut self, address: &Found<IpAddr>) {
+    /// To be looked at when all nodes are known.
+    pub(super) fn splice_address(&mut self, dispatcher: &Found<String>, address: &Found<IpAddr>) {
         let Some(address) = address else { return };
-        let ip = *address.get_ref();
-        self.family(ip, address.span());
-        if let Some((_, node)) = self.node_addresses.iter().find(|(other, _)| *other == ip) {
-            let message = format!(
-                "{ip} is an address of `{node}`: a splice address is nothing else, and one dispatcher's"
-            );
-            self.source.error(address.span(), message);
+        self.family(*address.get_ref(), address.span());
+        let address = Spanned::new(address.span(), *address.get_ref());
+        let dispatcher = dispatcher.as_ref().map_or("", |name| name.get_ref());
+        self.splice_addresses.push((address, dispatcher.to_owned()));
+    }
+
+    /// They are like VIPs: no node has one of them, and no other dispatcher.
+    pub(super) fn splice_addresses(&self) {
+        for (index, (address, _)) in self.splice_addresses.iter().enumerate() {
+            let ip = *address.get_ref();
+            let before = (self.splice_addresses[..index].iter())
+                .map(|(other, dispatcher)| (*other.get_ref(), dispatcher));
+            let mut nodes = (self.node_addresses.iter()).map(|(other, node)| (*other, node));
+            let taken = nodes.find(|(other, _)| *other == ip);
+            if let Some((_, node)) = taken.or_else(|| before.into_iter().find(|(o, _)| *o == ip)) {
+                let message = format!(
+                    "{ip} is an address of `{node}`: a splice address is nothing else, and one dispatcher's"
+                );
+                self.source.error(address.span(), message);
+            }
         }
-        self.node_addresses
-            .push((ip, "a dispatcher's splice_address".to_owned()));
     }
 
     /// To be looked at when all are known.

@@ -85,6 +85,7 @@ fn read(source: &Source<'_>, mut file: Section<'_>) -> Config {
     if backends.is_empty() {
         file.error("there is no [[backend]]: add at least one host that serves");
     }
+    checks.splice_addresses();
     let pools = read_pools(file.tables("pool", "[[pool]]"), &backends, &mut checks);
     let services = read_services(
         file.tables("service", "[[service]]"),
@@ -203,7 +204,7 @@ fn read_dispatchers(sections: Vec<Section<'_>>, checks: &mut Checks<'_>) -> Vec<
             let attach = section.optional("attach", value::attach);
             let workers = section.optional("workers", |v| value::integer(v, 1..=64));
             let splice_address = section.optional("splice_address", value::address);
-            checks.splice_address(&splice_address);
+            checks.splice_address(&name, &splice_address);
             let sub_cluster = section.optional("sub_cluster", value::sub_cluster);
             checks.sub_cluster(&sub_cluster);
             section.finish();

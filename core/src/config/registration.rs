@@ -205,7 +205,10 @@ impl Config {
             ));
         }
         let fronts = self.front_addresses();
-        let taken = |wanted: &IpAddr| others.iter().any(|other| other.address == *wanted);
+        let of_nodes = (others.iter().map(|other| other.address))
+            .chain(self.backends.iter().map(|backend| backend.address))
+            .chain([*address]);
+        let taken = |wanted: &IpAddr| of_nodes.clone().any(|other| other == *wanted);
         if fronts.contains(address) {
             return Some(format!("{address} is a service's or splice address"));
         }
@@ -373,6 +376,14 @@ pool = "web"
     fn what_does_not_fit_is_refused_and_said() {
         let mut spliced = member("dispatcher/d3", "10.0.0.13");
         spliced.splice_address = Some("10.0.0.100".parse().unwrap());
+        let by_a_backend = Registration {
+            splice_address: Some(config().backends[0].address),
+            ..member("dispatcher/d3", "10.0.0.13")
+        };
+        let by_itself = Registration {
+            splice_address: Some("10.0.0.13".parse().unwrap()),
+            ..member("dispatcher/d3", "10.0.0.13")
+        };
         let elsewhere = Registration {
             sub_cluster: 1,
             ..member("dispatcher/d2", "10.0.0.12")
@@ -388,6 +399,8 @@ pool = "web"
             (member("dispatcher/d3", "10.0.0.100"), "is a service's"),
             (member("dispatcher/d3", "2001:db8::1"), "IPv6"),
             (spliced, "splice_address 10.0.0.100 is another's"),
+            (by_a_backend, "is another's"),
+            (by_itself, "splice_address 10.0.0.13 is another's"),
         ];
         for (member, wanted) in cases {
             let (same, refused) = config().with_members(std::slice::from_ref(&member));

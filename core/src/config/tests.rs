@@ -212,7 +212,8 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     ("name = \"b3\"", "name = \"b3\"\ntransfer = \"splice\"", "`transfer = \"splice\"` needs an address"),
     ("name = \"b3\"", "name = \"b3\"\ntransfer = \"split-splice\"", "`transfer = \"split-splice\"` needs an address"),
     ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.11\"", "10.77.0.11 is an address of `d1`"),
-    ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.100\"", "10.77.0.100 is the own address of"),
+    ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.100\"", "10.77.0.100 is the `splice_address` of the dispatcher `d1`: a service needs one"),
+    ("name = \"d1\"", "name = \"d1\"\nsplice_address = \"10.77.0.22\"", "10.77.0.22 is an address of `b2`: a splice address"),
     ("policy = \"hrw\"", "survive_close = true\nhandoff = \"none\"", "`survive_close` cannot be where the pool says `handoff = \"none\"`"),
     ("policy = \"hrw\"", "handoff = \"none\"\npark = true", "`park` cannot be where the pool says `handoff = \"none\"`"),
     ("path_prefix = \"/img\"", "path_suffix = \".php?\"", "`path_suffix`: expected the end of a path"),
@@ -263,6 +264,35 @@ fn a_backend_without_an_agent_needs_no_interface() {
     let mut front = config.vips();
     front.extend(splice_address);
     assert_eq!(config.front_addresses(), front);
+}
+
+/// Whichever of them is read first.
+#[test]
+fn a_splice_address_is_nobody_elses() {
+    let d2 = "[[dispatcher]]\nname = \"d2\"\naddress = \"10.77.0.12\"\ninterface = \"eth0\"\n";
+    let with = |first: &str, second: &str| {
+        let own = |address: &str| format!("splice_address = \"{address}\"\n");
+        let text = EXAMPLE.replacen("attach", &(own(first) + "attach"), 1);
+        parse(&format!("{text}{d2}{}{SPRAYS}", own(second)))
+    };
+    assert!(with("10.77.0.111", "10.77.0.112").is_ok());
+    let taken = [
+        ("10.77.0.12", "d2"),
+        ("10.77.0.11", "d1"),
+        ("10.77.0.23", "b3"),
+        ("10.77.0.92", "s2"),
+        ("10.77.0.110", "d1"),
+    ];
+    for (address, node) in taken {
+        for order in [(address, "10.77.0.110"), ("10.77.0.110", address)] {
+            let Err(errors) = with(order.0, order.1) else {
+                panic!("{order:?} is accepted")
+            };
+            let what = format!("{address} is an address of `{node}`");
+            assert!(errors.to_string().contains(&what), "{order:?}: {errors}");
+            assert_eq!(errors.iter().count(), 1, "{order:?}: {errors}");
+        }
+    }
 }
 
 fn first_pool(how: &str) -> Pool {
