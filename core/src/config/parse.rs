@@ -234,9 +234,11 @@ fn read_backends(
             let address = section.required("address", "\"10.0.0.21\"", value::address);
             checks.node(&name, &address, "backend", &mut addresses);
             let transfer = section.optional("transfer", value::transfer);
+            let is_misspelt = section.has("transfer") && transfer.is_none();
             let transfer = checks.transfer(transfer, has_splice_addresses);
-            // What runs nothing of ours may have any.
-            let interface = match transfer.has_agent() {
+            // What runs nothing of ours may have any; and of a transfer that cannot be read nobody
+            // knows whether it needs one.
+            let interface = match transfer.has_agent() && !is_misspelt {
                 true => section.required("interface", "\"eth0\"", value::interface),
                 false => section.optional("interface", value::interface),
             };

@@ -241,6 +241,16 @@ fn without_a_handoff_it_may_be_said_that_nothing_follows_of_one() {
 }
 
 #[test]
+fn a_misspelt_transfer_is_the_only_mistake() {
+    let backend = "[[backend]]\nname = \"b9\"\naddress = \"10.77.0.29\"\ntransfer = \"spice\"\n";
+    let errors = parse(&format!("{EXAMPLE}{backend}")).unwrap_err();
+    let messages: Vec<_> = errors.iter().map(|e| e.message.as_str()).collect();
+    let wanted = "`transfer`: expected one of \"rebuild\", \"splice\", \"split-splice\", found \"spice\"; \
+                  did you mean `splice`?";
+    assert_eq!(messages, [wanted]);
+}
+
+#[test]
 fn a_backend_without_an_agent_needs_no_interface() {
     let text = EXAMPLE.replacen(
         "name = \"d1\"",
