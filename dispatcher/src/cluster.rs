@@ -537,8 +537,6 @@ impl Refusals {
 
 /// TLS `internal_error` (RFC 8446 §6.2): there is no alert for "no server now".
 const INTERNAL_ERROR: Answer = Answer::TlsAlert(80);
-/// TLS `record_overflow`.
-const RECORD_OVERFLOW: Answer = Answer::TlsAlert(22);
 
 fn answer_to(bad: &BadHead) -> Answer {
     match bad {
@@ -546,6 +544,6 @@ fn answer_to(bad: &BadHead) -> Answer {
         BadHead::Version(_) => Answer::VersionNotSupported,
         BadHead::TooLarge => Answer::HeadTooLarge,
         BadHead::TlsMalformed(_) => Answer::DECODE_ERROR,
-        BadHead::TlsTooLarge => RECORD_OVERFLOW,
+        BadHead::TlsTooLarge => Answer::RECORD_OVERFLOW,
     }
 }

@@ -35,6 +35,8 @@ pub enum Body {
 impl Answer {
     /// TLS `decode_error`.
     pub const DECODE_ERROR: Self = Self::TlsAlert(50);
+    /// TLS `record_overflow`.
+    pub const RECORD_OVERFLOW: Self = Self::TlsAlert(22);
     /// TLS `unrecognized_name`.
     pub const UNRECOGNIZED_NAME: Self = Self::TlsAlert(112);
 

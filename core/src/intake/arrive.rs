@@ -227,9 +227,8 @@ impl Intake {
             return Outcome::Assigned;
         }
         if too_large {
-            self.counters.heads_too_large += 1;
             let answer = if reading.is_tls() {
-                Answer::DECODE_ERROR
+                Answer::RECORD_OVERFLOW
             } else {
                 Answer::HeadTooLarge
             };

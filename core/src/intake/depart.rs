@@ -149,6 +149,11 @@ impl Intake {
             self.end(&connection, End::Evicted);
         }
         self.counters.answers += 1;
+        let is_too_large = matches!(
+            goodbye.answer,
+            Answer::HeadTooLarge | Answer::RECORD_OVERFLOW
+        );
+        self.counters.heads_too_large += u64::from(is_too_large);
         let segment = goodbye.segment(&mut connection);
         self.actions.push_back(Action::ToClient(segment));
         self.table.put_youngest(connection, Phase::Goodbye(goodbye));

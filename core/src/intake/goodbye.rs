@@ -33,7 +33,7 @@ const PLAUSIBLE: u32 = 1 << 24;
 /// The state of an answer.
 #[derive(Clone, Debug)]
 pub(super) struct Goodbye {
-    answer: Answer,
+    pub(super) answer: Answer,
     body: Body,
     /// Where it begins.
     start: ServerSeq,

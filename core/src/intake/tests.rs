@@ -40,6 +40,9 @@ fn inspect(bytes: &[u8], _: &mut Progress) -> Looked<usize> {
     if bytes.starts_with(b"BAD") {
         return Looked::Bad(Answer::BadRequest);
     }
+    if bytes.starts_with(b"HUGE") {
+        return Looked::Bad(Answer::HeadTooLarge);
+    }
     match bytes.windows(4).position(|end| end == b"\r\n\r\n") {
         Some(at) => Looked::Done(at + 4),
         None => Looked::More,

@@ -289,7 +289,7 @@ fn a_head_that_does_not_come_times_out() {
 
 #[test]
 fn a_head_beyond_the_limit_is_refused() {
-    for (first, answer) in [(b'G', Answer::HeadTooLarge), (22, Answer::DECODE_ERROR)] {
+    for (first, answer) in [(b'G', Answer::HeadTooLarge), (22, Answer::RECORD_OVERFLOW)] {
         let mut bench = Bench::new(Bounds {
             head_bytes: 2000,
             ..bounds()
@@ -306,7 +306,19 @@ fn a_head_beyond_the_limit_is_refused() {
         );
         bench.client += 1;
         assert_eq!(bench.data(0, &bytes), Outcome::Answering, "all at once");
+        assert_eq!(bench.intake.counters().heads_too_large, 2);
     }
+}
+
+/// Whoever finds it too large.
+#[test]
+fn a_head_beyond_the_limit_is_counted() {
+    let mut bench = Bench::new(bounds());
+    assert_eq!(bench.data(0, b"HUGE"), Outcome::Answering);
+    assert_eq!(bench.intake.counters().heads_too_large, 1);
+    bench.client += 1;
+    assert_eq!(bench.data(0, b"BAD"), Outcome::Answering);
+    assert_eq!(bench.intake.counters().heads_too_large, 1);
 }
 
 #[test]
