@@ -3,7 +3,7 @@
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::head::{self, Expected, Followed, Inspection, Progress};
-use trapeze_core::intake::Looked;
+use trapeze_core::intake::{Answer, Body, Looked};
 
 use crate::Shared;
 use crate::cluster::{Cluster, Decision};
@@ -98,6 +98,12 @@ impl Look<'_> {
         let owner = self.later.map(|later| later.owner);
         let decision = match (self.cluster).look(health, vip, client, owner, &inspection) {
             Looked::More => return Looked::More,
+            // As of a first one, and as of one that does not come in time: nobody reads on without end. Once its
+            // owner owes nothing the client is told.
+            Looked::Bad(answer @ Answer::HeadTooLarge) if self.later.is_some() => {
+                let refused = Decision::Refuse(answer, Body::Full);
+                return Looked::Done(Found::Request(refused, Extent::default()));
+            }
             // What the server makes of it is the server's to say.
             Looked::Bad(_) if self.later.is_some() => {
                 return Looked::Done(Found::Owners(Extent::default()));

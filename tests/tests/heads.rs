@@ -334,6 +334,41 @@ fn heads_up_to_the_configured_size_are_served_and_larger_ones_get_431() {
     });
 }
 
+/// The client gets all answers before, and nothing of the head comes to a server.
+#[test]
+fn a_later_head_that_is_too_large_gets_431_behind_the_answers_before() {
+    let cluster = Cluster::up("size-later");
+    let documents = ["1k", "10m"].map(|name| cluster.document(name));
+    let sizes = [(32 << 10) + 1, 40_000, 70_000];
+    cluster.on("c1", || {
+        for size in sizes {
+            let mut client = Connection::open();
+            for _ in 0..2 {
+                same(&client.ask("/1k").body, &documents[0]);
+            }
+            client.send(request_of(size));
+            assert_eq!(client.response().status, 431, "{size}");
+            client.expect_end();
+            // Asked ahead.
+            let mut client = Connection::open();
+            client.send("GET /10m HTTP/1.1\r\nHost: site.example\r\n\r\n");
+            client.send(request_of(size));
+            std::thread::sleep(Duration::from_millis(200));
+            same(&client.response().body, &documents[1]);
+            assert_eq!(client.response().status, 431, "{size}");
+            client.expect_end();
+        }
+        // All that fits is a request.
+        let mut client = Connection::open();
+        same(&client.ask("/1k").body, &documents[0]);
+        client.send(request_of(8000));
+        same(&client.response().body, &documents[0]);
+        same(&client.ask("/1k").body, &documents[0]);
+    });
+    let counters = cluster.daemon().counters;
+    assert_eq!(counters.get("heads-too-large"), Some(&6), "{counters:?}");
+}
+
 /// Its packets go to one that has just died. The client has been told that they have come, and says
 /// none of it again.
 #[test]
