@@ -194,11 +194,31 @@ static __always_inline int read_length(struct answers *answers, const __u8 *piec
 	return 0;
 }
 
-/* The last coding has to be "chunked"; without, the answer ends when the server closes. */
+static long blank_before(__u64 index, struct number *number)
+{
+	__u8 byte = piece_byte(number->piece, number->at - 1);
+
+	if (byte != ' ' && byte != '\t')
+		return 1;
+	number->at--;
+	return 0;
+}
+
+/*
+ * The last coding has to be "chunked"; without, the answer ends when the server closes. Blanks
+ * behind it are no part of the field (RFC 9110 5.5).
+ */
 static __always_inline int read_coding(struct answers *answers, const __u8 *piece, __u32 at, __u32 end)
 {
-	__u8 before = piece_byte(piece, end - 8);
+	struct number number = { .piece = piece, .at = end };
+	__u8 before;
 
+	/* Hardly any has. */
+	if ((piece_byte(piece, end - 1) | 0x20) != 'd') {
+		bpf_loop(LINE_ROOM, blank_before, &number, 0);
+		end = number.at;
+	}
+	before = piece_byte(piece, end - 8);
 	if (end < at + 7 || answers->flags & (ANSWER_LENGTH | ANSWER_CHUNKED | ANSWER_OLD) ||
 	    ((piece_word(piece, end - 7) | LOWER_CASE) & 0xffffffffffffffull) != 0x64656b6e756863ull ||
 	    (before != ' ' && before != ',' && before != ':' && before != '\t'))

@@ -158,6 +158,14 @@ pub fn streams() -> Vec<(&'static str, Vec<Vec<u8>>)> {
                 a(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
             ],
         ),
+        (
+            "blanks around a coding",
+            vec![
+                a(b"HTTP/1.1 200 OK\r\nTransfer-Encoding:  chunked  \r\n\r\n1\r\na\r\n0\r\n\r\n"),
+                a(b"HTTP/1.1 200 OK\r\nTransfer-Encoding:gzip,chunked\t \r\n\r\n0\r\n\r\n"),
+                a(b"HTTP/1.1 200 OK\r\nTransfer-Encoding:\t\tchunked \r\n\r\n0\r\n\r\n"),
+            ],
+        ),
         ("many chunks", vec![many_chunks, a(b"HTTP/1.1 204 x\r\n\r\n")]),
         ("a long field", vec![long_field.into_bytes()]),
         ("a long extension", vec![long_extension.into_bytes()]),
@@ -334,7 +342,7 @@ fn long_bodies_are_counted() {
 #[test]
 fn what_ends_a_connection_is_seen() {
     let follower = Follower::new();
-    let table: [(&str, &str, u8, bool); 30] = [
+    let table: [(&str, &str, u8, bool); 32] = [
         ("no length", "HTTP/1.1 200 OK\r\n\r\nabc", ENDLESS, false),
         (
             "an upgrade",
@@ -453,6 +461,18 @@ fn what_ends_a_connection_is_seen() {
         (
             "almost chunked",
             "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked\r\n\r\n",
+            LOST,
+            false,
+        ),
+        (
+            "almost chunked, and blank",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: xchunked \t\r\n\r\n",
+            LOST,
+            false,
+        ),
+        (
+            "a coding that is blank",
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding:           \r\n\r\n",
             LOST,
             false,
         ),
