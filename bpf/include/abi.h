@@ -710,6 +710,8 @@ struct setup {
 	__u32 begun; /* where the latest request starts, as its dispatcher has said */
 	__u16 asked; /* how many have begun; `answers.finished` of them are answered */
 	__u16 ahead; /* 1: one began before the one before it was answered */
+	__u32 replacing; /* VACANT: 1: a copy of its next request removes the old socket, and goes round (lib/start.bpf.h) */
+	__u32 pad;
 };
 
 /* Agent: what held a flow up has changed, or an answer is over; to its daemon, by the ring `dones`. */

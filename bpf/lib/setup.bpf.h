@@ -5,7 +5,7 @@
  */
 #pragma once
 
-/* A new setup is put together here: it is too long for the stack. */
+/* A setup is put together here: it is too long for the stack. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -52,7 +52,7 @@ static __always_inline __u32 start_of(const struct setup *known, const struct me
 static __noinline int remember(const struct segment *segment, struct setup *known, const struct meta *meta,
 			       enum setup_state state, __be32 dispatcher)
 {
-	struct setup *setup = known;
+	struct setup *setup;
 	bool own = segment && segment->key.client_port == segment->client_port;
 	__u8 seated = known ? known->seated : 0;
 	__u32 start;
@@ -69,8 +69,9 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 			.before_epoch = bpf_ntohl(meta->epoch),
 			.before_start = bpf_ntohl(meta->start),
 		};
-	/* Its dispatcher goes on counting, and the owner before may have one to go on with. */
-	if (known && known->state == SETUP_VACANT && known->epoch == bpf_ntohl(meta->epoch))
+	/* Its dispatcher goes on counting, and the owner before may have one to go on with. Who rebuilds it has taken it. */
+	if (known && (known->state == SETUP_VACANT || known->state == SETUP_TRIED) &&
+	    known->epoch == bpf_ntohl(meta->epoch))
 		kept = (struct kept){
 			.finished = known->answers.finished,
 			.unread = known->answers.unread,
@@ -85,9 +86,7 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	/* It was forgotten, and its seats were not. */
 	if (!known && own)
 		seated = !!bpf_map_lookup_elem(&seats, &segment->key);
-	/* In place when there is one: an entry of an LRU map costs more to replace than to write. */
-	if (!setup)
-		setup = bpf_map_lookup_elem(&new_setup, &zero);
+	setup = bpf_map_lookup_elem(&new_setup, &zero);
 	if (!setup)
 		return 0;
 	__builtin_memset(setup, 0, sizeof(*setup));
@@ -110,7 +109,13 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->first = kept.first;
 	setup->before_epoch = kept.before_epoch;
 	setup->before_start = kept.before_start;
-	if (!known)
+	/*
+	 * In place when there is one: an entry of an LRU map costs more to replace than to write. And at once: a copy
+	 * may come by another CPU, and would take what is not there yet for another flow's.
+	 */
+	if (known)
+		__builtin_memcpy(known, setup, sizeof(*setup));
+	else
 		bpf_map_update_elem(&setups, &segment->key, setup, BPF_ANY);
 	return 0;
 }

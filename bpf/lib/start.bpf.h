@@ -5,13 +5,50 @@
  */
 #pragma once
 
-/* A connection that ended long ago stands where a new one must be built. */
-static __always_inline int remove_occupant(struct __sk_buff *skb, const struct segment *segment, __u32 rcv_nxt)
+/*
+ * Of a request whose server has closed, copies may come at once by several CPUs: the socket's, that was to be asked
+ * again, and the client's (handoff.md 7.5a). One of them removes that socket, and one is rebuilt. A second RST would
+ * meet the new socket, that expects the very number that the old one did; and a second one that is remembered would
+ * take away what the first one's has answered.
+ */
+
+/* Is this one to remove it? Not if another has done so, and been rebuilt, since this one saw a socket. */
+static __always_inline bool take_removal(struct setup *known)
 {
-	/* Only once: what survives its RST would go round for ever. */
-	if (skb->mark == SECOND_PASS_MARK)
+	if (__sync_val_compare_and_swap(&known->replacing, 0, 1))
+		return false;
+	if (known->state == SETUP_VACANT)
+		return true;
+	known->replacing = 0;
+	return false;
+}
+
+/* Is this one to be rebuilt? From then on others find it tried. */
+static __always_inline bool take_vacant(struct setup *known)
+{
+	return __sync_val_compare_and_swap(&known->state, SETUP_VACANT, SETUP_TRIED) == SETUP_VACANT;
+}
+
+/* It has not been. */
+static __always_inline void leave_vacant(struct setup *known)
+{
+	__sync_val_compare_and_swap(&known->state, SETUP_TRIED, SETUP_VACANT);
+}
+
+/* A connection that ended long ago, or has been closed, stands where a new one must be built. `vacant`: the latter's. */
+static __always_inline int remove_occupant(struct __sk_buff *skb, const struct segment *segment, struct setup *vacant,
+					   __u32 rcv_nxt)
+{
+	/* Only once: what survives its RST would go round for ever. It comes again. */
+	if (skb->mark == SECOND_PASS_MARK) {
+		if (vacant)
+			vacant->replacing = 0;
 		return drop(DROP_NOT_REBUILT);
+	}
 	skb->mark = SECOND_PASS_MARK;
+	/* Behind what removes it; and before what comes behind this one. */
+	if (vacant && !take_removal(vacant))
+		return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 	if (bpf_clone_redirect(skb, skb->ifindex, BPF_F_INGRESS))
 		return drop(DROP_REWRITE);
 	skb->mark = 0;
@@ -61,7 +98,7 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 				    const struct meta *meta)
 {
 	__u32 start;
-	bool same;
+	bool same, is_vacant;
 	struct occupant occupant;
 	struct tcp_options options;
 	struct bpf_sock *listener;
@@ -76,6 +113,7 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 	start = start_of(known, meta);
 	same = known && known->epoch == bpf_ntohl(meta->epoch) && known->start == start &&
 	       known->state <= SETUP_REFUSED;
+	is_vacant = known && known->state == SETUP_VACANT;
 	/* Its socket is needed still, and no seat is left. */
 	if (known && is_older(known)) {
 		count_drop(DROP_OLDER);
@@ -98,25 +136,34 @@ __noinline int start_request(struct __sk_buff *skb, const struct segment *segmen
 			remember(segment, known, meta, SETUP_CONFIRMED, dispatcher);
 			return deliver(skb, segment);
 		}
-		return remove_occupant(skb, segment, occupant.rcv_nxt);
+		return remove_occupant(skb, segment, is_vacant ? known : NULL, occupant.rcv_nxt);
 	}
 	if (!read_inner_options(skb, segment, &options))
 		return drop(DROP_MALFORMED);
 	/* A late copy of what was given back must not run here as well. */
 	if (same && known->state == SETUP_REFUSED)
 		return TO_REFUSE - REFUSAL_NO_LISTENER;
+	if (is_vacant && !take_vacant(known))
+		return drop(DROP_VACANT);
 	listener = find_listener(skb, segment, meta, &refusal);
 	if (!listener) {
 		if (refusal == REFUSAL_NO_LISTENER)
 			remember(segment, known, meta, SETUP_REFUSED, dispatcher);
+		else if (is_vacant)
+			leave_vacant(known);
 		return TO_REFUSE - refusal;
 	}
 	rebuilt = unpack(skb, segment) && rebuild(skb, listener, meta, &options);
 	bpf_sk_release(listener);
-	if (!rebuilt)
+	if (!rebuilt) {
+		if (is_vacant)
+			leave_vacant(known);
 		return drop(DROP_NOT_REBUILT);
+	}
 	skb->mark = 0;
-	remember(segment, known, meta, SETUP_TRIED, dispatcher);
+	/* A copy has been rebuilt just now, and may have a socket, or an answer, by now: what is known stays. */
+	if (!same)
+		remember(segment, known, meta, SETUP_TRIED, dispatcher);
 	count_event(EVENT_REBUILT);
 	count_event(EVENT_RECEIVED);
 	return TC_ACT_OK;

@@ -386,6 +386,8 @@ pod!(
         begun: u32,
         asked: u16,
         ahead: u16,
+        replacing: u32,
+        pad: u32,
     }
 );
 pod!(

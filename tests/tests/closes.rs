@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -611,6 +612,64 @@ fn what_waits_behind_a_request_that_is_asked_again_goes_where_it_belongs() {
         });
     });
     assert_eq!(cluster.agent("b1").of("retried"), 1);
+}
+
+/// Answers "one" to whatever comes first on each connection, and closes when the next request lies there, or a moment
+/// before: both repeat that by timers, which may be due in the same tick.
+fn close_on_every_second(listener: &TcpListener, is_over: &AtomicBool) {
+    listener.set_nonblocking(true).unwrap();
+    let mut pauses = (0..16).cycle().map(Duration::from_millis);
+    std::thread::scope(|scope| {
+        while !is_over.load(Ordering::Relaxed) {
+            let Ok((mut stream, _)) = listener.accept() else {
+                std::thread::sleep(Duration::from_millis(1));
+                continue;
+            };
+            let pause = pauses.next().unwrap_or_default();
+            scope.spawn(move || {
+                stream.set_nonblocking(false).unwrap();
+                stream.set_read_timeout(Some(LONG)).unwrap();
+                read_head(&mut stream);
+                stream.write_all(answer("one").as_bytes()).unwrap();
+                std::thread::sleep(pause);
+                stream.shutdown(Shutdown::Write).unwrap();
+                while matches!(stream.read(&mut [0; 200]), Ok(1..)) {}
+            });
+        }
+    });
+}
+
+/// Its socket and its client repeat what is asked again in the same moment, by two CPUs: it is rebuilt once, and how
+/// many were answered before is known. Else what comes next would stay with this backend, or be closed.
+#[test]
+fn what_is_asked_again_by_all_at_once_counts_once() {
+    const CLIENTS: usize = 8;
+    const ROUNDS: usize = 16;
+    let cluster = Cluster::configured("at-once", 2, BY_PATH, |_| {});
+    let listener = listen_at_b1(&cluster);
+    let is_over = AtomicBool::new(false);
+    let visit = || {
+        let mut client = Connection::open();
+        client.stream().set_read_timeout(Some(LONG)).unwrap();
+        for _ in 0..ROUNDS {
+            for _ in 0..3 {
+                expect(&client.ask("/a"), "one");
+            }
+            assert_eq!(client.ask("/1k").ok(), "b2");
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| close_on_every_second(&listener, &is_over));
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| scope.spawn(|| cluster.on("c1", visit)))
+            .collect();
+        let failed = clients.into_iter().filter_map(|client| client.join().err());
+        let failed = failed.count();
+        is_over.store(true, Ordering::Relaxed);
+        assert_eq!(failed, 0, "of {CLIENTS} clients");
+    });
+    let retried = cluster.agent("b1").of("retried");
+    assert!(retried >= (CLIENTS * ROUNDS) as u64, "{retried}");
 }
 
 /// Who never answers is asked three times, and not for ever.

@@ -12,6 +12,7 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal, Vacancy};
 use trapeze_core::wire::tcp::Timestamps;
 use trapeze_core::wire::{ipv4 as core_ipv4, tcp as core_tcp};
+use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
 use crate::agent::START;
@@ -228,8 +229,70 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
     owner.expect_alive();
 }
 
-/// It may be the body of a request that was answered before all of it had come: its dispatcher has not
-/// said that it begins one.
+/// Copies of it may come at once: each finds no socket. How many answers have ended before stays known, or its
+/// dispatcher would be told of one that is owed.
+#[test]
+fn a_request_that_is_rebuilt_twice_counts_on() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    acknowledge(&owner, end_of(ANSWER));
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    // The kernel takes no packet whose checksum is wrong: its socket does not come to be.
+    let mut spoilt = second().packet();
+    spoilt[TCP_AT - ETHERNET + 16] ^= 1;
+    let first = beginning(&outliving(), &spoilt);
+    let rebuilt = ["received", "rebuilt"];
+    owner.agent.receive("the first copy", &first, &rebuilt);
+    let setup = owner.agent.setup(&request()).unwrap();
+    assert_eq!((setup.state, setup.answers.finished), (TRIED, 1));
+
+    let next = beginning(&outliving(), &second().packet());
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("the second", &next, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+    owner.answer(ANSWER);
+    let setup = owner.agent.setup(&request()).unwrap();
+    assert_eq!((setup.state, setup.answers.finished), (CONFIRMED, 2));
+}
+
+/// Of copies that come at once one removes the old socket: what the others would remove is the new one, which
+/// stands at the same number.
+#[test]
+fn a_closed_socket_is_replaced_by_one_copy() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner
+        .agent
+        .expect_count("it closes", close, &["server-close"]);
+    let key = flow_key(CLIENT, VIP);
+    let next = beginning(&outliving(), &second().packet());
+    let replacing = |owner: &Owner| owner.agent.setup(&request()).unwrap().replacing;
+    let mut setup = owner.agent.setup(&request()).unwrap();
+    (setup.state, setup.start, setup.replacing) = (VACANT, SECOND, 1);
+    owner
+        .agent
+        .maps
+        .setups
+        .put(&key, &setup, Update::Any)
+        .unwrap();
+    let round = Outcome::new(Verdict::SendBack, next.clone(), &[]);
+    owner.expect("another one is at it", &next, &round);
+    assert_eq!(replacing(&owner), 1);
+
+    // Where that one is lost the next one removes it.
+    let lost = ["not-rebuilt"];
+    owner.agent.receive("it is there still", &next, &lost);
+    assert_eq!(replacing(&owner), 0);
+    let rebuilt = ["received", "rebuilt", "replaced", "confirmed"];
+    owner.agent.receive("the next", &next, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+    owner.expect_alive();
+}
+
 /// Its beginning waits at the dispatcher, perhaps: a closed socket would reset the client for what lies behind it.
 #[test]
 fn what_overtakes_a_request_does_not_meet_a_closed_socket() {
@@ -251,6 +314,8 @@ fn what_overtakes_a_request_does_not_meet_a_closed_socket() {
     owner.expect_alive();
 }
 
+/// It may be the body of a request that was answered before all of it had come: its dispatcher has not
+/// said that it begins one.
 #[test]
 fn what_begins_no_request_has_no_new_connection() {
     let mut owner = owner();
