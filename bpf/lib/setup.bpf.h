@@ -35,8 +35,9 @@ static __always_inline bool is_before(__u32 epoch, __u32 other)
  */
 static __always_inline bool is_reborn(const struct setup *setup, const struct meta *meta)
 {
-	return meta->tcp_options & CARE_OUTLIVE && setup->epoch == bpf_ntohl(meta->epoch) &&
-	       is_before(bpf_ntohl(meta->start), setup->start);
+	/* Who asks ahead by now (handoff.md 7.1a) has a new connection, too, where its server has closed before. */
+	return (meta->tcp_options & CARE_OUTLIVE || setup->state == SETUP_VACANT) &&
+	       setup->epoch == bpf_ntohl(meta->epoch) && is_before(bpf_ntohl(meta->start), setup->start);
 }
 
 /* Where the request starts that `meta` sets up: a reborn one's is known here alone. */

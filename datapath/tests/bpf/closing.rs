@@ -293,6 +293,23 @@ fn a_closed_socket_is_replaced_by_one_copy() {
     owner.expect_alive();
 }
 
+/// A client that asks ahead does not know that its server has closed before.
+#[test]
+fn who_asks_ahead_of_a_server_that_has_closed_has_a_new_one() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    acknowledge(&owner, end_of(ANSWER));
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    let mut ahead = outliving();
+    ahead.care.outlive = false;
+    let next = beginning(&ahead, &second().packet());
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("the next", &next, &rebuilt);
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+}
+
 /// Its beginning waits at the dispatcher, perhaps: a closed socket would reset the client for what lies behind it.
 #[test]
 fn what_overtakes_a_request_does_not_meet_a_closed_socket() {
