@@ -737,6 +737,16 @@ impl From<&SpliceTerms> for Splice {
 }
 
 impl Splice {
+    /// A connection of which no more is known.
+    pub fn between(own: SocketAddrV4, server: SocketAddrV4) -> Self {
+        Self {
+            address: own.ip().octets(),
+            port: own.port().to_be_bytes(),
+            server_port: server.port().to_be_bytes(),
+            ..Self::zeroed()
+        }
+    }
+
     /// What it says; none if the flow is not spliced.
     pub fn terms(&self) -> Option<SpliceTerms> {
         let port = u16::from_be_bytes(self.port);

@@ -91,7 +91,7 @@ impl Splices {
                     own = next();
                 }
             }
-            let splice = between(own, server);
+            let splice = Splice::between(own, server);
             let key = splice.key(*server.ip());
             let connecting = Spliced {
                 flow: *flow,
@@ -142,7 +142,7 @@ impl Splices {
 
     /// Nothing came of it.
     pub fn give_port_back(&self, own: SocketAddrV4, server: SocketAddrV4) -> io::Result<()> {
-        let key = between(own, server).key(*server.ip());
+        let key = Splice::between(own, server).key(*server.ip());
         let there = self.maps.splices.get(&key)?;
         if there.is_some_and(|there| there.state == SPLICED_CONNECTING) {
             self.maps.splices.delete(&key)?;
@@ -155,7 +155,7 @@ impl Splices {
         let there = self
             .maps
             .splices
-            .get(&between(own, server).key(*server.ip()))?;
+            .get(&Splice::between(own, server).key(*server.ip()))?;
         Ok(there.map(|there| there.flow.into()))
     }
 
@@ -281,14 +281,4 @@ fn sender(flow: &Flow, overheard: &Overheard) -> Option<Sender> {
         is_idle: false,
         has_not_begun: false,
     })
-}
-
-/// A connection of which no more is known.
-fn between(own: SocketAddrV4, server: SocketAddrV4) -> Splice {
-    Splice {
-        address: own.ip().octets(),
-        port: own.port().to_be_bytes(),
-        server_port: server.port().to_be_bytes(),
-        ..Splice::zeroed()
-    }
 }

@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::splice as core_splice;
 use trapeze_datapath::abi::{self, Pod, SPLICED_OPEN, Spliced};
 use trapeze_datapath::map::Update;
 use trapeze_lab::{LinkSettings, Process};
@@ -169,25 +168,17 @@ fn a_port_that_others_know_from_before_is_opened_all_the_same(splice: Splice) {
     };
     for (knows, opens) in [("d1", 112), ("d2", 111)] {
         let splices = cluster.dispatcher_maps_of(knows).splices;
-        for (port, server) in (1024..=u16::MAX).flat_map(|port| [(port, 21), (port, 22)]) {
-            let splice = abi::Splice::from(&core_splice::Splice {
-                own: SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, opens), port),
-                server_port: 80,
-                ahead: 0,
-                clock_ahead: 0,
-                to_server_shift: 0,
-                to_client_shift: 0,
-                no_timestamps: false,
-                no_ecn: false,
-                split: false,
-            });
+        let of_backends = [21, 22].map(|host| Ipv4Addr::new(10, 77, 0, host));
+        for (port, backend) in (1024..=u16::MAX).flat_map(|port| of_backends.map(|b| (port, b))) {
+            let own = SocketAddrV4::new(Ipv4Addr::new(10, 77, 0, opens), port);
+            let splice = abi::Splice::between(own, SocketAddrV4::new(backend, 80));
             let open = Spliced {
                 flow: ended.into(),
                 state: SPLICED_OPEN,
                 splice,
                 ..Spliced::zeroed()
             };
-            let key = splice.key(Ipv4Addr::new(10, 77, 0, server));
+            let key = splice.key(backend);
             splices.put(&key, &open, Update::Any).unwrap();
         }
     }

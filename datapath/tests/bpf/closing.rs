@@ -67,6 +67,33 @@ fn acknowledge(owner: &Owner, ack: u32) {
     owner.agent.receive("an ACK", &frame, &["received"]);
 }
 
+/// Its server has answered, and closed; the client has not acknowledged that.
+fn hung_up() -> Owner {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner
+        .agent
+        .expect_count("it closes", close, &["server-close"]);
+    owner
+}
+
+/// The client has acknowledged the answer, and the server closed.
+fn vacated() -> Owner {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    acknowledge(&owner, end_of(ANSWER));
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    owner
+}
+
+/// A new connection has the second request.
+fn expect_second(owner: &mut Owner) {
+    owner.stream = accept(&owner.server);
+    assert_eq!(read(&mut owner.stream), second().payload);
+}
+
 /// What has left since the sniffer was opened: to the client, and to the dispatcher.
 pub fn heard(sniffer: &PacketSocket) -> (Vec<core_tcp::Header>, Vec<Vec<u8>>) {
     let mut batch = Batch::default();
@@ -135,8 +162,7 @@ fn a_server_that_owes_nothing_closes_for_itself() {
     let next = beginning(&outliving(), &second().packet());
     let rebuilt = ["received", "rebuilt", "confirmed"];
     owner.agent.receive("the next", &next, &rebuilt);
-    owner.stream = accept(&owner.server);
-    assert_eq!(read(&mut owner.stream), second().payload);
+    expect_second(&mut owner);
     owner.agent.receive("again", &next, &["received"]);
     owner.agent.receive("the first again", &old, &["received"]);
     owner.expect_alive();
@@ -193,12 +219,7 @@ fn a_close_waits_until_the_client_has_all() {
 /// It comes again, and is turned round then.
 #[test]
 fn a_close_that_waited_is_seen_when_it_comes_again() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
-    owner
-        .agent
-        .expect_count("it closes", close, &["server-close"]);
+    let owner = hung_up();
     let ack = segment(ACK, SECOND, end_of(ANSWER), b"");
     let frame = sealed(&outliving(), &ack.packet());
     owner
@@ -209,12 +230,7 @@ fn a_close_that_waited_is_seen_when_it_comes_again() {
 /// The client's next word may be a request: its server will not hear it there.
 #[test]
 fn a_request_that_meets_a_closed_socket_has_a_new_one() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
-    owner
-        .agent
-        .expect_count("it closes", close, &["server-close"]);
+    let mut owner = hung_up();
     let mut late = second();
     late.ack -= 1;
     let vacant = Outcome::drop("vacant");
@@ -224,8 +240,7 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
     let next = beginning(&outliving(), &second().packet());
     let rebuilt = ["received", "rebuilt", "replaced", "confirmed", "vacated"];
     owner.agent.receive("the next", &next, &rebuilt);
-    owner.stream = accept(&owner.server);
-    assert_eq!(read(&mut owner.stream), second().payload);
+    expect_second(&mut owner);
     owner.expect_alive();
 }
 
@@ -233,11 +248,7 @@ fn a_request_that_meets_a_closed_socket_has_a_new_one() {
 /// dispatcher would be told of one that is owed.
 #[test]
 fn a_request_that_is_rebuilt_twice_counts_on() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    acknowledge(&owner, end_of(ANSWER));
-    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
-    owner.agent.expect_count("it closes", close, &["vacated"]);
+    let mut owner = vacated();
     // The kernel takes no packet whose checksum is wrong: its socket does not come to be.
     let mut spoilt = second().packet();
     spoilt[TCP_AT - ETHERNET + 16] ^= 1;
@@ -250,8 +261,7 @@ fn a_request_that_is_rebuilt_twice_counts_on() {
     let next = beginning(&outliving(), &second().packet());
     let rebuilt = ["received", "rebuilt", "confirmed"];
     owner.agent.receive("the second", &next, &rebuilt);
-    owner.stream = accept(&owner.server);
-    assert_eq!(read(&mut owner.stream), second().payload);
+    expect_second(&mut owner);
     owner.answer(ANSWER);
     let setup = owner.agent.setup(&request()).unwrap();
     assert_eq!((setup.state, setup.answers.finished), (CONFIRMED, 2));
@@ -261,12 +271,7 @@ fn a_request_that_is_rebuilt_twice_counts_on() {
 /// stands at the same number.
 #[test]
 fn a_closed_socket_is_replaced_by_one_copy() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
-    owner
-        .agent
-        .expect_count("it closes", close, &["server-close"]);
+    let mut owner = hung_up();
     let key = flow_key(CLIENT, VIP);
     let next = beginning(&outliving(), &second().packet());
     let replacing = |owner: &Owner| owner.agent.setup(&request()).unwrap().replacing;
@@ -288,37 +293,26 @@ fn a_closed_socket_is_replaced_by_one_copy() {
     assert_eq!(replacing(&owner), 0);
     let rebuilt = ["received", "rebuilt", "replaced", "confirmed"];
     owner.agent.receive("the next", &next, &rebuilt);
-    owner.stream = accept(&owner.server);
-    assert_eq!(read(&mut owner.stream), second().payload);
+    expect_second(&mut owner);
     owner.expect_alive();
 }
 
 /// A client that asks ahead does not know that its server has closed before.
 #[test]
 fn who_asks_ahead_of_a_server_that_has_closed_has_a_new_one() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    acknowledge(&owner, end_of(ANSWER));
-    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
-    owner.agent.expect_count("it closes", close, &["vacated"]);
+    let mut owner = vacated();
     let mut ahead = outliving();
     ahead.care.outlive = false;
     let next = beginning(&ahead, &second().packet());
     let rebuilt = ["received", "rebuilt", "confirmed"];
     owner.agent.receive("the next", &next, &rebuilt);
-    owner.stream = accept(&owner.server);
-    assert_eq!(read(&mut owner.stream), second().payload);
+    expect_second(&mut owner);
 }
 
 /// Its beginning waits at the dispatcher, perhaps: a closed socket would reset the client for what lies behind it.
 #[test]
 fn what_overtakes_a_request_does_not_meet_a_closed_socket() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
-    owner
-        .agent
-        .expect_count("it closes", close, &["server-close"]);
+    let mut owner = hung_up();
     let mut behind = second();
     behind.seq += behind.payload.len() as u32;
     let frame = sealed(&outliving(), &behind.packet());
@@ -326,8 +320,7 @@ fn what_overtakes_a_request_does_not_meet_a_closed_socket() {
     let next = beginning(&outliving(), &second().packet());
     let rebuilt = ["received", "rebuilt", "replaced", "confirmed", "vacated"];
     owner.agent.receive("the next", &next, &rebuilt);
-    owner.stream = accept(&owner.server);
-    assert_eq!(read(&mut owner.stream), second().payload);
+    expect_second(&mut owner);
     owner.expect_alive();
 }
 
@@ -335,11 +328,7 @@ fn what_overtakes_a_request_does_not_meet_a_closed_socket() {
 /// said that it begins one.
 #[test]
 fn what_begins_no_request_has_no_new_connection() {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    acknowledge(&owner, end_of(ANSWER));
-    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
-    owner.agent.expect_count("it closes", close, &["vacated"]);
+    let owner = vacated();
     let word = Meta {
         kind: Kind::Vacated {
             end: ServerSeq::new(end_of(ANSWER)),
@@ -508,8 +497,7 @@ fn a_request_that_waited_has_its_clocks_with_it() {
     let sniffer = PacketSocket::open("lo").unwrap();
     let rebuilt = ["received", "rebuilt", "confirmed"];
     owner.agent.receive("to a new socket", &frame, &rebuilt);
-    owner.stream = accept(&owner.server);
-    assert_eq!(read(&mut owner.stream), second().payload);
+    expect_second(&mut owner);
     owner.stream.write_all(ANSWER).unwrap();
     let mut said = Timestamps::default();
     wait_for("it speaks", || {

@@ -152,12 +152,8 @@ impl State {
 
     /// The record of the very connection that a packet belongs to, if it has a backend.
     pub(super) fn assigned(&self, arrived: &Arrived<'_>) -> Option<Record> {
-        self.record_of(arrived).filter(Record::has_backend)
-    }
-
-    pub(super) fn record_of(&self, arrived: &Arrived<'_>) -> Option<Record> {
         let record = self.shared.records.get(&arrived.key).ok()??;
-        (record.isns == arrived.isns).then_some(record)
+        (record.isns == arrived.isns && record.has_backend()).then_some(record)
     }
 
     pub(super) fn assign(

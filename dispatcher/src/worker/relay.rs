@@ -1,7 +1,7 @@
 //! What backends say about a flow comes to the dispatcher that they heard last: it goes on
 //! to the one that keeps the flow (docs/protocol/replication.md 2.5).
 
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
@@ -81,19 +81,23 @@ impl State {
             self.count("bad-checksum");
             return true;
         }
-        let kind = Kind::Passed {
-            by_joining: peers.stage() != Stage::Keeping,
-            before: 0,
-        };
-        let to = SocketAddrV4::new(keeper, GENEVE_PORT);
         for segment in self.pieces(&arrived) {
-            let inner = segment.to_packet();
-            let option = option(kind, 0, keeper, &inner, &self.cluster.keys);
-            self.to_backends
-                .push(to, |out| geneve::write(&option, &inner, out));
+            self.pass(keeper, &segment.to_packet());
         }
         self.count("passed-late");
         true
+    }
+
+    /// A packet that is another dispatcher's, as it came.
+    pub(super) fn pass(&mut self, to: Ipv4Addr, packet: &[u8]) {
+        let kind = Kind::Passed {
+            by_joining: self.shared.peers.stage() != Stage::Keeping,
+            before: 0,
+        };
+        let option = option(kind, 0, to, packet, &self.cluster.keys);
+        let to = SocketAddrV4::new(to, GENEVE_PORT);
+        self.to_backends
+            .push(to, |out| geneve::write(&option, packet, out));
     }
 
     /// Is it the answer to a question of this dispatcher's? Who keeps the flow by now lets it

@@ -11,7 +11,7 @@ use trapeze_core::intake::{Answer, Arrived, Body};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::connect::{Connect, Open, Step};
 use trapeze_core::wire::checksum::TcpChecksum;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Refusal, Sender};
+use trapeze_core::wire::meta::{Binding, Care, Refusal, Sender};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, SackBlocks};
 use trapeze_core::wire::{geneve, ipv4, tcp};
@@ -23,7 +23,6 @@ use super::first::Before;
 use crate::cluster::{Choice, Decision};
 use crate::handoff::Waiting;
 use crate::look::Extent;
-use crate::peers::option;
 use crate::records::Record;
 use crate::v4;
 
@@ -434,14 +433,7 @@ impl State {
         let Some(connector) = connector else {
             return false;
         };
-        let kind = Kind::Passed {
-            by_joining: false,
-            before: 0,
-        };
-        let option = option(kind, 0, connector, inner, &self.cluster.keys);
-        let to = SocketAddrV4::new(connector, GENEVE_PORT);
-        self.to_backends
-            .push(to, |out| geneve::write(&option, inner, out));
+        self.pass(connector, inner);
         self.count("passed-answers");
         true
     }
