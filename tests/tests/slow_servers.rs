@@ -11,7 +11,8 @@ use trapeze_tests::{Cluster, Connection, until};
 /// Debian's own, as in other tests.
 const PYTHON: &str = "/usr/bin/python3";
 
-/// Has room for some KiB. `/N` is answered after N seconds; nothing is read meanwhile.
+/// Has room for some KiB. `/N` is answered after N seconds; nothing is read meanwhile, and once there is something
+/// to read there is no more room, whatever window the client has been told of.
 const SERVER: &str = r#"
 import socket, threading, time
 def serve(stream):
@@ -23,7 +24,13 @@ def serve(stream):
                 return
             said += more
         head, _, said = said.partition(b"\r\n\r\n")
-        time.sleep(int(head.split(b" ")[1][1:]))
+        busy = int(head.split(b" ")[1][1:])
+        if busy:
+            stream.recv(1, socket.MSG_PEEK)
+            time.sleep(0.3) # Longer than acknowledgements of it are delayed.
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+            time.sleep(busy)
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16384)
         stream.sendall(b"HTTP/1.1 200 OK\r\nX-Backend: b1\r\nContent-Length: 1\r\n\r\n.")
 listener = socket.socket()
 listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -79,9 +86,11 @@ impl Site {
             let mut stream = client.stream().try_clone().expect("a socket");
             let (path, long) = (path.to_owned(), long.clone());
             std::thread::spawn(move || -> std::io::Result<()> {
-                std::thread::sleep(Duration::from_millis(300));
                 stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes())?;
-                for _ in 0..AHEAD {
+                std::thread::sleep(Duration::from_millis(300));
+                stream.write_all(long.as_bytes())?;
+                std::thread::sleep(Duration::from_millis(600));
+                for _ in 1..AHEAD {
                     stream.write_all(&long.as_bytes()[..100])?;
                     std::thread::sleep(Duration::from_millis(20));
                     stream.write_all(&long.as_bytes()[100..])?;
