@@ -35,9 +35,7 @@ static __always_inline bool is_before(__u32 epoch, __u32 other)
  */
 static __always_inline bool is_reborn(const struct setup *setup, const struct meta *meta)
 {
-	/* Who asks ahead by now (handoff.md 7.1a) has a new connection, too, where its server has closed before. */
-	return (meta->tcp_options & CARE_OUTLIVE || setup->state == SETUP_VACANT) &&
-	       setup->epoch == bpf_ntohl(meta->epoch) && is_before(bpf_ntohl(meta->start), setup->start);
+	return setup->epoch == bpf_ntohl(meta->epoch) && is_before(bpf_ntohl(meta->start), setup->start);
 }
 
 /* Where the request starts that `meta` sets up: a reborn one's is known here alone. */
@@ -105,7 +103,8 @@ static __noinline int remember(const struct segment *segment, struct setup *know
 	setup->answers.finished = kept.finished;
 	setup->asked = kept.finished + 1;
 	setup->answers.unread = kept.unread;
-	setup->answers.flags = meta->tcp_options & CARE_HEAD ? ANSWER_TO_HEAD : 0;
+	/* What a reborn one begins with is not what `meta` tells of. */
+	setup->answers.flags = meta->tcp_options & CARE_HEAD && start == bpf_ntohl(meta->start) ? ANSWER_TO_HEAD : 0;
 	setup->before = kept.before;
 	setup->first = kept.first;
 	setup->before_epoch = kept.before_epoch;

@@ -80,9 +80,12 @@ fn hung_up() -> Owner {
 
 /// The client has acknowledged the answer, and the server closed.
 fn vacated() -> Owner {
-    let mut owner = owner();
-    owner.answer(ANSWER);
-    acknowledge(&owner, end_of(ANSWER));
+    vacated_behind(owner(), ANSWER)
+}
+
+fn vacated_behind(mut owner: Owner, answer: &[u8]) -> Owner {
+    owner.answer(answer);
+    acknowledge(&owner, end_of(answer));
     let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
     owner.agent.expect_count("it closes", close, &["vacated"]);
     owner
@@ -307,6 +310,29 @@ fn who_asks_ahead_of_a_server_that_has_closed_has_a_new_one() {
     let rebuilt = ["received", "rebuilt", "confirmed"];
     owner.agent.receive("the next", &next, &rebuilt);
     expect_second(&mut owner);
+    assert_eq!(owner.agent.setup(&request()).unwrap().start, SECOND);
+    owner.agent.receive("a copy", &next, &["received"]);
+    owner.expect_alive();
+}
+
+/// It may be another's server's first request; the option tells of the one that was the first before.
+#[test]
+fn a_request_behind_a_head_has_an_answer_with_a_body() {
+    let mut first = outliving();
+    first.care.head = true;
+    let head = &ANSWER[..ANSWER.len() - b"hello".len()];
+    let mut owner = vacated_behind(Owner::with_option(first, request()), head);
+    let mut request_behind = second();
+    request_behind.ack = end_of(head);
+    let next = beginning(&first, &request_behind.packet());
+    let rebuilt = ["received", "rebuilt", "confirmed"];
+    owner.agent.receive("the next", &next, &rebuilt);
+    expect_second(&mut owner);
+    owner.answer(ANSWER);
+    // Where it ends is known: what is said behind it is not heard.
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    let closed = ["server-close"];
+    owner.agent.expect_count("it closes", close, &closed);
 }
 
 /// Its beginning waits at the dispatcher, perhaps: a closed socket would reset the client for what lies behind it.
