@@ -406,8 +406,10 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 		if (known->waiting)
 			tell_if_acknowledged(&segment, known);
 	}
-	if (known && brings_request(known, &segment))
+	if (known && brings_request(known, &segment)) {
+		note_met(skb, &segment, known);
 		keep_unread(skb, &segment, next_start(known));
+	}
 	/* Its socket goes without a word, whatever has been read there. */
 	if (known && segment.flags & TCP_RST && known->meta.tcp_options & CARE_OUTLIVE)
 		known->answers.flags |= ANSWER_GONE;
@@ -512,6 +514,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	bool begins;
 	int verdict;
 
+	if (is_late_reset(skb, h, setup))
+		return drop(DROP_SERVER_CLOSE);
 	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
 		note_clock(setup, sending_socket(skb));
@@ -551,6 +555,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	if (is_gone_in_midst(setup, h))
 		return drop(DROP_SERVER_CLOSE);
 	if (closes_unanswered(setup, h, payload)) {
+		if (is_ahead_of_own_word(setup, h))
+			return drop(DROP_SERVER_CLOSE);
 		verdict = return_unread(skb, h, setup);
 		if (verdict != TC_ACT_UNSPEC)
 			return verdict;

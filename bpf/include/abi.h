@@ -711,7 +711,8 @@ struct setup {
 	__u16 asked; /* how many have begun; `answers.finished` of them are answered */
 	__u16 ahead; /* 1: one began before the one before it was answered */
 	__u32 replacing; /* VACANT: 1: a copy of its next request removes the old socket, and goes round (lib/start.bpf.h) */
-	__u32 pad;
+	__u32 met; /* where the latest request starts whose beginning its socket has had, */
+	__u64 met_ns; /* CLOCK_MONOTONIC_COARSE, and when that was seen last (lib/unread.bpf.h) */
 };
 
 /* Agent: what held a flow up has changed, or an answer is over; to its daemon, by the ring `dones`. */

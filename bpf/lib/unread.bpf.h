@@ -195,6 +195,63 @@ static __always_inline bool closes_unanswered(const struct setup *setup, const s
 	       (answers->unread < UNREAD_TIMES || answers->flags & ANSWER_HUNG_UP);
 }
 
+/* A socket that is closed with bytes unread says so within this time. */
+#define OWN_WORD_NS 20000000ull
+
+/* What lies behind a request's beginning comes to a socket, or to none: has that one had the beginning? */
+static __noinline int note_met(struct __sk_buff *skb, const struct segment *segment, struct setup *setup)
+{
+	__u64 now = bpf_ktime_get_coarse_ns();
+	struct own_socket own;
+
+	if (!segment || !setup || !is_before(setup->begun, segment->seq) ||
+	    (setup->met == setup->begun && now - setup->met_ns < OWN_WORD_NS / 4))
+		return 0;
+	own = find_own_socket(skb, segment, setup);
+	if (!own.state || !is_before(setup->begun, own.rcv_nxt))
+		return 0;
+	setup->met = setup->begun;
+	setup->met_ns = now;
+	return 0;
+}
+
+/*
+ * Is it the kernel's answer to a packet that has come while its socket is being closed, which had the beginning?
+ * What that has read it says itself, just now.
+ */
+static __always_inline bool is_ahead_of_own_word(const struct setup *setup, const struct leaving *h)
+{
+	return !(h->tcp.flags & TCP_ACK) && setup->met == setup->begun && setup->met_ns &&
+	       bpf_ktime_get_coarse_ns() - setup->met_ns < OWN_WORD_NS;
+}
+
+/*
+ * Is it the kernel's answer to a packet that met a closed socket, in whose place another stands since, or is about to?
+ * Of that one it says nothing, and its request may be read. Not static: it is walked once.
+ */
+__noinline int is_late_reset(struct __sk_buff *skb, const struct leaving *h, const struct setup *setup)
+{
+	struct bpf_sock_tuple tuple = {};
+	struct bpf_sock *found;
+	bool stands;
+
+	if (!h || !setup || (h->tcp.flags & (TCP_RST | TCP_ACK)) != TCP_RST ||
+	    setup->start == bpf_ntohl(setup->meta.start))
+		return false;
+	if (setup->state == SETUP_TRIED)
+		return true;
+	tuple.ipv4.saddr = h->ip.daddr;
+	tuple.ipv4.daddr = h->ip.saddr;
+	tuple.ipv4.sport = h->tcp.dest;
+	tuple.ipv4.dport = h->tcp.source;
+	found = bpf_skc_lookup_tcp(skb, &tuple, sizeof(tuple.ipv4), BPF_F_CURRENT_NETNS, 0);
+	if (!found)
+		return false;
+	stands = is_full(found);
+	bpf_sk_release(found);
+	return stands;
+}
+
 /*
  * Does this tell the client that more of its request is here than copies can give again, of which its server has not
  * begun to read? Unsaid, its client keeps it, and says it again; once the server reads, so much is said.
@@ -440,7 +497,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 	struct tcp_sock *full = sending_socket(skb);
 	struct again again = {};
 	bool was_read, said_before;
-	__u32 end;
+	__u32 start, end;
 	int length;
 
 	if (!h || !setup || !self)
@@ -471,7 +528,7 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		end = UNREAD_REACH;
 		again.fin = false;
 	}
-	again.reach = reach_of_copies(h, again.start, end);
+	again.reach = reach_of_copies(h, again.start, again.fin ? end : UNREAD_REACH);
 	if (full && again.reach < end)
 		return TC_ACT_UNSPEC;
 	/*
@@ -484,15 +541,21 @@ static __noinline int return_unread(struct __sk_buff *skb, const struct leaving 
 		count_event(EVENT_RETRIED);
 		return drop(DROP_SERVER_CLOSE);
 	}
+	/* The kernel may speak for several packets, and the socket for itself: one of them has it come in again. */
+	start = setup->start;
+	setup->start = again.start;
+	if (__sync_val_compare_and_swap(&setup->state, SETUP_CONFIRMED, SETUP_VACANT) != SETUP_CONFIRMED)
+		return drop(DROP_SERVER_CLOSE);
 	length = lay_out_whole(skb, h, &again, sizeof(struct ethhdr));
-	if (length <= 0)
+	if (length <= 0) {
+		setup->start = start;
+		setup->state = SETUP_CONFIRMED;
 		return length ? TC_ACT_UNSPEC : drop(DROP_REWRITE);
+	}
 	if (!said_before) {
 		setup->answers.unread++;
 		count_event(was_read ? EVENT_RETRIED : EVENT_UNREAD);
 	}
-	setup->start = again.start;
-	setup->state = SETUP_VACANT;
 	outer.meta = setup->meta;
 	outer.meta.reason |= FORWARD_BEGINS;
 	fill_encapsulation(&outer, setup->dispatcher, self->address, h->tcp.dest | bpf_htons(0xc000), length);

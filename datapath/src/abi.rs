@@ -387,7 +387,8 @@ pod!(
         asked: u16,
         ahead: u16,
         replacing: u32,
-        pad: u32,
+        met: u32,
+        met_ns: u64,
     }
 );
 pod!(

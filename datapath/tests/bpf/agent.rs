@@ -503,10 +503,10 @@ fn without_a_socket() {
             up(&request(), &["received", "ghost"]),
         ),
         (
-            "a start, another one confirmed",
+            "a start, and another one since",
             Some((EPOCH, 5, CONFIRMED)),
             start(),
-            refused(),
+            up(&request(), &["received"]),
         ),
         (
             "a start, a newer one tried",
@@ -539,10 +539,10 @@ fn without_a_socket() {
             refused(),
         ),
         (
-            "a start, another one given back",
+            "a start, and another one since given back",
             Some((EPOCH, 5, REFUSED)),
             start(),
-            refused(),
+            early(),
         ),
         (
             "a start, a newer one given back",

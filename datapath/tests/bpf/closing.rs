@@ -780,6 +780,55 @@ fn all_packets_of_an_unread_request_come_again() {
     assert_eq!(agent.setup(&request()).unwrap().answers.unread, 2);
 }
 
+/// The kernel's word to the client: a packet has met no socket.
+fn met_nobody(agent: &Agent) -> Outcome {
+    let mut word = segment(RST, end_of(ANSWER), 0, b"");
+    (word.source, word.dest) = (VIP, CLIENT);
+    agent.run(&agent.egress, &word.frame())
+}
+
+/// While a socket is closed its packets meet nobody, though it has had the request, and perhaps read it: it
+/// says so itself.
+#[test]
+fn what_a_socket_has_had_it_speaks_for_itself() {
+    let Owner {
+        agent,
+        server,
+        stream,
+    } = asked_again();
+    let parts = [second().payload, b"the end".to_vec()];
+    send_parts(&agent, &parts);
+    let stays_back = Outcome::drop("server-close");
+    assert_eq!(met_nobody(&agent).difference(&stays_back), None);
+    let again = ["received", "received", "rebuilt", "confirmed", "unread"];
+    agent.expect_count("it closes", || drop(stream), &again);
+    let mut got = vec![0; parts.concat().len()];
+    accept(&server).read_exact(&mut got).unwrap();
+    assert_eq!(got, parts.concat());
+}
+
+/// What packets met before their request came again is no word of its new connection: that has been read.
+#[test]
+fn a_late_word_does_not_end_the_next_connection() {
+    let Owner {
+        agent,
+        server,
+        stream,
+    } = asked_again();
+    let again = ["received", "rebuilt", "confirmed", "unread"];
+    agent.expect_count("it closes", || drop(stream), &again);
+    let mut stream = accept(&server);
+    assert_eq!(read(&mut stream), second().payload);
+    let stays_back = Outcome::drop("server-close");
+    assert_eq!(met_nobody(&agent).difference(&stays_back), None);
+    let mut owner = Owner {
+        agent,
+        server,
+        stream,
+    };
+    owner.expect_alive();
+}
+
 /// What is behind its first packet goes where that goes.
 #[test]
 fn all_packets_of_an_unread_request_go_back_where_no_server_listens() {
