@@ -229,6 +229,42 @@ fn an_idempotent_request_without_an_answer_is_answered_by_another() {
     }
 }
 
+/// Each is asked as the first one of a setup, and a connection that asks without a pause has had more of those than a
+/// clock counts: what the backend was told to have given up is over when the request comes back to the same one.
+#[test]
+fn a_kept_request_without_an_answer_comes_back_to_its_only_backend() {
+    const REQUESTS: usize = 300;
+    let kept = ONE_BACKEND.replacen("backends", "retry = \"idempotent\"\nbackends", 1);
+    let cluster = Cluster::configured("kept-alone", 1, &kept, |_| {});
+    let listener = listen_at_b1(&cluster);
+    let serve = || {
+        let mut stream = accept(&listener);
+        for _ in 0..REQUESTS {
+            read_head(&mut stream);
+            stream.write_all(answer("one").as_bytes()).unwrap();
+        }
+        read_head(&mut stream);
+        drop(stream);
+        let mut next = accept(&listener);
+        read_head(&mut next);
+        next.write_all(answer("two").as_bytes()).unwrap();
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(serve);
+        cluster.on("c1", || {
+            let mut client = Connection::open();
+            client.stream().set_read_timeout(Some(LONG)).unwrap();
+            for _ in 0..REQUESTS {
+                expect(&client.ask("/1k"), "one");
+            }
+            expect(&client.ask("/1k"), "two");
+        });
+    });
+    until("it is counted", || {
+        (cluster.daemon().counters.get("retried") == Some(&1)).then_some(())
+    });
+}
+
 /// The word of its first packet comes behind those of the later ones, which are the other one's, too: its client has
 /// been told that they have come.
 #[test]

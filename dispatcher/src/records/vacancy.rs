@@ -53,11 +53,11 @@ impl Records {
 
     /// The owner's server has closed, owing nothing before the flow's latest request,
     /// which starts at `start`, and the owner has given that back: no backend has the
-    /// flow. None: the word is late.
+    /// flow, up to the epoch `given_up`. None: the word is late.
     pub fn take_request_back(
         &self,
         key: &FlowKey,
-        epoch: u32,
+        (epoch, given_up): (u32, u32),
         start: ClientSeq,
         end: ServerSeq,
     ) -> io::Result<Option<Vacated>> {
@@ -69,6 +69,7 @@ impl Records {
                     && start.before(record.next)
             });
             if known {
+                flow.meta[4..8].copy_from_slice(&given_up.to_be_bytes());
                 flow.next = start.raw();
                 flow.expect = Expected::Head.number();
                 flow.marks &= !(MARK_HELD | MARK_TUNNEL);

@@ -475,10 +475,15 @@ impl State {
         };
         let Retrying { given, fence, .. } = retrying;
         let _ = (self.shared.records).taking(&key, given.epoch, false);
-        let next_epoch = given.epoch.wrapping_add(1);
-        self.forsake(&key, record, (next_epoch, given.start), given.end);
-        let taken =
-            (self.shared.records).take_request_back(&key, given.epoch, given.start, given.end);
+        // The owner has given up all of that epoch by this word: the next one, which may be the same, has a later one.
+        let given_up = given.epoch.wrapping_add(1);
+        self.forsake(&key, record, (given_up, given.start), given.end);
+        let taken = (self.shared.records).take_request_back(
+            &key,
+            (given.epoch, given_up),
+            given.start,
+            given.end,
+        );
         match taken {
             Ok(Some(vacated)) => self.tell(vacated.finished),
             Ok(None) => return,
@@ -520,7 +525,7 @@ impl State {
             return self.answer_ourselves(now, &arrived, answer, Body::Full);
         }
         self.count("retried");
-        self.place_kept(now, &arrived, Before::Older(given.epoch));
+        self.place_kept(now, &arrived, Before::Older(given_up));
         if let Ok(Some(record)) = self.shared.records.get(&key) {
             (self.unanswered).retried(record.slot, &key, given.retries + 1);
         }

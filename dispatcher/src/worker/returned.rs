@@ -156,7 +156,8 @@ impl State {
         start: ClientSeq,
     ) {
         let end = ServerSeq::new(arrived.header.ack);
-        match (self.shared.records).take_request_back(&arrived.key, meta.epoch, start, end) {
+        let epochs = (meta.epoch, meta.epoch);
+        match (self.shared.records).take_request_back(&arrived.key, epochs, start, end) {
             Ok(Some(vacated)) => self.tell(vacated.finished),
             Ok(None) => return self.count("late-refusals"),
             Err(_) => return self.count("record-failures"),
