@@ -4,7 +4,7 @@
 //! those that are left are not to be given all of them on top of their own (Envoy's retry budgets:
 //! a fifth of the requests under way, three at least).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
@@ -21,6 +21,8 @@ const ENTRY: usize = 192;
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 /// and all that is kept.
 const FORGET_INTERVAL: Duration = Duration::from_millis(250);
+/// Those that wait for their turn, while others have theirs.
+const TURN_INTERVAL: Duration = Duration::from_millis(5);
 /// An owner is asked no oftener where an answer begins.
 const ASK_INTERVAL: Duration = Duration::from_millis(5);
 /// Retries under way at once: a fifth of the requests under way, but so many at least.
@@ -74,30 +76,34 @@ pub enum Copied {
 /// Its owner's slot, and its flow.
 pub type Orphan = (u32, FlowKey, Given);
 
-/// All of a worker, by their owners.
+/// All of a worker: of a flow the latest one.
 #[derive(Debug, Default)]
 pub struct Unanswered {
-    by_slot: HashMap<u32, HashMap<FlowKey, Given>>,
+    /// With their owners' slots.
+    requests: HashMap<FlowKey, (u32, Given)>,
     /// Of owners that have died.
     orphans: VecDeque<(Duration, u32, FlowKey, Given)>,
     bytes: usize,
-    /// How many of those that are kept have been retried.
-    retried: usize,
+    /// Those of the requests that have been retried.
+    retried: HashSet<FlowKey>,
     look_at: Duration,
     forget_at: Duration,
+    turn_at: Duration,
 }
 
 impl Unanswered {
     /// An owner is given it. False: there is no room.
     pub fn keep(&mut self, slot: u32, key: FlowKey, given: Given) -> bool {
-        self.forget(slot, &key);
+        self.forget(&key);
         let size = given.size();
         if self.bytes + size > BYTES_MAX {
             return false;
         }
         self.bytes += size;
-        self.retried += usize::from(given.retries > 0);
-        self.by_slot.entry(slot).or_default().insert(key, given);
+        if given.retries > 0 {
+            self.retried.insert(key);
+        }
+        self.requests.insert(key, (slot, given));
         true
     }
 
@@ -116,7 +122,7 @@ impl Unanswered {
             if is_in && self.bytes <= BYTES_MAX {
                 return Copied::Kept;
             }
-            self.forget(slot, key);
+            self.forget(key);
             return Copied::TooMuch;
         }
         // Its owner is only taken for dead, perhaps, and has that.
@@ -155,9 +161,8 @@ impl Unanswered {
 
     /// So it was: its answer begins there.
     pub fn begins_at(&mut self, slot: u32, key: &FlowKey, epoch: u32, end: ServerSeq) {
-        let requests = self.by_slot.get_mut(&slot);
-        if let Some(given) = requests.and_then(|requests| requests.get_mut(key))
-            && (given.expects, given.epoch) == (true, epoch)
+        if let Some((its, given)) = self.requests.get_mut(key)
+            && (*its, given.expects, given.epoch) == (slot, true, epoch)
         {
             given.end = given.end.later_of(end);
         }
@@ -165,7 +170,8 @@ impl Unanswered {
 
     /// What is kept of a flow's latest request.
     pub fn get(&self, slot: u32, key: &FlowKey) -> Option<&Given> {
-        self.by_slot.get(&slot)?.get(key)
+        let (its, given) = self.requests.get(key)?;
+        (*its == slot).then_some(given)
     }
 
     /// Its owner's server has closed on it: another one's turn comes. False: it is not kept.
@@ -176,8 +182,10 @@ impl Unanswered {
         if self.orphans.iter().any(is_known) {
             return true;
         }
-        let given = self.forget(slot, key);
-        let Some(given) = given.filter(|given| given.epoch == epoch) else {
+        let is_its = self
+            .get(slot, key)
+            .is_some_and(|given| given.epoch == epoch);
+        let Some((slot, given)) = is_its.then(|| self.forget(key)).flatten() else {
             return false;
         };
         let given = Given {
@@ -185,14 +193,16 @@ impl Unanswered {
             ..given
         };
         self.orphans.push_back((now, slot, *key, given));
+        // Its client is waiting, and so is whoever asks it.
+        self.turn_at = now;
         true
     }
 
     /// Is it to be another one's, when its owner has died?
     pub fn keeps(&self, slot: u32, key: &FlowKey, epoch: u32) -> bool {
-        let kept = self.by_slot.get(&slot).and_then(|all| all.get(key));
         let mut orphans = self.orphans.iter();
-        kept.is_some_and(|given| given.epoch == epoch)
+        self.get(slot, key)
+            .is_some_and(|given| given.epoch == epoch)
             || orphans.any(|(_, _, its, given)| its == key && given.epoch == epoch)
     }
 
@@ -209,33 +219,47 @@ impl Unanswered {
     }
 
     fn copied(&mut self, slot: u32, key: &FlowKey, epoch: u32) -> Option<&mut Given> {
-        let given = self.by_slot.get_mut(&slot)?.get_mut(key)?;
-        (given.is_copied && given.epoch == epoch).then_some(given)
+        let (its, given) = self.requests.get_mut(key)?;
+        (*its == slot && given.is_copied && given.epoch == epoch).then_some(given)
     }
 
     /// It has been given to so many backends before.
     pub fn retried(&mut self, slot: u32, key: &FlowKey, retries: u8) {
-        if let Some(mut given) = self.forget(slot, key) {
+        if let Some((its, given)) = self.requests.get_mut(key)
+            && *its == slot
+        {
             given.retries = retries;
-            self.keep(slot, *key, given);
+            self.retried.insert(*key);
         }
     }
 
-    fn forget(&mut self, slot: u32, key: &FlowKey) -> Option<Given> {
-        let given = self.by_slot.get_mut(&slot)?.remove(key)?;
+    fn forget(&mut self, key: &FlowKey) -> Option<(u32, Given)> {
+        let (slot, given) = self.requests.remove(key)?;
+        self.leaves(key, &given);
+        Some((slot, given))
+    }
+
+    /// It is none of the requests any more.
+    fn leaves(&mut self, key: &FlowKey, given: &Given) {
         self.bytes -= given.size();
-        self.retried -= usize::from(given.retries > 0);
-        Some(given)
+        // Another one may have its turn.
+        if self.retried.remove(key) {
+            self.turn_at = Duration::ZERO;
+        }
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.by_slot.values().map(HashMap::len).sum::<usize>() + self.orphans.len()
+        self.requests.len() + self.orphans.len()
     }
 
     /// When [`Self::look`] may find something.
     pub fn next_due(&self) -> Option<Duration> {
-        (self.bytes > 0 || !self.orphans.is_empty()).then_some(self.look_at)
+        match (self.orphans.is_empty(), self.requests.is_empty()) {
+            (true, true) => None,
+            (true, false) => Some(self.look_at),
+            (false, _) => Some(self.look_at.min(self.turn_at)),
+        }
     }
 
     /// Those that may be retried now, whose owner's server `is_dead`, while `asking` others are about to be;
@@ -247,32 +271,19 @@ impl Unanswered {
         is_dead: impl Fn(u32, &FlowKey, &Given) -> bool,
         unanswered: impl Fn(u32, &FlowKey, &Given) -> bool,
     ) -> (Vec<Orphan>, Vec<Orphan>) {
-        if now < self.look_at || self.next_due().is_none() {
+        if now >= self.look_at {
+            self.look_at = now + LOOK_INTERVAL;
+            self.look_for_orphans(now, is_dead, &unanswered);
+        }
+        if self.orphans.is_empty() || now < self.turn_at {
             return (Vec::new(), Vec::new());
         }
-        self.look_at = now + LOOK_INTERVAL;
-        let forgets = now >= self.forget_at;
-        if forgets {
-            self.forget_at = now + FORGET_INTERVAL;
+        self.turn_at = now + TURN_INTERVAL;
+        let share = ((self.len() + asking) / SHARE).max(LEAST);
+        if share < asking + self.retried.len() + self.orphans.len() {
+            self.forget_retried(&unanswered);
         }
-        let mut gone = Vec::new();
-        for (&slot, requests) in &mut self.by_slot {
-            let left = requests.extract_if(|key, given| {
-                is_dead(slot, key, given) || forgets && !unanswered(slot, key, given)
-            });
-            gone.extend(left.map(|(key, given)| (slot, key, given)));
-        }
-        for (slot, key, given) in gone {
-            self.bytes -= given.size();
-            self.retried -= usize::from(given.retries > 0);
-            if unanswered(slot, &key, &given) {
-                self.orphans.push_back((now, slot, key, given));
-            }
-        }
-        let all = self.len() + asking;
-        let room = (all / SHARE)
-            .max(LEAST)
-            .saturating_sub(asking + self.retried);
+        let room = share.saturating_sub(asking + self.retried.len());
         let mut lost = Vec::new();
         let mut due = Vec::new();
         while let Some((since, ..)) = self.orphans.front() {
@@ -289,6 +300,46 @@ impl Unanswered {
             }
         }
         (due, lost)
+    }
+
+    /// Those whose owner has died; and what is not unanswered any more is forgotten now and then.
+    fn look_for_orphans(
+        &mut self,
+        now: Duration,
+        is_dead: impl Fn(u32, &FlowKey, &Given) -> bool,
+        unanswered: impl Fn(u32, &FlowKey, &Given) -> bool,
+    ) {
+        let forgets = now >= self.forget_at;
+        if forgets {
+            self.forget_at = now + FORGET_INTERVAL;
+        }
+        let left = self.requests.extract_if(|key, (slot, given)| {
+            is_dead(*slot, key, given) || forgets && !unanswered(*slot, key, given)
+        });
+        for (key, (slot, given)) in left.collect::<Vec<_>>() {
+            self.leaves(&key, &given);
+            if unanswered(slot, &key, &given) {
+                self.orphans.push_back((now, slot, key, given));
+                self.turn_at = now;
+            }
+        }
+    }
+
+    /// Others wait for the turn of those that have been retried, and answered since.
+    fn forget_retried(&mut self, unanswered: impl Fn(u32, &FlowKey, &Given) -> bool) {
+        let is_over = |key: &&FlowKey| {
+            let request = self.requests.get(key);
+            request.is_none_or(|(slot, given)| !unanswered(*slot, key, given))
+        };
+        for key in self
+            .retried
+            .iter()
+            .filter(is_over)
+            .copied()
+            .collect::<Vec<_>>()
+        {
+            self.forget(&key);
+        }
     }
 }
 
@@ -400,6 +451,54 @@ mod tests {
         let (due, lost) = unanswered.look(late, 3, |_, _, _| true, all);
         assert_eq!((due.len(), lost.len(), unanswered.len()), (0, 2, 0));
         assert_eq!(unanswered.next_due(), None);
+    }
+
+    #[test]
+    fn whose_server_has_closed_waits_for_no_clock() {
+        let mut unanswered = Unanswered::default();
+        let dead = |_: u32, _: &FlowKey, _: &Given| false;
+        for port in 0..8 {
+            unanswered.keep(1, key(port), given(0));
+        }
+        assert_eq!(unanswered.look(NOW, 0, dead, all), (vec![], vec![]));
+        let soon = NOW + Duration::from_millis(1);
+        for port in 0..5 {
+            assert!(unanswered.is_orphan(soon, (1, &key(port)), 1));
+        }
+        assert_eq!(unanswered.next_due(), Some(soon));
+        let (due, _) = unanswered.look(soon, 0, dead, all);
+        assert_eq!(due.len(), 3);
+        for (_, key, given) in due {
+            unanswered.keep(2, key, given);
+            unanswered.retried(2, &key, 1);
+        }
+        // Those are under way.
+        let next = unanswered.next_due().expect("two wait");
+        assert_eq!(next, soon + TURN_INTERVAL);
+        assert_eq!(unanswered.look(next, 0, dead, all).0, []);
+        // One of them is answered.
+        let next = next + TURN_INTERVAL;
+        let but_0 = |_: u32, its: &FlowKey, _: &Given| *its != key(0);
+        let (due, _) = unanswered.look(next, 0, dead, but_0);
+        assert_eq!(due.len(), 1);
+        unanswered.keep(2, key(3), given(0));
+        unanswered.retried(2, &key(3), 1);
+        // Another one's client asks for more, of whomever.
+        unanswered.keep(3, key(1), given(0));
+        assert!(unanswered.next_due().is_some_and(|due| due <= next));
+        assert_eq!(unanswered.look(next, 0, dead, all).0.len(), 1);
+    }
+
+    #[test]
+    fn of_a_flow_the_latest_request_is_kept() {
+        let mut unanswered = Unanswered::default();
+        unanswered.keep(1, key(1), given(0));
+        unanswered.keep(2, key(1), given(0));
+        assert_eq!((unanswered.len(), unanswered.bytes), (1, given(0).size()));
+        assert_eq!(unanswered.get(1, &key(1)), None);
+        assert!(!unanswered.is_orphan(NOW, (1, &key(1)), 1));
+        assert!(unanswered.is_orphan(NOW, (2, &key(1)), 1));
+        assert_eq!(unanswered.bytes, 0);
     }
 
     #[test]

@@ -349,6 +349,10 @@ impl State {
                 given.ends(record.next);
             }
         }
+        // Its owner has not said yet that it has it.
+        if self.intake.head_from(&key, given.start).is_some() && !self.intake.has_rest(&key) {
+            self.intake.forget(&key);
+        }
         // What has been asked behind it may be in its server's hands, too.
         if self.intake.holds(&key) || self.waiting.get(&key).is_some() {
             return self.not_retried(&key, &given, WhyNot::AskedAhead);
