@@ -165,10 +165,20 @@ fn address_and_port(value: &DeValue<'_>) -> Result<SocketAddr, String> {
 }
 
 fn host_address(ip: IpAddr) -> Result<IpAddr, String> {
-    if ip.is_unspecified() || ip.is_multicast() {
+    if !is_one_hosts(ip) {
         return Err(format!("{ip} is not the address of one host"));
     }
     plain(ip)
+}
+
+/// Can packets come to it from other hosts? Not to "this network", to the sender itself, to many, nor to what is
+/// reserved (RFC 6890 §2.2).
+fn is_one_hosts(ip: IpAddr) -> bool {
+    let is_special = match ip {
+        IpAddr::V4(v4) => matches!(v4.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(_) => ip.is_unspecified() || ip.is_loopback() || ip.is_multicast(),
+    };
+    !is_special
 }
 
 /// Flow keys hold IPv4 addresses as mapped ones: both spellings of an address
