@@ -74,6 +74,15 @@ static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, 
 	return context_send(ctx, to->ifindex);
 }
 
+/* It is served while servers speak to it, whether its dispatcher is a member still or not (spray/src/left.rs). */
+static __always_inline void note_use(struct service *splice_address)
+{
+	__u32 now_s = bpf_ktime_get_coarse_ns() / 1000000000ULL;
+
+	if (splice_address->id != now_s)
+		splice_address->id = now_s;
+}
+
 /* Errors about what backends sent from a service address belong to the connection's dispatcher. */
 static __always_inline int spray_icmp(context_t *ctx, const struct iphdr *ip, const struct service *address)
 {
@@ -149,7 +158,9 @@ int spray(context_t *ctx)
 	if (context_load(ctx, sizeof(struct ethhdr), &h, sizeof(h)))
 		return drop(DROP_MALFORMED);
 	/* Port 0 is nobody's: under it stands that the address is a VIP, or a splice address. */
-	if (!is_splice_address(address) && (!h.ports[1] || !find_service(h.ip.daddr, h.ports[1])))
+	if (is_splice_address(address))
+		note_use(address);
+	else if (!h.ports[1] || !find_service(h.ip.daddr, h.ports[1]))
 		return VERDICT_NEXT;
 	tuple = (struct four_tuple){
 		.client = h.ip.saddr,

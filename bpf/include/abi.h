@@ -190,7 +190,11 @@ struct service_key {
 };
 
 struct service {
-	__u32 id; /* of a splice address: the slot of the dispatcher whose it is; NO_DISPATCHER: this one */
+	/*
+	 * Of a splice address, on a dispatcher: the slot of whose it is; NO_DISPATCHER: this one's, or one's that has
+	 * left. On a spray: the second of its monotonic clock when a packet last came to it.
+	 */
+	__u32 id;
 	__u16 mss; /* the most that we tell clients, in bytes; 0: a splice address */
 	__u8 window_scale; /* our shift, 0..14 */
 	__u8 ecn; /* 1: agree to ECN when asked */

@@ -86,6 +86,11 @@ impl Spray {
         table.row(["state".into(), tone.cell(meaning)]);
         let mode = format!("{}, heartbeats every {} ms", spray.mode, spray.heartbeat_ms);
         table.row(["spraying".into(), mode.into()]);
+        if !spray.left.is_empty() {
+            let left: Vec<String> = spray.left.iter().map(ToString::to_string).collect();
+            let what = format!("{}, from where connections to servers are", left.join(", "));
+            table.row(["of who has left".into(), what.into()]);
+        }
         status::add_membership(table, spray.membership.as_ref());
         table.row(["reloads".into(), spray.reloads.into()]);
     }

@@ -202,6 +202,15 @@ impl Config {
         addresses
     }
 
+    /// Is it a service's, a dispatcher's to connect to servers from, or a node's own?
+    pub fn is_taken(&self, address: IpAddr) -> bool {
+        let dispatchers = self.dispatchers.iter().map(|node| node.address);
+        let sprays = self.sprays.iter().map(|node| node.address);
+        let backends = self.backends.iter().map(|node| node.address);
+        let mut nodes = dispatchers.chain(sprays).chain(backends);
+        nodes.any(|of_node| of_node == address) || self.front_addresses().contains(&address)
+    }
+
     /// Whether a dispatcher is on that backend's host, too: at the same address.
     pub fn is_combined(&self, backend: &Backend) -> bool {
         (self.dispatchers.iter()).any(|dispatcher| dispatcher.address == backend.address)

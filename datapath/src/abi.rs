@@ -718,6 +718,18 @@ impl ServiceKey {
     }
 }
 
+impl Service {
+    /// Under port 0: the address is no service's, but one to connect to servers from.
+    pub fn splice_address(id: u32) -> Self {
+        Self {
+            id,
+            mss: 0,
+            window_scale: 0,
+            ecn: 0,
+        }
+    }
+}
+
 impl From<&SpliceTerms> for Splice {
     fn from(terms: &SpliceTerms) -> Self {
         let change = |is: bool, bit: u8| if is { bit } else { 0 };

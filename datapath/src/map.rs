@@ -8,6 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use trapeze_core::config::ClusterKey;
+use trapeze_core::flow::addr_from_bytes;
 
 use crate::abi::{Pod, Service, ServiceKey, SiphashKey};
 
@@ -308,22 +309,17 @@ pub fn fill_tag_keys(map: &Map<u32, SiphashKey>, keys: &[ClusterKey]) -> io::Res
 
 /// Each service at its port, and at port 0, which says that the address is a VIP; no others.
 ///
-/// `splice_addresses` stand under port 0, each with the slot of the dispatcher whose it is.
+/// `splice_addresses` stand under port 0, each with its `id`: for dispatchers the slot of whose it is,
+/// for sprays when it was last used.
 pub fn fill_services<'s>(
     map: &Map<ServiceKey, Service>,
     services: impl Iterator<Item = (&'s SocketAddr, Service)>,
-    splice_addresses: impl Iterator<Item = (IpAddr, u16)>,
+    splice_addresses: impl Iterator<Item = (IpAddr, u32)>,
 ) -> io::Result<()> {
     let mut wanted = Vec::new();
-    for (address, slot) in splice_addresses {
+    for (address, id) in splice_addresses {
         let key = ServiceKey::new(address, 0);
-        let value = Service {
-            id: slot.into(),
-            mss: 0,
-            window_scale: 0,
-            ecn: 0,
-        };
-        map.put(&key, &value, Update::Any)?;
+        map.put(&key, &Service::splice_address(id), Update::Any)?;
         wanted.push(key);
     }
     for (address, service) in services {
@@ -339,6 +335,15 @@ pub fn fill_services<'s>(
         }
     }
     Ok(())
+}
+
+/// The splice addresses that are served, each with its `id`.
+pub fn splice_addresses(map: &Map<ServiceKey, Service>) -> io::Result<Vec<(IpAddr, u32)>> {
+    let all = map.all()?.into_iter();
+    let splice_addresses = all.filter(|(key, service)| key.port == [0; 2] && service.mss == 0);
+    Ok(splice_addresses
+        .map(|(key, service)| (addr_from_bytes(key.addr), service.id))
+        .collect())
 }
 
 fn info(fd: &OwnedFd) -> io::Result<libbpf_sys::bpf_map_info> {

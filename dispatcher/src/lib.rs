@@ -56,8 +56,9 @@ pub use health::Change;
 pub use peers::{PeerStatus, Told};
 pub use trapeze_datapath::control::ask;
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -66,8 +67,10 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use trapeze_core::config::{Attach, Config, Dispatcher, Registration};
 use trapeze_core::membership::Workload;
+use trapeze_core::membership::lots::NOBODY;
 use trapeze_datapath::abi::{self, ENCAP_LEN, Finished, Front, Service};
 use trapeze_datapath::attach;
+use trapeze_datapath::clock;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
     DispatcherMaps, DispatcherOptions, FlowChanger, Loads, Parter, attach_dispatcher,
@@ -430,14 +433,35 @@ impl Shared {
             };
             (&service.address, value)
         });
-        let splice_addresses = (cluster.config.splice_addresses())
-            .map(|(dispatcher, address)| Ok((address, self.peers.slot_for_answers(dispatcher)?)))
+        let mut splice_addresses = (cluster.config.splice_addresses())
+            .map(|(dispatcher, address)| {
+                Ok((address, self.peers.slot_for_answers(dispatcher)?.into()))
+            })
             .collect::<anyhow::Result<Vec<_>>>()?;
-        Ok(fill_services(
-            &self.maps.services,
-            services,
-            splice_addresses.into_iter(),
-        )?)
+        self.records.with_splice_addresses(|used| {
+            let left = left_addresses(&cluster.config, used);
+            splice_addresses.extend(left.map(|address| (address, NOBODY.into())));
+            fill_services(&self.maps.services, services, splice_addresses.into_iter())
+        })?;
+        Ok(())
+    }
+
+    /// Connections to servers are from these addresses, as all records say; `since` when there was
+    /// none from any other.
+    pub(crate) fn note_splice_addresses(
+        &self,
+        seen: &BTreeSet<Ipv4Addr>,
+        since: Duration,
+    ) -> anyhow::Result<()> {
+        let now = clock::monotonic();
+        let unused = self.records.forget_splice_addresses(seen, now, since);
+        let config = &self.cluster().config;
+        if left_addresses(config, &mut unused.into_iter()).count() == 0 {
+            return Ok(());
+        }
+        // First from the host: what still came would be answered there, and reset.
+        self.prepare_host()?;
+        self.publish_services()
     }
 
     /// Forwarding, without which the kernel resolves no next hop for the data path. The
@@ -480,7 +504,7 @@ impl Shared {
         let config = &cluster.config;
         let mut backends = config.backends.iter();
         let Some(here) = backends.find(|backend| backend.address == cluster.own.address) else {
-            return Ok(config.front_addresses());
+            return Ok(self.front_addresses());
         };
         if here.transfer.connects() && !config.dispatchers_are_behind() {
             bail!(
@@ -492,8 +516,17 @@ impl Shared {
         }
         Ok(match config.dispatchers_are_behind() {
             true => config.vips(),
-            false => config.front_addresses(),
+            false => self.front_addresses(),
         })
+    }
+
+    /// With the splice addresses of dispatchers that have left, and whose connections go on.
+    fn front_addresses(&self) -> Vec<IpAddr> {
+        let config = &self.cluster().config;
+        let mut addresses = config.front_addresses();
+        self.records
+            .with_splice_addresses(|used| addresses.extend(left_addresses(config, used)));
+        addresses
     }
 
     fn announce(&self) {
@@ -516,6 +549,18 @@ impl Shared {
         self.node.unregister()?;
         Ok(())
     }
+}
+
+/// Those that are nobody's any more.
+fn left_addresses(
+    config: &Config,
+    used: &mut dyn Iterator<Item = Ipv4Addr>,
+) -> impl Iterator<Item = IpAddr> {
+    let left: Vec<_> = used
+        .map(IpAddr::V4)
+        .filter(|&address| !config.is_taken(address))
+        .collect();
+    left.into_iter()
 }
 
 fn spawn(

@@ -2,18 +2,20 @@
 //! ports each has, and what the data path finds them by (docs/protocol/splice.md §2). How
 //! one is opened is in worker/splice.rs.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::sync::{Arc, Mutex};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::FlowKey;
+use trapeze_core::membership::lots::NOBODY;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta::{Meta, Sender};
 use trapeze_datapath::abi::{
     self, ANSWER_ENDLESS, ANSWER_TO_HEAD, Answers, Flow, MARK_TUNNEL, Overheard, Parting, Pod,
-    SPLICED_CONNECTING, SPLICED_FOLLOWED, SPLICED_OPEN, Splice, Spliced,
+    SPLICED_CONNECTING, SPLICED_FOLLOWED, SPLICED_OPEN, Service, ServiceKey, Splice, Spliced,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::{DispatcherMaps, Parted, Parter};
@@ -38,6 +40,9 @@ pub struct Splices {
     workers: u16,
     /// By server, the port that was taken last: a port comes back as late as it can.
     taken: Mutex<HashMap<SocketAddrV4, u16>>,
+    /// What connections are from, and when there was one last: served by the data path, whether its
+    /// dispatcher is a member or not.
+    used: RwLock<BTreeMap<Ipv4Addr, Duration>>,
 }
 
 impl Splices {
@@ -46,10 +51,13 @@ impl Splices {
         parter: Parter,
         own: &Dispatcher,
     ) -> anyhow::Result<Self> {
+        let (mut used, now) = (BTreeMap::new(), clock::monotonic());
         // What the daemon before was opening is nobody's.
         for (key, spliced) in maps.splices.all()? {
             if spliced.state == SPLICED_CONNECTING {
                 maps.splices.delete(&key)?;
+            } else {
+                used.insert(spliced.splice.address.into(), now);
             }
         }
         Ok(Self {
@@ -58,8 +66,56 @@ impl Splices {
             parter,
             slots: Arc::default(),
             taken: Mutex::default(),
+            used: RwLock::new(used),
             maps,
         })
+    }
+
+    /// While `serve` is given the addresses that connections are from, none is added.
+    pub fn with_used<T>(&self, serve: impl FnOnce(&mut dyn Iterator<Item = Ipv4Addr>) -> T) -> T {
+        let used = self.used.read().expect("no thread panics with it");
+        serve(&mut used.keys().copied())
+    }
+
+    /// Connections are from `seen`. From which others there has been none since `since`: they need not be
+    /// served any more, unless they are members'.
+    pub fn forget_unused(
+        &self,
+        seen: &BTreeSet<Ipv4Addr>,
+        now: Duration,
+        since: Duration,
+    ) -> Vec<Ipv4Addr> {
+        let mut used = self.used.write().expect("no thread panics with it");
+        let mut unused = Vec::new();
+        used.retain(|address, last| {
+            if seen.contains(address) {
+                *last = now;
+            }
+            let is_used = *last >= since;
+            if !is_used {
+                unused.push(*address);
+            }
+            is_used
+        });
+        unused
+    }
+
+    /// What comes to that address is for its dispatcher's connections, which all others know: of one that
+    /// has left, too, and of one that this dispatcher has never known.
+    fn serve(&self, address: Ipv4Addr) -> io::Result<()> {
+        let is_known = |used: &BTreeMap<_, _>| used.contains_key(&address);
+        if is_known(&*self.used.read().expect("no thread panics with it")) {
+            return Ok(());
+        }
+        let mut used = self.used.write().expect("no thread panics with it");
+        used.insert(address, clock::monotonic());
+        let key = ServiceKey::new(IpAddr::V4(address), 0);
+        let nobodys = Service::splice_address(NOBODY.into());
+        match self.maps.services.put(&key, &nobodys, Update::Create) {
+            // A member's.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+            result => result,
+        }
     }
 
     /// Which backend each slot is.
@@ -175,6 +231,7 @@ impl Splices {
         if let Some(new) = new
             && let Some(server) = self.slots.address(new.backend)
         {
+            self.serve(new.splice.address.into())?;
             let key = new.splice.key(server);
             let open = Spliced {
                 flow: *flow,

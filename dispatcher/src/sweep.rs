@@ -2,7 +2,8 @@
 //! that a full table of a million is gone through in ten seconds. Rounds begin no oftener than
 //! costs a hundredth of a processor: even an empty table has a million buckets to look into.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -52,6 +53,8 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     let mut last_round = this_round;
     let mut cursor = Cursor::default();
     let (mut seen, mut entries) = (0, 0);
+    // What the flows of this round are from, if they are spliced; none: no round has begun.
+    let mut splice_addresses: Option<BTreeSet<Ipv4Addr>> = None;
     // Whose clients are to be reset where they are, since when.
     let mut since = HashMap::new();
     let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
@@ -73,6 +76,9 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
             }
             (round_began, spent) = (Instant::now(), Duration::ZERO);
             last_round = std::mem::replace(&mut this_round, clock::monotonic());
+            if let Some(seen) = splice_addresses.replace(BTreeSet::new()) {
+                shared.note_splice_addresses(&seen, last_round)?;
+            }
             since.retain(|_, at| this_round.saturating_sub(*at) < ASKED_FOR);
         }
         let limits = &cluster.config.limits;
@@ -96,6 +102,10 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                     seen += found.len();
                     budget = budget.saturating_sub(found.len().max(1));
                     for (key, flow) in &found {
+                        if flow.splice.terms().is_some() {
+                            let round = splice_addresses.get_or_insert_default();
+                            round.insert(flow.splice.address.into());
+                        }
                         // What others are to be told, and what they do themselves.
                         shared.records.tell_what_has_been_seen(key, flow)?;
                         let is_kept_here = flow.version == 0 || shared.peers.keeps(&(*key).into());

@@ -1,6 +1,6 @@
 //! What the daemon answers to questions of the command line.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::net::UnixListener;
 
 use anyhow::Context;
@@ -63,6 +63,9 @@ pub struct Status {
     pub dispatchers: Vec<MemberStatus>,
     /// The others.
     pub sprays: Vec<MemberStatus>,
+    /// Splice addresses that it serves for dispatchers that have left.
+    #[serde(default)]
+    pub left: Vec<IpAddr>,
     /// Members by etcd, if they are configured.
     #[serde(default)]
     pub membership: Option<MembershipStatus>,

@@ -8,10 +8,12 @@
 //!  plan     the configuration, and which slot each dispatcher has
 //!  seat     the service addresses on the interface, and their announcement
 //!  members  those that are registered in etcd
+//!  left     what is still needed of dispatchers that are no members any more
 //!  control  the command line asks           lib      signals: reload, stop
 //! ```
 
 mod control;
+mod left;
 mod members;
 mod plan;
 mod seat;
@@ -47,6 +49,8 @@ use vigil::Vigil;
 
 /// How long a new daemon may listen before it says that it is ready.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
+/// Clocks are compared this often, and what nobody needs any more is given up.
+const UPKEEP_INTERVAL: Duration = Duration::from_secs(10);
 
 /// What the threads share.
 pub(crate) struct Shared {
@@ -182,13 +186,16 @@ impl Shared {
     /// Obeys signals until one says to end.
     fn wait(&self, signals: &Signals) -> anyhow::Result<Signal> {
         loop {
-            match signals.wait(Duration::from_secs(60))? {
+            match signals.wait(UPKEEP_INTERVAL)? {
                 Some(Signal::Reload) => match self.reload() {
                     Ok(()) => println!("reloaded {}", self.config_path.display()),
                     Err(error) => eprintln!("not reloaded, the old configuration stays: {error:#}"),
                 },
                 Some(end) => return Ok(end),
-                None => self.publish_node()?,
+                None => {
+                    self.publish_node()?;
+                    self.forget_left()?;
+                }
             }
         }
     }
@@ -241,7 +248,7 @@ impl Shared {
     /// Puts the configuration into the data path's maps, but for dispatchers and lots,
     /// which are the vigil's.
     fn publish(&self) -> anyhow::Result<()> {
-        let Plan { config, .. } = &*self.plan();
+        let Plan { config, left, .. } = &*self.plan();
         fill_tag_keys(&self.maps.tag_keys, &config.keys)?;
         self.publish_node()?;
         let spraying = Spraying::new(config.spraying.mode, &config.name);
@@ -257,11 +264,12 @@ impl Shared {
             (&service.address, value)
         });
         // Whose they are is a dispatcher's to know.
-        let splice_addresses = config.splice_addresses().map(|(_, address)| (address, 0));
+        let splice_addresses = config.splice_addresses().map(|(_, address)| address);
+        let used = left::with_use(splice_addresses.chain(left.iter().copied()), &self.maps)?;
         Ok(fill_services(
             &self.maps.services,
             services,
-            splice_addresses,
+            used.into_iter(),
         )?)
     }
 }

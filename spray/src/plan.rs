@@ -1,7 +1,7 @@
 //! The configuration in use: whom to ask, with which keys, and which slot each dispatcher
 //! has in the data path. A slot keeps its dispatcher across reloads and restarts.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::bail;
 use trapeze_core::config::{Config, Spray};
@@ -11,7 +11,7 @@ use trapeze_datapath::abi::DISPATCHERS_MAX;
 use trapeze_datapath::dispatchers::{self, Shares};
 use trapeze_datapath::spray::SprayMaps;
 
-use crate::v4;
+use crate::{left, v4};
 
 pub struct Plan {
     pub config: Config,
@@ -19,6 +19,8 @@ pub struct Plan {
     pub keys: Keys,
     /// Of the hash over 4-tuples.
     pub lots_key: [u8; 16],
+    /// Splice addresses of dispatchers that are no members any more.
+    pub left: Vec<IpAddr>,
     /// Dispatchers of the front end in the order of the configuration, then the other sprays.
     pub members: Vec<Member>,
 }
@@ -66,10 +68,18 @@ impl Plan {
         Ok(Self {
             keys: Keys::new(&config.keys).expect("a checked configuration has a key"),
             lots_key: lots::key(&config.name),
+            left: left::addresses(&config, maps)?,
             own,
             config,
             members,
         })
+    }
+
+    /// All addresses whose packets dispatchers are to have.
+    pub fn front_addresses(&self) -> Vec<IpAddr> {
+        let mut addresses = self.config.front_addresses();
+        addresses.extend(&self.left);
+        addresses
     }
 
     /// Writes dispatchers to their slots, where they are not yet there: before lots name them.

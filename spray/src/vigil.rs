@@ -165,7 +165,7 @@ impl Vigil {
         self.watch
             .set_interval(now, self.plan.config.spraying.heartbeat);
         if self.seat.is_held() {
-            self.seat.take(now, &self.plan.config.front_addresses())?;
+            self.seat.take(now, &self.plan.front_addresses())?;
         }
         Ok(true)
     }
@@ -264,7 +264,7 @@ impl Vigil {
             (true, false) => {
                 self.say = say;
                 self.publish_presence(now)?;
-                self.seat.take(now, &self.plan.config.front_addresses())?;
+                self.seat.take(now, &self.plan.front_addresses())?;
                 println!("has the service addresses");
             }
             (false, true) => {
@@ -397,6 +397,7 @@ impl Vigil {
             reloads: self.generation,
             dispatchers: of(true),
             sprays: of(false),
+            left: self.plan.left.clone(),
             membership: None,
         };
         Ok(())

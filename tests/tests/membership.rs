@@ -2,10 +2,12 @@
 //! (docs/decisions/0020-membership-by-etcd.md).
 
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
+use trapeze_datapath::map::splice_addresses;
 use trapeze_lab::{Options, Process};
 use trapeze_membership::MembershipStatus;
 use trapeze_tests::scattered::ready;
@@ -432,4 +434,140 @@ fn who_is_not_known_to_the_others_yet_keeps_nothing() {
             same(&client.ask("/1k").body, &wanted);
         }
     });
+}
+
+/// Connections that have a server, some of them opened by each dispatcher, from its splice address.
+fn spliced(cluster: &Cluster, dispatchers: &[&str]) -> Vec<Connection> {
+    let clients = until("each has opened some", || {
+        let mut clients: Vec<_> = (0..24).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            assert_eq!(client.ask("/1k").status, 200);
+        }
+        let splices = cluster.dispatcher_maps_of("d1").splices.all().unwrap();
+        let has_opened = |name: &&str| {
+            let opened = splices.iter().filter(|(_, to)| {
+                let port = u16::from_be_bytes(to.flow.client_port);
+                let is_from = to.splice.address == splice_address(name).octets();
+                is_from && clients.iter().any(|client| client.port() == port)
+            });
+            opened.count() > 2
+        };
+        dispatchers.iter().all(has_opened).then_some(clients)
+    });
+    println!("{} connections", clients.len());
+    clients
+}
+
+fn splice_address(dispatcher: &str) -> Ipv4Addr {
+    let number: u8 = dispatcher[1..].parse().expect("d1, d2, ...");
+    Ipv4Addr::new(10, 77, 0, 110 + number)
+}
+
+/// All go on, for a while.
+fn go_on(clients: &mut [Connection], wanted: &[u8]) {
+    for _ in 0..5 {
+        for client in &mut *clients {
+            same(&client.ask("/1k").body, wanted);
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// The splice addresses that the spray with the service addresses serves for who has left.
+fn left(cluster: &Cluster) -> Vec<IpAddr> {
+    let sprays = ["s1", "s2"].map(|spray| cluster.spray_status(spray));
+    let active = sprays.into_iter().find(|spray| spray.has_addresses);
+    active.expect("one of them has them").left
+}
+
+#[test]
+fn connections_from_who_is_forgotten_after_its_lease_go_on() {
+    let cluster = registered("leftlease", |options| {
+        options.transfer = Some("splice".into());
+    });
+    let wanted = cluster.document("1k");
+    cluster.on("c1", || {
+        let mut clients = spliced(&cluster, &["d1", "d2", "d3"]);
+        cluster.kill("d2", None).unwrap();
+        until("all others have forgotten it", || {
+            let known = ["d1", "d3"].map(|name| members(&membership(&cluster, name)));
+            let sprays = ["s1", "s2"].map(|name| cluster.spray_status(name).membership);
+            let by_sprays = sprays.into_iter().flatten().map(|status| members(&status));
+            let mut all = known.into_iter().chain(by_sprays).flatten();
+            (!all.any(|name| name.starts_with("d2"))).then_some(())
+        });
+        go_on(&mut clients, &wanted);
+        assert_eq!(left(&cluster), [splice_address("d2")]);
+        // Who begins now has never known it.
+        stop(&cluster, "d3", DISPATCH);
+        cluster.start("d3", Some(DISPATCH)).unwrap();
+        all_know(&cluster, &["d1", "d3"]);
+        go_on(&mut clients, &wanted);
+        cluster.start("d2", None).unwrap();
+        all_know(&cluster, &["d1", "d2", "d3"]);
+        until("it has its address again", || {
+            left(&cluster).is_empty().then_some(())
+        });
+        go_on(&mut clients, &wanted);
+    });
+}
+
+#[test]
+fn connections_from_who_is_taken_out_of_the_file_go_on_until_they_end() {
+    let cluster = Cluster::with("leftfile", |options| {
+        options.sprays = Some(2);
+        options.dispatchers = Some(3);
+        options.backends = Some(2);
+        options.transfer = Some("splice".into());
+    });
+    let limits = "\n[limits]\nidle_timeout = \"15s\"\nfin_timeout = \"1s\"\n";
+    let mode = "\n[spraying]\nmode = \"batch\"\nbatch = 1\n";
+    let whole = cluster.config() + limits + mode;
+    let sprays = [("s1", SPRAY), ("s2", SPRAY)];
+    let stay = [sprays[0], sprays[1], ("d1", DISPATCH), ("d2", DISPATCH)];
+    let all = [&stay[..], &[("d3", DISPATCH)]].concat();
+    reload(&cluster, &all, &whole);
+    all_know(&cluster, &["d1", "d2", "d3"]);
+    let wanted = cluster.document("1k");
+    let without_d3 = without(&whole, "dispatcher", "d3");
+    cluster.on("c1", || {
+        let mut clients = spliced(&cluster, &["d1", "d2", "d3"]);
+        // Nobody has told the others to stop asking it, nor it to stop; it comes back.
+        reload(&cluster, &stay, &without_d3);
+        go_on(&mut clients, &wanted);
+        assert_eq!(left(&cluster), [splice_address("d3")]);
+        reload(&cluster, &stay, &whole);
+        all_know(&cluster, &["d1", "d2", "d3"]);
+        assert_eq!(left(&cluster), [] as [IpAddr; 0]);
+        go_on(&mut clients, &wanted);
+        // As it is to be done.
+        stop(&cluster, "d3", DISPATCH);
+        reload(&cluster, &stay, &without_d3);
+        go_on(&mut clients, &wanted);
+        // The other spray, and the daemons after these, know of it, too.
+        for (host, process) in stay {
+            cluster.restart(host, process);
+            std::thread::sleep(Duration::from_secs(1));
+            go_on(&mut clients, &wanted);
+        }
+        assert_eq!(left(&cluster), [splice_address("d3")]);
+    });
+    // Their clients have closed.
+    let serves = |dispatcher: &str| {
+        let services = cluster.dispatcher_maps_of(dispatcher).services;
+        let served = splice_addresses(&services).unwrap();
+        served
+            .iter()
+            .any(|&(address, _)| address == splice_address("d3"))
+    };
+    until("dispatchers serve it no more", || {
+        (!serves("d1") && !serves("d2")).then_some(())
+    });
+    for _ in 0..4 {
+        if left(&cluster).is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_secs(10));
+    }
+    assert_eq!(left(&cluster), [] as [IpAddr; 0]);
 }

@@ -13,7 +13,7 @@ use trapeze_core::membership::{Presence, SprayState, Workload, lots};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::{
-    self, Backend, DISPATCHERS_MAX, Dispatcher, Pod, ServiceKey, Spraying,
+    self, Backend, DISPATCHERS_MAX, Dispatcher, Pod, Service, ServiceKey, Spraying,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::{Update, fill_tag_keys};
@@ -300,6 +300,30 @@ fn lots_are_drawn_by_the_rule_of_core() {
             .count();
         // 256 (1 - e^-(1000/256)) = 251.
         assert!(hit > 230, "{hit}");
+    }
+}
+
+#[test]
+fn when_a_splice_address_was_last_used_is_noted() {
+    let own = Ipv4Addr::new(198, 51, 100, 9);
+    let key = ServiceKey::new(own.into(), 0);
+    let from_server = Tcp {
+        dest: SocketAddrV4::new(own, 2000),
+        ..segment(ACK, 5, 6, REQUEST)
+    }
+    .frame();
+    for spray in Spray::both() {
+        let services = &spray.maps.services;
+        let used = || services.get(&key).unwrap().unwrap().id;
+        services
+            .put(&key, &Service::splice_address(7), Update::Any)
+            .unwrap();
+        let to_service = segment(ACK, 5, 6, REQUEST).frame();
+        spray.expect("a client's", &to_service, &addressed(&to_service));
+        assert_eq!(used(), 7);
+        spray.run(&from_server);
+        let now = clock::monotonic().as_secs() as u32;
+        assert!(now - used() <= 1, "{} is not {now}", used());
     }
 }
 

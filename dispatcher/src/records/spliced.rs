@@ -1,7 +1,8 @@
 //! What of records is about connections to servers without an agent.
 
+use std::collections::BTreeSet;
 use std::io;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
@@ -35,6 +36,24 @@ impl Records {
             self.peers.keeps(&said)
         };
         (self.splices).take_port(&(*key).into(), server, is_ours, |old| self.is_over(old))
+    }
+
+    /// What connections to servers are from, as [`Splices::with_used`] has it.
+    pub fn with_splice_addresses<T>(
+        &self,
+        serve: impl FnOnce(&mut dyn Iterator<Item = Ipv4Addr>) -> T,
+    ) -> T {
+        self.splices.with_used(serve)
+    }
+
+    /// Which of them are not needed any more, as [`Splices::forget_unused`] has it.
+    pub fn forget_splice_addresses(
+        &self,
+        seen: &BTreeSet<Ipv4Addr>,
+        now: Duration,
+        since: Duration,
+    ) -> Vec<Ipv4Addr> {
+        self.splices.forget_unused(seen, now, since)
     }
 
     /// Nothing came of a connection.
