@@ -117,6 +117,9 @@ pub(crate) struct Shared {
     /// As the file was when it was read last, without members that have registered themselves.
     file: Mutex<Config>,
     membership: Option<Arc<Membership>>,
+    /// Dispatchers of other sub-clusters that have left, and whose splice addresses are nobody's since. What is needed
+    /// of those of the own one follows from records.
+    left_elsewhere: Mutex<Vec<Dispatcher>>,
     /// Raised by every reload.
     generation: AtomicU64,
     records: Records,
@@ -213,6 +216,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         cluster: RwLock::new(Arc::new(cluster)),
         file: Mutex::new(file),
         membership,
+        left_elsewhere: Mutex::default(),
         maps,
         node,
     });
@@ -365,6 +369,7 @@ impl Shared {
             cluster
         };
         self.peers.configure(&cluster.config)?;
+        self.note_left(&old.config, &cluster.config);
         self.standing.suspend()?;
         *self.cluster.write().expect("no thread panics with it") = Arc::new(cluster);
         self.publish(&own)?;
@@ -433,7 +438,12 @@ impl Shared {
             };
             (&service.address, value)
         });
-        let mut splice_addresses = (cluster.config.splice_addresses())
+        let left_elsewhere = self.left_elsewhere.lock();
+        let left_elsewhere = left_elsewhere.expect("no thread panics with it");
+        let left = left_elsewhere
+            .iter()
+            .filter_map(|dispatcher| Some((dispatcher, dispatcher.splice_address?)));
+        let mut splice_addresses = (cluster.config.splice_addresses().chain(left))
             .map(|(dispatcher, address)| {
                 Ok((address, self.peers.slot_for_answers(dispatcher)?.into()))
             })
@@ -444,6 +454,21 @@ impl Shared {
             fill_services(&self.maps.services, services, splice_addresses.into_iter())
         })?;
         Ok(())
+    }
+
+    /// The members have changed.
+    fn note_left(&self, before: &Config, now: &Config) {
+        let own = self.cluster().own.sub_cluster;
+        let elsewhere = before.dispatchers.iter().filter(|d| d.sub_cluster != own);
+        let mut left = self
+            .left_elsewhere
+            .lock()
+            .expect("no thread panics with it");
+        left.extend(elsewhere.cloned());
+        left.retain(|dispatcher| {
+            let address = dispatcher.splice_address;
+            address.is_some_and(|address| !now.is_taken(address))
+        });
     }
 
     /// Connections to servers are from these addresses, as all records say; `since` when there was

@@ -220,7 +220,8 @@ impl Peers {
     }
 
     /// Who has what servers send to a dispatcher's splice address: its place in the data path,
-    /// which is nobody's for this dispatcher itself. Of one elsewhere a gate, which is alive.
+    /// which is nobody's for this dispatcher itself, and for one that has left. Of one elsewhere a gate,
+    /// which is alive.
     pub fn slot_for_answers(&self, dispatcher: &Dispatcher) -> anyhow::Result<u16> {
         let address = v4(dispatcher.address)?;
         let is = |peer: &&Peer| peer.address == address;
@@ -228,13 +229,14 @@ impl Peers {
             return Ok(peer.slot);
         }
         let elsewhere = self.elsewhere();
-        let Some(owner) = elsewhere.all().find(is) else {
+        if usize::from(dispatcher.sub_cluster) == elsewhere.own {
             return Ok(SELF);
-        };
+        }
         let dealt = self.dealt.read().expect("no thread panics with it");
         let gates = dealt.get(usize::from(dispatcher.sub_cluster));
         let gate = gates.and_then(|gates| gates::gate_for(address, gates));
-        Ok(gate.unwrap_or(owner.slot))
+        let owner = || elsewhere.all().find(is).map(|owner| owner.slot);
+        Ok(gate.or_else(owner).unwrap_or(SELF))
     }
 
     /// Is it another dispatcher, and known to be alive, or if it shares records, not taken for

@@ -8,10 +8,10 @@ use std::time::Duration;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::membership::lots;
 use trapeze_core::membership::subclusters::Homes;
-use trapeze_lab::Options;
+use trapeze_lab::{Options, Process};
 use trapeze_tests::raw::RawClient;
 use trapeze_tests::scattered::{deal_in_turn, ready};
-use trapeze_tests::{Cluster, Connection, Splice, VIP, same, until, work_meanwhile};
+use trapeze_tests::{Cluster, Connection, Splice, VIP, same, until, without_node, work_meanwhile};
 
 const FRONT: [&str; 2] = ["d1", "d2"];
 const BACK: [&str; 2] = ["d3", "d4"];
@@ -210,4 +210,46 @@ fn the_flows_of_a_sub_cluster_that_is_dead_fall_to_the_front_end() {
     ask();
     let [_, own] = records(&cluster, "d3");
     assert!(own > 0, "they are its own again");
+}
+
+/// What servers say comes to the front end first, which has no record of these.
+#[test]
+fn connections_of_a_member_elsewhere_that_is_taken_out_go_on() {
+    let cluster = apart("subleft", |options| {
+        options.transfer = Some("splice".into());
+    });
+    until("its servers have been asked", || {
+        let up = ["b1", "b2"].map(|name| cluster.backend_as_seen_by("d3", name).state == "up");
+        (up == [true, true]).then_some(())
+    });
+    let (wanted, opened) = (cluster.document("1k"), Ipv4Addr::new(10, 77, 0, 114));
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..60).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &wanted);
+        }
+        let splices = cluster.dispatcher_maps_of("d3").splices.all().unwrap();
+        let of_d4 = splices
+            .iter()
+            .filter(|(_, to)| to.splice.address == opened.octets());
+        assert!(of_d4.count() > 2, "d4 has opened some");
+        cluster.signal("d4", Process::Dispatch, "-TERM");
+        until("it has stopped", || {
+            let status = cluster.status().unwrap();
+            (!status.host("d4").unwrap().processes[&Process::Dispatch].running).then_some(())
+        });
+        let without = without_node(&cluster.config(), "d4");
+        let sprays = ["s1", "s2"].map(|host| (host, Process::Spray));
+        let dispatchers = ["d1", "d2", "d3"].map(|host| (host, Process::Dispatch));
+        for (host, process) in sprays.into_iter().chain(dispatchers) {
+            let said = cluster.reload(host, process, &without);
+            assert!(said.contains("reloaded"), "{host}: {said}");
+        }
+        for _ in 0..5 {
+            for client in &mut clients {
+                same(&client.ask("/1k").body, &wanted);
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        }
+    });
 }
