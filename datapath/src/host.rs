@@ -204,6 +204,15 @@ pub fn mtu(interface: &str) -> io::Result<u32> {
         .ok_or_else(|| io::Error::other(format!("no interface {interface}")))
 }
 
+/// Drops what waits for the link addresses of neighbours that do not answer: it is not sent when they do. They are asked
+/// anew at the next packet, and not a second later (arp(7)).
+///
+/// # Errors
+/// `ip` is not there, or the kernel refuses.
+pub fn drop_unresolved(interface: &str) -> io::Result<()> {
+    ip(&["neighbour", "flush", "dev", interface, "nud", "incomplete"])
+}
+
 /// Whether an interface is one end of a virtual cable (veth(4)).
 pub fn is_veth(interface: &str) -> io::Result<bool> {
     let out = Command::new("ip")

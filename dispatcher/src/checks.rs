@@ -27,6 +27,11 @@ pub fn run(shared: &Arc<Shared>, own: &Dispatcher) -> anyhow::Result<()> {
         if generation.replace(latest) != Some(latest) {
             checker.configure(now, targets(&shared.cluster()));
         }
+        if shared.health.is_deaf() {
+            // Nobody is found down who cannot be heard.
+            std::thread::sleep(LONGEST_WAIT);
+            continue;
+        }
         checker.work(now);
         let cluster = shared.cluster();
         let mut news = false;

@@ -46,6 +46,10 @@ pub struct Health {
     beats: Beats,
     listening: Listening,
     slots: Vec<Slot>,
+    /// When any of them was heard last.
+    heard_ms: AtomicU64,
+    /// This host hears nobody: whoever does not answer may be well.
+    is_deaf: AtomicBool,
     /// How often backends have become down, and have been ejected.
     downs: AtomicU64,
     ejections: AtomicU64,
@@ -75,6 +79,8 @@ struct Slot {
     /// No port is refused from here on: without a lock, the usual answer.
     refused_until_ms: AtomicU64,
     refusals: Mutex<Vec<Refused>>,
+    /// It was silent already when nobody was heard any more.
+    was_silent: AtomicBool,
     /// It is to have no connections any more.
     drained: AtomicBool,
     /// What its agent said with its latest answer, and when.
@@ -160,6 +166,8 @@ impl Health {
         Self {
             listening: Listening::new(workers),
             loads,
+            heard_ms: AtomicU64::new(0),
+            is_deaf: AtomicBool::new(false),
             downs: AtomicU64::new(0),
             ejections: AtomicU64::new(0),
             lost: AtomicU64::new(0),
@@ -184,6 +192,43 @@ impl Health {
     /// Whether answers have been heard, if there were any.
     pub fn listening(&self) -> &Listening {
         &self.listening
+    }
+
+    /// Something has come from one of them, on another host.
+    pub fn heard_from_outside(&self) {
+        self.heard_ms.fetch_max(now_ms(), Ordering::Relaxed);
+    }
+
+    /// When it has, last.
+    pub fn last_heard(&self) -> Duration {
+        Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
+    }
+
+    /// Nobody can be heard from now on: whoever was not silent does not become so.
+    pub fn be_deaf(&self) {
+        let now = now_ms();
+        for slot in &self.slots {
+            let is_silent = self.is_silent(slot, now);
+            slot.was_silent.store(is_silent, Ordering::Relaxed);
+        }
+        self.is_deaf.store(true, Ordering::Release);
+    }
+
+    /// Can nobody be heard?
+    pub fn is_deaf(&self) -> bool {
+        self.is_deaf.load(Ordering::Acquire)
+    }
+
+    /// Somebody has been heard again: what was asked meanwhile counts against nobody.
+    pub fn hear_again(&self) {
+        let now = now_ms();
+        for slot in &self.slots {
+            let was_heard = slot.heard_ms.load(Ordering::Relaxed) != 0;
+            if was_heard && !slot.was_silent.load(Ordering::Relaxed) {
+                slot.heard_ms.fetch_max(now, Ordering::Relaxed);
+            }
+        }
+        self.is_deaf.store(false, Ordering::Release);
     }
 
     /// Workers that wait have heard all. Before and after a heartbeat.
@@ -483,6 +528,9 @@ impl Health {
     }
 
     fn is_silent(&self, entry: &Slot, now_ms: u64) -> bool {
+        if self.is_deaf() {
+            return entry.was_silent.load(Ordering::Relaxed);
+        }
         let heard = entry.heard_ms.load(Ordering::Relaxed);
         (self.beats).are_missed(heard, now_ms, self.listening.until_ms())
     }

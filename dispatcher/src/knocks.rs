@@ -24,6 +24,7 @@ const PATIENCE: u32 = 3;
 struct Asked {
     slot: u32,
     port: u16,
+    is_here: bool,
     number: u32,
     at: Instant,
     knock: Knock,
@@ -45,6 +46,7 @@ pub fn run(shared: &Arc<Shared>, own: &Dispatcher) -> anyhow::Result<()> {
                 asked.push(Asked {
                     slot,
                     port: server.port(),
+                    is_here: *server.ip() == own,
                     number,
                     at,
                     knock,
@@ -73,7 +75,10 @@ fn is_done(shared: &Shared, one: &Asked, interval: Duration) -> bool {
             health.heard(one.slot, one.number, 0);
             health.refused(one.slot, one.port, Refusal::NoListener);
         }
-        Heard::Unreachable => {}
+        Heard::Unreachable => return true,
+    }
+    if !one.is_here {
+        health.heard_from_outside();
     }
     true
 }

@@ -85,6 +85,8 @@ pub struct Peers {
     are_there: AtomicBool,
     /// A [`Stage`].
     stage: AtomicU8,
+    /// How often nobody has been heard for so long that others may have taken this dispatcher for dead.
+    cuts: AtomicU32,
     /// Until then the data path says that this dispatcher keeps flows: milliseconds of CLOCK_MONOTONIC.
     lease_ms: AtomicU64,
     /// Up to when it has been heard what others have said.
@@ -133,6 +135,7 @@ impl Peers {
             dealt: RwLock::default(),
             are_there: AtomicBool::new(false),
             stage: AtomicU8::new(Stage::CatchingUp as u8),
+            cuts: AtomicU32::new(0),
             lease_ms: AtomicU64::new(u64::MAX),
             listening: Listening::new(1),
             claims: RwLock::default(),
@@ -411,6 +414,11 @@ impl Peers {
             true => Stage::of(self.stage.load(Ordering::Acquire)),
             false => Stage::Keeping,
         }
+    }
+
+    /// What was begun with before is not to be gone on with where this has become more.
+    pub fn cuts(&self) -> u32 {
+        self.cuts.load(Ordering::Acquire)
     }
 
     /// The data path will say for so long that this daemon is here, unless it has stopped to say so meanwhile.

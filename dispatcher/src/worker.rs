@@ -103,6 +103,8 @@ pub(crate) struct State {
     shared: Arc<Shared>,
     cluster: Arc<Cluster>,
     generation: u64,
+    /// How often this dispatcher has been cut off from the others.
+    cuts: u32,
     /// What there is in the queue came while lots were dealt so.
     deal: u32,
     /// Some of it came while they were dealt otherwise.
@@ -154,8 +156,7 @@ impl Worker {
         let cluster = shared.cluster();
         let ear = socket.ear()?;
         shared.health.listening().open(index, ear);
-        let mut intake = Intake::new(Bounds::per_worker(&cluster.config.limits, own.workers));
-        intake.have_copied(shared.peers.are_there());
+        let intake = State::empty_intake(&shared, &cluster);
         Ok(Self {
             index,
             socket,
@@ -184,6 +185,7 @@ impl Worker {
                 counters: HashMap::new(),
                 generation: 0,
                 decisions: 0,
+                cuts: 0,
                 deal: 0,
                 is_dealt_anew: true,
                 cluster,
@@ -211,8 +213,16 @@ impl Worker {
                 self.state.half_pipes_due(),
             ];
             let due = dues.into_iter().flatten().min();
-            let due = due.map(|at| at.saturating_sub(before));
+            let is_cut_off = self.state.shared.health.is_deaf();
+            let due = due
+                .filter(|_| !is_cut_off)
+                .map(|at| at.saturating_sub(before));
             let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
+            if self.state.shared.health.is_deaf() {
+                self.hear_backends(before, count);
+                continue;
+            }
+            self.state.follow_cut();
             let peers = &self.state.shared.peers;
             if peers.hear_all(clock::monotonic()) {
                 self.state.count("waited-for-news");
@@ -267,6 +277,18 @@ impl Worker {
         Ok(self.send()?)
     }
 
+    /// While nobody can be heard nothing is decided, and nothing is said: of what has come all is forgotten but that
+    /// somebody can be heard again. Clients repeat the rest.
+    fn hear_backends(&mut self, before: Duration, count: usize) {
+        self.state.shared.health.listening().begin(self.index);
+        for index in 0..count {
+            let (datagram, _) = self.socket.datagram(index);
+            self.state.hear_backend(datagram);
+        }
+        let all = (count < BATCH).then_some(before.as_millis() as u64);
+        self.state.shared.health.listening().end(self.index, all);
+    }
+
     /// Sends what there is to send.
     fn send(&mut self) -> std::io::Result<()> {
         // The other dispatchers know first what follows from a record.
@@ -293,6 +315,56 @@ impl Worker {
 }
 
 impl State {
+    fn empty_intake(shared: &Shared, cluster: &Cluster) -> Intake {
+        let bounds = Bounds::per_worker(&cluster.config.limits, cluster.own.workers);
+        let mut intake = Intake::new(bounds);
+        intake.have_copied(shared.peers.are_there());
+        intake
+    }
+
+    /// Others have gone on with all flows since this dispatcher was cut off: what it has begun with is of before, as if
+    /// its daemon had begun anew.
+    fn follow_cut(&mut self) {
+        let cuts = self.shared.peers.cuts();
+        if cuts == self.cuts {
+            return;
+        }
+        self.cuts = cuts;
+        self.count("was-cut-off");
+        for (name, number) in self.intake.counters().iter() {
+            *self.counters.entry(name).or_default() += number;
+        }
+        self.intake = Self::empty_intake(&self.shared, &self.cluster);
+        self.waiting = Waitings::default();
+        self.connections = Connections::default();
+        self.pauses = Pauses::default();
+        self.behind = Behind::default();
+        self.unsure = Unsure::default();
+        self.support = Support::default();
+        self.early = Early::default();
+        self.takings = Takings::default();
+        self.heritage = Heritage::default();
+        self.said = Assembly::default();
+        self.unanswered = Unanswered::default();
+        self.retries = Retries::default();
+        self.watch = Watch::default();
+        self.to_backends.clear();
+        self.to_servers.clear();
+        self.to_clients.clear();
+    }
+
+    /// Of what has come only what a backend says of itself.
+    fn hear_backend(&mut self, datagram: &[u8]) {
+        match geneve::open(datagram, self.own_address, &self.cluster.keys) {
+            Ok(packet) => {
+                if let Kind::EchoReply { feedback } = packet.meta.kind {
+                    self.on_echo_reply(&packet.meta, packet.inner, feedback);
+                }
+            }
+            Err(_) => self.count("rejected"),
+        }
+    }
+
     fn follow_reload(&mut self) {
         let generation = self.shared.generation.load(Ordering::Acquire);
         if generation != self.generation {
@@ -401,6 +473,9 @@ impl State {
             Some(slot) => match self.shared.health.heard(slot, meta.epoch, meta.start.raw()) {
                 Heard::Late => self.count("old-echo-replies"),
                 heard => {
+                    if source != self.own_address {
+                        self.shared.health.heard_from_outside();
+                    }
                     if heard == Heard::Anew {
                         self.on_anew(slot);
                     }

@@ -86,6 +86,8 @@ pub struct Watch {
     number: u32,
     first: u32,
     next_beat: Duration,
+    /// When the latest beat was sent, and the one before it.
+    sent: [Option<Duration>; 2],
     /// When the latest beat is judged, if it has not been.
     judge_at: Option<Duration>,
     rounds: u32,
@@ -101,6 +103,7 @@ impl Watch {
             number,
             first: number.wrapping_add(1),
             next_beat: now,
+            sent: [None; 2],
             judge_at: None,
             rounds: 0,
         }
@@ -167,6 +170,7 @@ impl Watch {
             return None;
         }
         self.number = self.number.wrapping_add(1);
+        self.sent = [Some(now), self.sent[0]];
         self.judge_at = Some(now + self.slack());
         // No burst after a pause.
         self.next_beat = (self.next_beat + self.pace()).max(now);
@@ -192,6 +196,41 @@ impl Watch {
         member.said = Some(said);
         member.heard_at = Some(now);
         true
+    }
+
+    /// When the first of the latest two beats was sent, if an answer to the second is late by now.
+    /// Whoever has heard nobody since has missed what no single member's death explains; a member
+    /// that waits for three has not yet found the other side dead.
+    pub fn late_since(&self, now: Duration) -> Option<Duration> {
+        let [Some(latest), Some(before)] = self.sent else {
+            return None;
+        };
+        (self.has_judged() && now >= latest + self.slack()).then_some(before)
+    }
+
+    /// Nobody can be heard: of those that were alive nothing is known from now on, and nobody
+    /// is judged until [`Self::go_on`].
+    pub fn stand_still(&mut self) {
+        for member in &mut self.members {
+            member.streak = 0;
+            if member.state == State::Alive {
+                member.state = State::Unknown;
+            }
+        }
+        self.rounds = 0;
+        self.judge_at = None;
+    }
+
+    /// The beat that is due can be sent, and is not judged.
+    pub fn skip(&mut self) {
+        self.judge_at = None;
+    }
+
+    /// What has not been answered since [`Self::stand_still`] counts against nobody.
+    pub fn go_on(&mut self) {
+        let unheard = self.members.iter_mut().filter(|member| member.streak == 0);
+        unheard.for_each(|member| member.answered = self.number);
+        self.skip();
     }
 
     /// Who has changed, once all answers that are there have been heard.
@@ -315,6 +354,49 @@ mod tests {
             assert!(watch.judge(ms(now + 3)).is_empty());
             assert!(watch.hear(ms(now + 4), 0, number, SAID));
             assert!(watch.judge(ms(now + 90)).is_empty());
+        }
+    }
+
+    #[test]
+    fn who_heard_nobody_blames_nobody() {
+        let mut watch = Watch::new(ms(100), ms(0), 0);
+        [State::Alive, State::Alive, State::Silent].map(|state| watch.add(state));
+        let mut late = None;
+        for now in 0..1000 {
+            if let Some(number) = watch.beat(ms(now)).filter(|_| now <= 450) {
+                assert!(watch.hear(ms(now), 0, number, SAID));
+                assert!(watch.hear(ms(now), 1, number, SAID));
+            }
+            late = late.or(watch
+                .late_since(ms(now))
+                .filter(|&at| at > ms(450))
+                .map(|at| (now, at)));
+            match late {
+                None => assert!(watch.judge(ms(now)).is_empty(), "{now}"),
+                Some((found, _)) if found == now => watch.stand_still(),
+                Some(_) => watch.skip(),
+            }
+        }
+        // Before anybody who answers so can be found silent.
+        assert_eq!(late, Some((615, ms(500))));
+        let states =
+            |watch: &Watch| -> Vec<State> { watch.members.iter().map(|m| m.state).collect() };
+        let (unknown, alive, silent) = (State::Unknown, State::Alive, State::Silent);
+        assert_eq!(states(&watch), [unknown, unknown, silent]);
+        // The first is heard again, the second has died meanwhile.
+        for now in 1000..1400 {
+            let number = watch.beat(ms(now));
+            if let Some(number) = number {
+                assert!(watch.hear(ms(now), 0, number, SAID));
+            }
+            if now == 1000 {
+                watch.go_on();
+            }
+            watch.judge(ms(now));
+            let other = if now < 1315 { unknown } else { silent };
+            if now > 1000 {
+                assert_eq!(states(&watch), [alive, other, silent], "{now}");
+            }
         }
     }
 

@@ -53,6 +53,8 @@ struct State {
     /// When it began.
     stream: u32,
     sent: Sent,
+    /// Nobody is told anything.
+    is_mute: bool,
     bodies: Vec<Vec<u8>>,
     to: Vec<Ipv4Addr>,
     outbox: Outbox,
@@ -69,11 +71,32 @@ impl Herald {
                 noted: 0,
                 stream: clock::cluster().as_millis() as u32,
                 sent: Sent::default(),
+                is_mute: false,
                 bodies: Vec::new(),
                 to: Vec::new(),
                 outbox: Outbox::default(),
             }),
         }
+    }
+
+    /// What is to be said from now on is not, and never will be.
+    pub fn fall_silent(&self) {
+        self.state().is_mute = true;
+    }
+
+    /// What was said last has been heard by nobody, and may not hold: who asks for what it lacks is not to have it.
+    /// Another stream begins.
+    pub fn begin_anew(&self) {
+        let mut state = self.state();
+        state.is_mute = false;
+        let now = clock::cluster().as_millis() as u32;
+        let next = state.stream.wrapping_add(1);
+        state.stream = match now.wrapping_sub(next).cast_signed() >= 0 {
+            true => now,
+            false => next,
+        };
+        state.sent = Sent::default();
+        state.bodies.clear();
     }
 
     /// From now on to these.
@@ -144,6 +167,9 @@ impl Herald {
         let mut state = self.state();
         let is_later = turn.wrapping_sub(state.noted).cast_signed() > 0;
         self.is_pending.store(false, Ordering::Release);
+        if state.is_mute {
+            state.bodies.clear();
+        }
         let State {
             told,
             stream,

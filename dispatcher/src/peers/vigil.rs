@@ -3,6 +3,7 @@
 //! begins catches up. The rules are core's (core/src/membership, core/src/replica); here
 //! are the socket, the clock and the maps.
 
+mod cut;
 mod keepers;
 
 pub(super) use keepers::{holder, is_fit, is_keeper};
@@ -86,6 +87,12 @@ pub struct Vigil {
     joins_after: u32,
     /// Nothing that others have said was unheard then.
     heard_all_at: Duration,
+    /// When any of them last answered.
+    answered_at: Duration,
+    /// All changes of turns until this one had been told then.
+    told_until: u32,
+    /// Since when nobody at all answers.
+    cut_at: Option<Duration>,
     /// A worker still decides by older lots.
     is_giving_way: bool,
     /// By peer.
@@ -128,6 +135,9 @@ impl Vigil {
             views: Views::default(),
             joins_after: number,
             heard_all_at: now,
+            answered_at: Duration::ZERO,
+            told_until: 0,
+            cut_at: None,
             is_giving_way: false,
             heard: HashMap::new(),
             lacking_asked: HashMap::new(),
@@ -171,8 +181,10 @@ impl Vigil {
                 self.hear(now, index, &cluster.keys)?;
             }
             let reloaded = self.follow_reload(now)?;
+            self.look_whether_cut_off(now, has_heard_all)?;
             // Nobody is taken for dead whose answer, or whose last word, lies in the queue.
             let may_judge = now.saturating_sub(self.heard_all_at) >= PATIENCE || has_heard_all;
+            let may_judge = may_judge && self.cut_at.is_none();
             let changes = match may_judge {
                 true => self.watch.judge(now),
                 false => Vec::new(),
@@ -206,11 +218,15 @@ impl Vigil {
                 self.shared.peers.inherit(peer);
             }
             self.give_way();
-            self.tell_views(&cluster.keys);
+            if self.cut_at.is_none() {
+                self.tell_views(&cluster.keys);
+            }
             if let Some(number) = self.watch.beat(now) {
                 let peers = self.peers.clone();
                 self.ask(number, peers.iter().map(|peer| peer.address), &cluster.keys);
-                self.tell_the_tail(now, &cluster.keys);
+                if self.cut_at.is_none() {
+                    self.tell_the_tail(now, &cluster.keys);
+                }
                 if now >= self.show_at {
                     self.show_at = now + SHOW_INTERVAL;
                     self.show();
@@ -261,6 +277,7 @@ impl Vigil {
         };
         match packet.meta.kind {
             Kind::BeatReply(said) => {
+                self.answered_at = now;
                 // Whom we have asked stands in the packet that they give back.
                 let asked = inner.destination();
                 let place = self.peers.iter().position(|peer| peer.address == asked);
@@ -333,6 +350,8 @@ impl Vigil {
                     self.watch.hasten(now);
                 }
             }
+            // What it knows may be of before: it says nothing of it yet.
+            What::Lacking | What::Ask if self.cut_at.is_some() => {}
             What::Lacking => {
                 let (ours, _) = self.shared.peers.herald.tail();
                 let mut gone = Vec::new();
@@ -434,7 +453,10 @@ impl Vigil {
                 Stage::Joining | Stage::Keeping | Stage::Lapsed => Ok(()),
             };
         }
-        if self.pupil.is_none() && self.shared.peers.stage() == Stage::CatchingUp {
+        if self.cut_at.is_none()
+            && self.pupil.is_none()
+            && self.shared.peers.stage() == Stage::CatchingUp
+        {
             let members = || self.peers.iter().zip(self.watch.members());
             let alive = |(_, watched): &(&Peer, &Watched)| watched.state == State::Alive;
             let useful = |(peer, _): &(&Peer, &Watched)| !self.useless.contains(&peer.address);

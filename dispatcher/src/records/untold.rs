@@ -36,9 +36,14 @@ impl Records {
     pub fn doubt_untold(&self) -> io::Result<()> {
         let until = self.maps.told.get(&0)?.unwrap_or(0);
         self.peers.herald.begin_at(until.wrapping_add(1));
-        if !self.peers.are_there() {
-            return Ok(());
+        match self.peers.are_there() {
+            true => self.doubt_after(until),
+            false => Ok(()),
         }
+    }
+
+    /// So is what has changed in later turns than this one, told or not.
+    pub fn doubt_after(&self, until: u32) -> io::Result<()> {
         let mut untold = Vec::new();
         self.maps.flows.for_each(|key, flow| {
             if is_after(flow.turn, until) {
@@ -46,15 +51,12 @@ impl Records {
             }
         })?;
         let changing = self.changing();
+        let turn = self.peers.herald.turn().wrapping_sub(1).wrapping_add(DOUBT);
         for key in &untold {
-            self.swap(&changing, key, |flow| {
-                Some(Flow {
-                    turn: until.wrapping_add(DOUBT),
-                    ..*flow
-                })
-            })?;
+            self.swap(&changing, key, |flow| Some(Flow { turn, ..*flow }))?;
         }
-        *self.doubted.lock().expect("no thread panics with it") = untold;
+        let mut doubted = self.doubted.lock().expect("no thread panics with it");
+        doubted.extend(untold);
         Ok(())
     }
 

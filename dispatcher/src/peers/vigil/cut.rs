@@ -1,0 +1,107 @@
+//! Who is answered by nobody any more, no peer and no backend, is cut off: its cable is out, or what it says does not get
+//! there. What it would find out by itself is wrong then, that all others are dead, and by the time that it is back they
+//! have taken it for dead, and have gone on with what it kept. So it is still, and joins anew
+//! (docs/protocol/replication.md 1.6c). Where peers alone do not answer they may be dead, and it goes on.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use trapeze_datapath::host;
+
+use super::Vigil;
+use crate::peers::PATIENCE;
+use crate::peers::joining::{Stage, Views};
+
+impl Vigil {
+    pub(super) fn look_whether_cut_off(
+        &mut self,
+        now: Duration,
+        has_heard_all: bool,
+    ) -> anyhow::Result<()> {
+        if self.answered_at == now && self.cut_at.is_none() {
+            // What is being changed now is told at this turn's end.
+            self.told_until = self.shared.peers.herald.turn().wrapping_sub(1);
+        }
+        match self.cut_at {
+            None if has_heard_all && self.is_cut_off(now) => self.stand_still(now),
+            None => Ok(()),
+            Some(since) => match self.answered_at.max(self.shared.health.last_heard()) > since {
+                true => self.come_back(),
+                false => {
+                    self.watch.skip();
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    /// Two beats are unanswered by all peers, and since the first of them backends, which were there just before, have not
+    /// answered either. Others need three to take this dispatcher for dead. That they are heard says nothing: it is
+    /// answers that tell that both directions are well.
+    fn is_cut_off(&self, now: Duration) -> bool {
+        let keeps = !self.peers.is_empty()
+            && [Stage::Keeping, Stage::Joining].contains(&self.shared.peers.stage());
+        let Some(since) = self.watch.late_since(now).filter(|_| keeps) else {
+            return false;
+        };
+        let interval = self.shared.cluster().config.spraying.heartbeat;
+        if self.answered_at >= since || now.saturating_sub(self.answered_at) < interval {
+            return false;
+        }
+        let backends = self.backends_heard_at(now, interval);
+        backends < since && backends + PATIENCE >= since
+    }
+
+    /// Backends that are asked more seldom than peers tell nothing: they may be there.
+    fn backends_heard_at(&self, now: Duration, interval: Duration) -> Duration {
+        let health = &self.shared.health;
+        if self.shared.cluster().config.limits.heartbeat > interval {
+            return Duration::ZERO;
+        }
+        health.listen();
+        let has_listened = health.listening().until_ms() >= now.as_millis() as u64;
+        match has_listened {
+            true => health.last_heard(),
+            // What they say may lie in a queue.
+            false => now,
+        }
+    }
+
+    /// A cable that is out takes the link addresses of all neighbours with it, and what is sent then waits in the kernel
+    /// until the neighbour is there again: records, requests and answers of before, that were to be lost.
+    fn drop_what_waits(&self) {
+        if let Err(error) = host::drop_unresolved(&self.shared.interface) {
+            eprintln!("cannot drop what waits for neighbours: {error}");
+        }
+    }
+
+    fn stand_still(&mut self, now: Duration) -> anyhow::Result<()> {
+        println!("is answered by nobody: it is cut off, it seems");
+        self.shared.health.be_deaf();
+        self.shared.peers.herald.fall_silent();
+        self.shared.peers.cuts.fetch_add(1, Ordering::AcqRel);
+        self.cut_at = Some(now);
+        self.watch.stand_still();
+        self.views = Views::default();
+        self.pupil = None;
+        self.useless.clear();
+        self.enter(Stage::CatchingUp)?;
+        self.drop_what_waits();
+        Ok(())
+    }
+
+    /// What has changed here since the last word from a peer nobody may know of, and others know better of most.
+    fn come_back(&mut self) -> anyhow::Result<()> {
+        println!("is answered again: it joins anew");
+        self.drop_what_waits();
+        self.cut_at = None;
+        // What they thought of this dispatcher was of before.
+        self.views = Views::default();
+        self.watch.go_on();
+        self.shared.records.doubt_after(self.told_until)?;
+        self.shared.peers.herald.begin_anew();
+        self.tail_told = (0, Duration::ZERO);
+        self.shared.health.hear_again();
+        Ok(())
+    }
+}

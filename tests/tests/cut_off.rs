@@ -1,0 +1,138 @@
+//! Dispatchers whose cable is out for longer than others need to take them for dead, and which live on meanwhile with
+//! all that they know (docs/protocol/replication.md 1.6c).
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use trapeze_core::config::PolicyKind;
+use trapeze_lab::Options;
+use trapeze_tests::numbered::Numbered;
+use trapeze_tests::scattered::{ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, Raised, until};
+
+const DISPATCHERS: [&str; 3] = ["d1", "d2", "d3"];
+const CLIENTS: u64 = 24;
+/// Three heartbeats and more.
+const OUT: Duration = Duration::from_millis(1400);
+
+fn turns(options: &mut Options) {
+    options.backends = Some(3);
+    options.policy = Some(PolicyKind::RoundRobin);
+}
+
+/// Of three clients one opens a connection for each request, and two keep theirs. All are answered, by a backend.
+fn visit(numbered: &Numbered, client: u64, stop: &AtomicBool) -> u64 {
+    let mut kept = Connection::open();
+    let mut asked = 0;
+    while !stop.load(Ordering::Relaxed) {
+        if client.is_multiple_of(3) {
+            kept = Connection::open();
+        }
+        let number = client * 1_000_000 + asked;
+        let answered = numbered.ask_each(&mut kept, [number]);
+        let port = kept.port();
+        answered.unwrap_or_else(|e| panic!("client {client} ({port}), request {asked}: {e}"));
+        asked += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    asked
+}
+
+fn set_cable(cluster: &Cluster, host: &str, to: &str) {
+    cluster.run("switch", &["ip", "link", "set", host, to]);
+}
+
+/// The cables of `victims` are out at once, while clients work, and then those of the next ones.
+fn pull_cables(cluster: &Cluster, all: &[&str], rounds: &[&[&str]]) {
+    let numbered = Numbered::of(cluster, &["1k", "10k", "100k"]);
+    let stop = AtomicBool::new(false);
+    let asked: u64 = std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
+        let (numbered, stop) = (&numbered, &stop);
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|client| scope.spawn(move || cluster.on("c1", || visit(numbered, client, stop))))
+            .collect();
+        for victims in rounds {
+            std::thread::sleep(Duration::from_millis(700));
+            victims
+                .iter()
+                .for_each(|host| set_cable(cluster, host, "down"));
+            std::thread::sleep(OUT);
+            victims
+                .iter()
+                .for_each(|host| set_cable(cluster, host, "up"));
+            std::thread::sleep(Duration::from_millis(1500));
+            if all.len() > 1 {
+                victims
+                    .iter()
+                    .for_each(|victim| ready(cluster, all, victim));
+            }
+            let died = clients.iter().any(|client| client.is_finished());
+            assert!(
+                !died,
+                "a connection failed when {victims:?} had been cut off"
+            );
+        }
+        std::thread::sleep(Duration::from_secs(2));
+        stop.store(true, Ordering::Relaxed);
+        let visits = clients.into_iter().map(|client| client.join());
+        visits
+            .map(|visit| visit.expect("all answers are right"))
+            .sum()
+    });
+    println!("{asked} requests");
+    assert!(asked > 500, "{asked}");
+}
+
+/// So often a dispatcher's workers have forgotten what they had begun with.
+fn cuts(cluster: &Cluster, name: &str) -> u64 {
+    let status = cluster.dispatch_status(name);
+    let count = status.and_then(|status| status.counters.get("was-cut-off").copied());
+    count.unwrap_or(0)
+}
+
+const ONE_BY_ONE: [&[&str]; 4] = [&["d2"], &["d3"], &["d1"], &["d2"]];
+
+/// Packets go to any of them.
+#[test]
+fn who_is_back_does_not_go_on_where_it_was() {
+    let cluster = scattered_over(&DISPATCHERS, "cutoff", turns);
+    pull_cables(&cluster, &DISPATCHERS, &ONE_BY_ONE);
+    until("workers have shown it", || {
+        DISPATCHERS
+            .iter()
+            .all(|name| cuts(&cluster, name) > 0)
+            .then_some(())
+    });
+}
+
+#[test]
+fn who_is_back_does_not_go_on_where_it_was_with_spliced_servers() {
+    let cluster = Cluster::with("cutoffspl", |options| {
+        (options.sprays, options.dispatchers) = (Some(1), Some(3));
+        options.transfer = Some("splice".into());
+        turns(options);
+    });
+    for dispatcher in DISPATCHERS {
+        ready(&cluster, &DISPATCHERS, dispatcher);
+    }
+    pull_cables(&cluster, &DISPATCHERS, &ONE_BY_ONE);
+}
+
+/// Nobody has gone on with anything: what they know is all there is.
+#[test]
+fn dispatchers_that_are_all_cut_off_at_once_go_on() {
+    let cluster = scattered_over(&DISPATCHERS, "cutall", turns);
+    pull_cables(&cluster, &DISPATCHERS, &[&DISPATCHERS]);
+}
+
+/// Its peers are dead, and nobody else has its records.
+#[test]
+fn the_last_one_goes_on_after_its_cable_was_out() {
+    let cluster = scattered_over(&DISPATCHERS, "cutlast", turns);
+    for dead in ["d2", "d3"] {
+        cluster.kill(dead, None).unwrap();
+    }
+    std::thread::sleep(Duration::from_secs(2));
+    pull_cables(&cluster, &["d1"], &[&["d1"]]);
+}
