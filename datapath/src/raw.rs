@@ -74,19 +74,33 @@ pub(crate) fn gratuitous_arp(address: IpAddr, interface: &str) -> io::Result<()>
 
 /// The link address of an interface.
 pub fn mac_address(interface: &str) -> io::Result<[u8; 6]> {
+    let answer = ask(interface, libc::SIOCGIFHWADDR)?;
+    // SAFETY: filled by the call.
+    let data = unsafe { answer.ifr_ifru.ifru_hwaddr.sa_data };
+    Ok(std::array::from_fn(|i| data[i] as u8))
+}
+
+/// Whether something is at the other end of an interface's cable, and is up.
+pub fn has_carrier(interface: &str) -> io::Result<bool> {
+    let answer = ask(interface, libc::SIOCGIFFLAGS)?;
+    // SAFETY: filled by the call.
+    let flags = unsafe { answer.ifr_ifru.ifru_flags };
+    Ok(i32::from(flags) & libc::IFF_RUNNING != 0)
+}
+
+/// What the kernel says of an interface (netdevice(7)): `what` is a request that reads the name, and writes the rest.
+fn ask(interface: &str, what: libc::c_ulong) -> io::Result<libc::ifreq> {
     let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
     // SAFETY: all-zero is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (to, from) in request.ifr_name.iter_mut().zip(interface.bytes().take(15)) {
         *to = from as libc::c_char;
     }
-    // SAFETY: SIOCGIFHWADDR reads the name and writes the address of an ifreq.
-    if unsafe { libc::ioctl(fd.as_raw_fd(), libc::SIOCGIFHWADDR as _, &mut request) } < 0 {
+    // SAFETY: it writes no more than an ifreq.
+    if unsafe { libc::ioctl(fd.as_raw_fd(), what as _, &mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: filled by the call.
-    let data = unsafe { request.ifr_ifru.ifru_hwaddr.sa_data };
-    Ok(std::array::from_fn(|i| data[i] as u8))
+    Ok(request)
 }
 
 fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {

@@ -16,6 +16,7 @@
 //!  outliers what becomes of clients' requests, and who is left out for that
 //! ```
 
+mod cable;
 mod checks;
 mod cluster;
 mod control;

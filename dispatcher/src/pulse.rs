@@ -20,6 +20,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
+use crate::cable::Cable;
 use crate::checks;
 use crate::cluster::Cluster;
 use crate::health::{self, State};
@@ -60,6 +61,7 @@ impl Pulse {
         let (first, started) = (clock::cluster(), Instant::now());
         let mut silent = HashMap::new();
         let mut watched = Watched::default();
+        let mut cable = Cable::default();
         let mut due = Instant::now();
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let cluster = self.shared.cluster();
@@ -78,6 +80,7 @@ impl Pulse {
                     });
                 }
             }
+            cable.look(&self.shared, interval);
             // A beat that is lost is a beat missed.
             self.socket.send(&beats);
             self.shared.health.listen();

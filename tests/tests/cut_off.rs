@@ -136,3 +136,10 @@ fn the_last_one_goes_on_after_its_cable_was_out() {
     std::thread::sleep(Duration::from_secs(2));
     pull_cables(&cluster, &["d1"], &[&["d1"]]);
 }
+
+/// It does not take its backends for dead.
+#[test]
+fn one_without_others_goes_on_after_its_cable_was_out() {
+    let cluster = Cluster::with("cutalone", turns);
+    pull_cables(&cluster, &["d1"], &[&["d1"], &["d1"]]);
+}
