@@ -360,7 +360,9 @@ mod tests {
     #[test]
     fn who_heard_nobody_blames_nobody() {
         let mut watch = Watch::new(ms(100), ms(0), 0);
-        [State::Alive, State::Alive, State::Silent].map(|state| watch.add(state));
+        for state in [State::Alive, State::Alive, State::Silent] {
+            watch.add(state);
+        }
         let mut late = None;
         for now in 0..1000 {
             if let Some(number) = watch.beat(ms(now)).filter(|_| now <= 450) {
