@@ -14,6 +14,7 @@
 //!  splice   connections to servers without an agent       knocks   who of those is alive
 //!  health   what is held of backends                      checks   servers without an agent are asked
 //!  outliers what becomes of clients' requests, and who is left out for that
+//!  cable    alone, nobody is taken for dead while the cable is out
 //! ```
 
 mod cable;
