@@ -178,6 +178,22 @@ fn connections_outlive_the_power_of_one_host_of_three() {
     check_logs(&cluster, &answered);
 }
 
+/// It hears nobody any more, neither a dispatcher nor a backend, and is not cut off.
+#[test]
+fn who_is_left_of_two_hosts_goes_on() {
+    let cluster = sprayed("combleft", 2, |_| {});
+    let one_k = cluster.document("1k");
+    std::thread::sleep(ASKED);
+    cluster.kill("n1", None).unwrap();
+    cluster.on("c1", || {
+        for _ in 0..20 {
+            let answer = Connection::open().ask("/1k");
+            assert_eq!(answer.ok(), "n2");
+            same(&answer.body, &one_k);
+        }
+    });
+}
+
 /// What both daemons need of the host stays until the last of them is stopped.
 #[test]
 fn each_of_the_two_daemons_stops_without_the_other() {

@@ -3,14 +3,21 @@
 //! have taken it for dead, and have gone on with what it kept. So it is still, and joins anew
 //! (docs/protocol/replication.md 1.6c). Where peers alone do not answer they may be dead, and it goes on.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use trapeze_datapath::host;
+use trapeze_core::membership::watch::State;
+use trapeze_datapath::{host, raw};
 
 use super::Vigil;
 use crate::peers::PATIENCE;
 use crate::peers::joining::{Stage, Views};
+
+/// That so many hosts fall silent at once has one cause. Fewer may have died, of a small cluster all the others: while
+/// the cable is in, who is left goes on.
+const HOSTS: usize = 3;
 
 impl Vigil {
     pub(super) fn look_whether_cut_off(
@@ -49,7 +56,26 @@ impl Vigil {
             return false;
         }
         let backends = self.backends_heard_at(now, interval);
-        backends < since && backends + PATIENCE >= since
+        let is_silent = backends < since && backends + PATIENCE >= since;
+        is_silent && (self.hosts_there() >= HOSTS || self.is_cable_out())
+    }
+
+    fn is_cable_out(&self) -> bool {
+        !raw::has_carrier(&self.shared.interface).unwrap_or(true)
+    }
+
+    /// How many other hosts, of peers and backends, there were until now.
+    fn hosts_there(&self) -> usize {
+        let (cluster, health) = (self.shared.cluster(), &self.shared.health);
+        let peers = self.peers.iter().zip(self.watch.members());
+        let alive = peers.filter(|(_, member)| member.state == State::Alive);
+        let alive = alive.map(|(peer, _)| IpAddr::V4(peer.address));
+        let backends = cluster.config.backends.iter().zip(&cluster.slots);
+        let heard = backends.filter(|&(_, &slot)| !health.is_host_silent(slot));
+        let heard = heard.map(|(backend, _)| backend.address);
+        let hosts: BTreeSet<IpAddr> = alive.chain(heard).collect();
+        let own = IpAddr::V4(self.shared.peers.own);
+        hosts.iter().filter(|&&host| host != own).count()
     }
 
     /// Backends that are asked more seldom than peers tell nothing: they may be there.
