@@ -514,7 +514,7 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	bool begins;
 	int verdict;
 
-	if (is_late_reset(skb, h, setup))
+	if (h->tcp.flags & TCP_RST && is_late_reset(skb, h, setup))
 		return drop(DROP_SERVER_CLOSE);
 	if (setup->state == SETUP_TRIED) {
 		setup->state = SETUP_CONFIRMED;
