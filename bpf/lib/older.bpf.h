@@ -9,54 +9,6 @@
 /* Every socket that has read all takes that much. */
 #define OLDER_WINDOW 16384
 
-/* The sum of a TCP header of `length` bytes, its checksum field as it stands. */
-static __always_inline __s64 header_sum(struct __sk_buff *skb, __u32 at, __u32 length, struct sack_bench *bench)
-{
-	__builtin_memset(bench->before, 0, 64);
-	if (length < sizeof(struct tcp_header) || length > 60 || bpf_skb_load_bytes(skb, at, bench->before, length))
-		return -1;
-	return bpf_csum_diff(NULL, 0, (__be32 *)bench->before, 60, 0);
-}
-
-/*
- * The inner packet loses its payload, and is no FIN. Its checksum is made anew, or,
- * where a card was to complete it, its pseudo-header's sum is.
- */
-static __noinline int strip_payload(struct __sk_buff *skb, const struct segment *segment)
-{
-	struct sack_bench *bench;
-	struct iphdr ip;
-	struct tcp_header tcp;
-	__u32 zero = 0, header_length;
-	__u64 pseudo, new_pseudo;
-	__s64 sum;
-	bool partial;
-
-	if (!segment || bpf_skb_load_bytes(skb, INNER_IP, &ip, sizeof(ip)) ||
-	    bpf_skb_load_bytes(skb, INNER_TCP, &tcp, sizeof(tcp)))
-		return -1;
-	header_length = segment->header_length;
-	bench = bpf_map_lookup_elem(&sack_benches, &zero);
-	if (!bench)
-		return -1;
-	pseudo = pseudo_header_sum(ip.saddr, ip.daddr, segment->ip_length - sizeof(ip));
-	new_pseudo = pseudo_header_sum(ip.saddr, ip.daddr, header_length);
-	partial = tcp.check == checksum_fold(pseudo);
-	ip.tot_len = bpf_htons(sizeof(ip) + header_length);
-	set_ipv4_checksum(&ip);
-	tcp.flags &= ~(TCP_FIN | TCP_PSH);
-	tcp.check = 0;
-	if (bpf_skb_change_tail(skb, INNER_TCP + header_length, 0) ||
-	    bpf_skb_store_bytes(skb, INNER_IP, &ip, sizeof(ip), 0) ||
-	    bpf_skb_store_bytes(skb, INNER_TCP, &tcp, sizeof(tcp), 0))
-		return -1;
-	sum = header_sum(skb, INNER_TCP, header_length, bench);
-	if (sum < 0)
-		return -1;
-	tcp.check = partial ? checksum_fold(new_pseudo) : ~checksum_fold(new_pseudo + sum);
-	return bpf_skb_store_bytes(skb, INNER_TCP + offsetof(struct tcp_header, check), &tcp.check, 2, 0);
-}
-
 /* Does it come after an older owner, and has not begun (6.2a)? Only the packet that starts its request begins it. */
 static __always_inline bool is_to_begin(const struct segment *segment, const struct setup *known,
 					const struct meta *meta)
@@ -102,9 +54,10 @@ __noinline int become_gc(struct __sk_buff *skb, const struct segment *segment, s
 
 	if (!segment || !self || !(key = tag_key(self->signing_key)))
 		return drop(DROP_STALE_EPOCH);
-	/* Some encapsulated packets cannot be cut: then the older owner takes care of that. */
-	if (segment->payload || segment->flags & TCP_FIN)
-		strip_payload(skb, segment);
+	/* What bpf_skb_adjust_room() has encapsulated on this host cannot be cut: the older owner leaves it out. */
+	if (brings_bytes(segment) && !bpf_skb_change_tail(skb, INNER_TCP + segment->header_length, 0) &&
+	    !leave_out_payload(skb, segment))
+		return drop(DROP_REWRITE);
 	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_REWRITE);
 	outer = *h.outer;
@@ -164,11 +117,8 @@ static __noinline int answer_retired(struct __sk_buff *skb, const struct segment
 static __always_inline __u32 seq_for_older(const struct segment *segment, const struct setup *known, __u32 edge,
 					   __u32 said_at)
 {
-	__u32 length = segment->payload + !!(segment->flags & TCP_FIN), seq = segment->seq;
+	__u32 seq = segment->seq;
 
-	/* What could not be cut off is as if it had come before. */
-	if (length)
-		return known->start - length;
 	if (segment->window && is_before(seq, said_at))
 		seq = said_at;
 	if (is_before(seq, known->start))
@@ -236,6 +186,8 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	range.has_end = true;
 	range.first = known->first;
 	range.has_first = !!known->before;
+	if (brings_bytes(segment) && !leave_out_payload(skb, segment))
+		return drop(DROP_REWRITE);
 	if (!unpack(skb, segment))
 		return drop(DROP_REWRITE);
 	hear_clock(skb, segment, known);
