@@ -21,6 +21,8 @@ pub struct Load {
     pub url: String,
     /// Requests at a time.
     pub connections: u16,
+    /// Its threads: fewer than cores leave the servers some.
+    pub threads: usize,
     /// Ask the server to close after each answer.
     pub close: bool,
     /// For how long, in wrk's unit.
@@ -108,15 +110,14 @@ impl Client {
         })
     }
 
-    /// Makes the load, to its end. One thread of wrk: it must leave the servers
-    /// a core.
+    /// Makes the load, to its end.
     ///
     /// # Errors
     /// wrk does not run, or says nothing.
     pub fn run(&self, load: &Load) -> Result<Outcome> {
         let mut command = self.host.command(&self.program);
         command
-            .arg("--threads=1")
+            .arg(format!("--threads={}", load.threads))
             .arg(format!("--connections={}", load.connections))
             .arg(format!("--duration={}s", load.seconds))
             .arg("--script")

@@ -164,6 +164,15 @@ impl Case {
         }
     }
 
+    /// The client's threads: one, which leaves the servers a core. Where answers are so long that to read
+    /// them is the work, one is the limit of all targets but proxies: then as many as there are cores.
+    pub fn threads(self, cores: usize) -> usize {
+        match self.mode {
+            Mode::KeepAlive if self.size.bytes >= 10 << 20 => cores,
+            _ => 1,
+        }
+    }
+
     /// What Trapeze is to reach: with several backends, where requests move from one to
     /// the other, only what a proxy does. Where it splices, its answers go by way of it too.
     pub fn bars(self, backends: u8, splices: bool) -> Bars {

@@ -220,6 +220,7 @@ impl Measurement {
         Load {
             url: format!("http://{authority}/{}", case.size.name),
             connections: case.connections(self.settings.connections),
+            threads: case.threads(self.environment.machine.cores),
             close: case.mode == Mode::ConnectionPerRequest,
             seconds: self.settings.seconds,
             arguments: Vec::new(),
@@ -322,6 +323,7 @@ mod tests {
         let load = Load {
             url: String::new(),
             connections: 32,
+            threads: 1,
             close: false,
             seconds: 1,
             arguments: Vec::new(),

@@ -193,6 +193,7 @@ impl Comparison {
         Load {
             url: format!("http://{VIP}/"),
             connections: settings.connections,
+            threads: 1,
             close: true,
             seconds,
             arguments: vec![
