@@ -214,6 +214,7 @@ enum expected {
 	EXPECT_CHUNK = 1, /* the size of a chunked body's first chunk */
 	EXPECT_CHUNK_AFTER = 2, /* the end of a chunk, and the size of the next */
 	EXPECT_TRAILER = 3, /* a line behind the last chunk */
+	EXPECT_UPGRADED = 4, /* a request, if the answer to the one before is no 101: the daemon asks the owner */
 };
 
 /* Of a flow, in `marks`. */

@@ -351,7 +351,7 @@ fn count(left: &mut Left, flow: &Flow, now: Duration, is_answering: bool) -> boo
     }
     left.busy += u64::from(is_answering || flow.marks & MARK_HELD != 0 || !flow.is_answered());
     flow.marks & (MARK_HELD | MARK_MOVING) == 0
-        && flow.expect == Expected::Head.number()
+        && Expected::from_number(flow.expect).is_some_and(Expected::is_between_requests)
         && flow.is_answered()
 }
 

@@ -75,6 +75,8 @@ impl Look<'_> {
         }
         match self.later.map(|later| later.expected) {
             None | Some(Expected::Head) => self.at_head(bytes, progress),
+            // Asked ahead of the answer that says what it is.
+            Some(Expected::Upgraded) => Looked::Done(Found::Owners(Extent::default())),
             Some(expected) => match head::follow(expected, bytes) {
                 Followed::More => Looked::More,
                 Followed::To { at, expected } => {
@@ -153,7 +155,7 @@ impl Look<'_> {
 fn can_be_copied(next: Option<(usize, Expected)>, here: usize) -> bool {
     match next {
         Some((at, Expected::Head)) => here < at && at <= REQUEST_MAX,
+        Some((_, Expected::Upgraded)) | None => false,
         Some(_) => true,
-        None => false,
     }
 }

@@ -103,8 +103,8 @@ pub struct Up {
     #[arg(long, requires = "spray", conflicts_with = "config",
         value_parser = ["flow-hash", "batch", "workload"])]
     pub spray_mode: Option<String>,
-    /// How often sprays ask who is there, such as 10ms [default: 200ms]
-    #[arg(long, requires = "spray", conflicts_with = "config", value_parser = settings::parse_time)]
+    /// How often sprays ask who is there, 10ms to 5s [default: 200ms]
+    #[arg(long, requires = "spray", conflicts_with = "config", value_parser = parse_heartbeat)]
     pub spray_heartbeat: Option<Duration>,
     /// Hosts that read requests: d1, d2, … [default: 1, or as --config says]
     #[arg(long, value_parser = value_parser!(u8).range(1..=9))]
@@ -461,6 +461,17 @@ impl Link {
             limit: self.limit,
             seed: self.seed,
         }
+    }
+}
+
+/// What `spray.heartbeat` of a configuration takes.
+fn parse_heartbeat(text: &str) -> Result<Duration, String> {
+    const RANGE: std::ops::RangeInclusive<Duration> =
+        Duration::from_millis(10)..=Duration::from_secs(5);
+    let heartbeat = settings::parse_time(text)?;
+    match RANGE.contains(&heartbeat) {
+        true => Ok(heartbeat),
+        false => Err("10ms to 5s".into()),
     }
 }
 

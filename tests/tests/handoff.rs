@@ -275,12 +275,48 @@ fn without_handoff_a_connection_keeps_its_backend() {
     assert_eq!(cluster.agents().of("rebuilt"), 1);
 }
 
+/// Behind its body nobody remembers that it has asked for that.
+const CHUNKED_UPGRADE: &str = "GET /1k HTTP/1.1\r\nHost: a\r\nUpgrade: nothing\r\n\
+    Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+
+/// As `curl --http2` and Java's client ask in each first request.
+#[test]
+fn a_refused_upgrade_leaves_a_connection_like_others() {
+    let cluster = Cluster::up("refused-upgrades");
+    let head = "GET /1k HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\n\
+        Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n";
+    let mut kept = cluster.on("c1", || {
+        let mut client = Connection::open();
+        // As its first request, and in its midst.
+        for _ in 0..2 {
+            client.send(head);
+            let mut before = client.response().ok().to_owned();
+            for _ in 0..9 {
+                let owner = client.ask("/1k").ok().to_owned();
+                assert_ne!(owner, before);
+                before = owner;
+            }
+        }
+        // Asked ahead of the answer: it stays, and nothing is lost.
+        let mut ahead = Connection::open();
+        ahead.send(format!("{head}GET /10k HTTP/1.1\r\nHost: a\r\n\r\n"));
+        let owner = ahead.response().ok().to_owned();
+        assert_eq!(ahead.response().ok(), owner);
+        assert!((0..9).any(|_| client.send(head).response().ok() == "b1"));
+        client
+    });
+    // Idle behind it, it is taken from its owner as any other.
+    let drained = cluster.trapeze("d1", &["drain", "b1"]);
+    assert!(drained.status.success(), "{drained:?}");
+    cluster.on("c1", || assert_ne!(kept.ask("/1k").ok(), "b1"));
+}
+
 #[test]
 fn what_cannot_be_followed_stays_where_it_is() {
     let cluster = Cluster::up("tunnels");
     cluster.on("c1", || {
         for head in [
-            "GET /1k HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\n",
+            CHUNKED_UPGRADE,
             "GET /1k HTTP/1.1\r\nHost: a\r\nX: y\r\n z\r\n\r\n",
         ] {
             let mut client = Connection::open();
@@ -693,8 +729,7 @@ fn a_drained_backend_has_no_connection_left() {
     // A connection without boundaries is waited for.
     let mut client = cluster.on("c1", || {
         let mut client = Connection::open();
-        let head = "GET /1k HTTP/1.1\r\nHost: a\r\nX: y\r\nUpgrade: nothing\r\n\r\n";
-        while client.send(head).response().ok() != "b1" {
+        while client.send(CHUNKED_UPGRADE).response().ok() != "b1" {
             client = Connection::open();
         }
         client

@@ -21,6 +21,8 @@ pub enum Expected {
     ChunkAfter,
     /// A line behind the last chunk.
     Trailer,
+    /// A request, if the answer to the one before is none that changes the protocol (RFC 9110 §7.8).
+    Upgraded,
 }
 
 impl Expected {
@@ -31,9 +33,19 @@ impl Expected {
 
     /// What a record's number stands for.
     pub fn from_number(number: u32) -> Option<Self> {
-        [Self::Head, Self::Chunk, Self::ChunkAfter, Self::Trailer]
-            .into_iter()
-            .find(|expected| expected.number() == number)
+        let all = [
+            Self::Head,
+            Self::Chunk,
+            Self::ChunkAfter,
+            Self::Trailer,
+            Self::Upgraded,
+        ];
+        all.into_iter().find(|expected| expected.number() == number)
+    }
+
+    /// Is the client between two requests there, if it is at any?
+    pub fn is_between_requests(self) -> bool {
+        matches!(self, Self::Head | Self::Upgraded)
     }
 }
 
@@ -60,8 +72,13 @@ pub fn follow_head(inspection: &Inspection<'_>, bytes: &[u8]) -> Followed {
         Inspection::Http(head) => match body_of(head) {
             Some(Body::Length(length)) => Followed::To {
                 at: head.len + length,
-                expected: Expected::Head,
+                expected: match asks_to_upgrade(head) {
+                    true => Expected::Upgraded,
+                    false => Expected::Head,
+                },
             },
+            // Of which nobody would remember it at its end.
+            Some(Body::Chunked) if asks_to_upgrade(head) => Followed::Lost,
             Some(Body::Chunked) => {
                 // Nothing of the body has come, at worst.
                 match follow(Expected::Chunk, bytes.get(head.len..).unwrap_or(&[])) {
@@ -90,7 +107,7 @@ pub fn follow(expected: Expected, bytes: &[u8]) -> Followed {
     loop {
         let rest = bytes.get(at..).unwrap_or(&[]);
         let step = match expected {
-            Expected::Head => None,
+            Expected::Head | Expected::Upgraded => None,
             Expected::Chunk => chunk(rest, 0),
             Expected::ChunkAfter => match rest {
                 [b'\r', b'\n', size @ ..] => chunk(size, 2),
@@ -163,9 +180,13 @@ enum Body {
     Chunked,
 }
 
+fn asks_to_upgrade(head: &HttpHead<'_>) -> bool {
+    head.header("upgrade").next().is_some()
+}
+
 /// RFC 9112 §6.3, and nothing that a server could read otherwise.
 fn body_of(head: &HttpHead<'_>) -> Option<Body> {
-    if head.method == "CONNECT" || head.header("upgrade").next().is_some() {
+    if head.method == "CONNECT" {
         return None;
     }
     if !head.has_plain_fields() {
@@ -244,6 +265,16 @@ mod tests {
     }
 
     #[test]
+    fn what_follows_a_request_to_upgrade_is_its_answers_to_say() {
+        for (fields, body) in [("", 0), ("Content-Length: 5\r\n", 5)] {
+            let fields = format!("Connection: Upgrade\r\nUpgrade: websocket\r\n{fields}");
+            let (head, found) = post(&fields, "");
+            assert_eq!(found, to(head + body, Expected::Upgraded));
+        }
+        assert_eq!(follow(Expected::Upgraded, b"GET / "), Followed::More);
+    }
+
+    #[test]
     fn what_two_could_read_differently_is_not_guessed() {
         let fields = [
             "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
@@ -263,7 +294,7 @@ mod tests {
             "Transfer-Encoding: xchunked\r\n",
             "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
             "Transfer-Encoding: identity\r\n",
-            "Upgrade: websocket\r\n",
+            "Upgrade: websocket\r\nTransfer-Encoding: chunked\r\n",
         ];
         for fields in fields {
             assert_eq!(post(fields, "").1, Followed::Lost, "{fields:?}");

@@ -151,6 +151,11 @@ impl Record {
         self.marks & MARK_UNSURE != 0
     }
 
+    /// Is its owner to be asked before anything is read at the boundary?
+    pub fn is_to_be_asked(&self) -> bool {
+        self.is_unsure() || self.expected == Expected::Upgraded && !self.is_tunnel()
+    }
+
     /// Has it no boundaries?
     pub fn is_tunnel(&self) -> bool {
         self.marks & MARK_TUNNEL != 0

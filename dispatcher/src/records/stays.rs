@@ -12,9 +12,9 @@ use trapeze_core::head::Expected;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta;
 use trapeze_datapath::abi::{
-    self, Flow, FlowState, MARK_ENDS, MARK_ENTRUSTED, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED,
-    MARK_RELEASING, MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED, MARK_TAKING, MARK_TUNNEL,
-    MARK_UNSURE,
+    self, Flow, FlowState, MARK_ENDS, MARK_ENTRUSTED, MARK_HELD, MARK_MOVING, MARK_PIPELINES,
+    MARK_PROTECTED, MARK_RELEASING, MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED, MARK_TAKING,
+    MARK_TUNNEL, MARK_UNSURE,
 };
 
 use super::Records;
@@ -160,7 +160,8 @@ impl Records {
     }
 
     /// What the owner has had and answered of a flow that another dispatcher has kept, or that there
-    /// is no more of it than its record says. The record is this dispatcher's from now on: true.
+    /// is no more of it than its record says; then what follows a request to upgrade is its owner's, whatever it
+    /// is. The record is this dispatcher's from now on: true.
     pub fn reckon(
         &self,
         key: &FlowKey,
@@ -169,14 +170,22 @@ impl Records {
     ) -> io::Result<bool> {
         let mut is_meant = false;
         self.change(key, |flow| {
-            is_meant = flow.marks & MARK_UNSURE != 0 && flow.meta[4..8] == epoch.to_be_bytes();
+            let upgraded = Expected::Upgraded.number();
+            is_meant = (flow.marks & MARK_UNSURE != 0 || flow.expect == upgraded)
+                && flow.meta[4..8] == epoch.to_be_bytes();
             if !is_meant {
                 return;
             }
             flow.marks &= !MARK_UNSURE;
             let Some((received, answered)) = found else {
+                if flow.expect == upgraded {
+                    flow.marks = flow.marks & !MARK_HELD | MARK_TUNNEL;
+                }
                 return;
             };
+            if flow.expect == upgraded {
+                flow.expect = Expected::Head.number();
+            }
             let more = answered.wrapping_sub(flow.requests as u16).cast_signed();
             if more > 0 && ClientSeq::new(flow.next).before(received) {
                 flow.next = received.raw();

@@ -46,7 +46,7 @@ impl Records {
                     // The client's FIN may have met the server's: it comes again, for us.
                     && matches!(record.state, FlowState::Established | FlowState::ClientFin)
                     && record.marks & (MARK_HELD | MARK_MOVING | MARK_TUNNEL) == 0
-                    && record.expected == Expected::Head
+                    && record.expected.is_between_requests()
             })
         })
     }

@@ -64,7 +64,7 @@ impl State {
         (meta, inner): (&Meta, &[u8]),
     ) -> bool {
         let end = ClientSeq::new(arrived.header.seq) + arrived.payload.len() as u32;
-        if !record.is_unsure() || !record.next.before(end) {
+        if !record.is_to_be_asked() || !record.next.before(end) {
             return false;
         }
         let key = arrived.key;
@@ -97,7 +97,7 @@ impl State {
     /// True: the owner of an idle flow is asked first.
     pub(super) fn asks_about_idle(&mut self, now: Duration, key: &FlowKey) -> bool {
         let record = self.shared.records.get(key).ok().flatten();
-        let Some(record) = record.filter(|record| record.is_unsure()) else {
+        let Some(record) = record.filter(Record::is_to_be_asked) else {
             return false;
         };
         if record.splice.is_some() {
@@ -270,7 +270,7 @@ impl State {
             .map(|(key, _)| *key);
         for key in due.collect::<Vec<_>>() {
             let record = self.shared.records.get(&key).ok().flatten();
-            let Some(record) = record.filter(|record| record.is_unsure()) else {
+            let Some(record) = record.filter(Record::is_to_be_asked) else {
                 self.let_on(now, &key);
                 continue;
             };
