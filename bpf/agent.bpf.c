@@ -564,7 +564,9 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	if (setup->state == SETUP_VACANT)
 		return drop(DROP_SERVER_CLOSE);
 	if (acknowledges_unread(skb, setup, h, payload))
-		return drop(DROP_UNREAD);
+		return withhold(key, h, setup);
+	if (setup->withheld)
+		setup->withheld = 0;
 	if (h->tcp.flags & (TCP_FIN | TCP_RST))
 		setup->answers.flags |= ANSWER_GONE;
 	return TC_ACT_UNSPEC;
@@ -589,6 +591,8 @@ int agent_egress(struct __sk_buff *skb)
 		skb->mark = 0;
 		return TC_ACT_UNSPEC;
 	}
+	if (skb->mark == TURN_MARK)
+		return ask_socket(skb);
 	if (skb->protocol != bpf_htons(ETH_P_IP) ||
 	    bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, LEAVING_HEADERS) || h.ip.protocol != IPPROTO_TCP ||
 	    h.ip.ihl != 5)

@@ -12,6 +12,7 @@ mod preview;
 mod request;
 mod support;
 mod wedge;
+mod withheld;
 
 pub use prepare::{is_enough, sysctls};
 
@@ -41,6 +42,7 @@ use checks::Checking;
 use done::Teller;
 use prepare::Upkeep;
 use support::{Support, Supporting};
+use withheld::Asking;
 
 /// How often the host is looked at; signals are heard at once.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(200);
@@ -85,6 +87,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     })?;
     let teller = Teller::start(&node.pins(), v4(own.address)?, keys(&config)?)
         .context("cannot listen to the data path")?;
+    let _asking = Asking::start(&node.pins()).context("cannot listen to the data path")?;
     let adopter = Arc::new(Adopter::of(&loaded));
     let supporting = Supporting::start(&node, adopter.clone(), v4(own.address)?, &config)
         .context("cannot listen to the data path")?;

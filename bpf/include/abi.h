@@ -66,6 +66,8 @@ struct meta {
  * where both are on one host, the other of them lets it by.
  */
 #define PASS_BY_MARK 0x545a0007
+/* Of a packet of an agent's daemon's, which comes in as from a connection's client (lib/unread.bpf.h). */
+#define TURN_MARK 0x545a0009
 
 enum meta_kind {
 	META_FORWARD = 1, /* dispatcher -> backend: a packet of a flow */
@@ -718,6 +720,18 @@ struct setup {
 	__u32 replacing; /* VACANT: 1: a copy of its next request removes the old socket, and goes round (lib/start.bpf.h) */
 	__u32 met; /* where the latest request starts whose beginning its socket has had, */
 	__u64 met_ns; /* CLOCK_MONOTONIC_COARSE, and when that was seen last (lib/unread.bpf.h) */
+	__u32 withheld; /* 1: its socket has acknowledged more than has left; its daemon knows */
+	__u32 pad;
+};
+
+/*
+ * Agent: an acknowledgement that does not leave as long as its request is not being read; to its daemon, by the ring
+ * `withheld`. Numbers are the socket's.
+ */
+struct withheld {
+	struct flow_key key;
+	__u32 seq;
+	__u32 ack;
 };
 
 /* Agent: what held a flow up has changed, or an answer is over; to its daemon, by the ring `dones`. */

@@ -71,6 +71,12 @@ struct {
 	__type(value, __u64);
 } parked SEC(".maps");
 
+/* Acknowledgements of what is not being read yet, for the daemon to have said again (lib/unread.bpf.h). */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 65536);
+} withheld SEC(".maps");
+
 /* For the daemon to tell dispatchers of. */
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);

@@ -254,7 +254,7 @@ __noinline int is_late_reset(struct __sk_buff *skb, const struct leaving *h, con
 
 /*
  * Does this tell the client that more of its request is here than copies can give again, of which its server has not
- * begun to read? Unsaid, its client keeps it, and says it again; once the server reads, so much is said.
+ * begun to read? Unsaid, its client keeps it, and says it again.
  */
 static __always_inline bool acknowledges_unread(const struct __sk_buff *skb, const struct setup *setup,
 						const struct leaving *h, __u32 payload)
@@ -267,6 +267,48 @@ static __always_inline bool acknowledges_unread(const struct __sk_buff *skb, con
 		return false;
 	full = sending_socket(skb);
 	return full && full->copied_seq + setup->client_shift == setup->begun;
+}
+
+/*
+ * It does not leave; nor is the kernel to take it for lost on its way. Nothing makes the socket say it again when its
+ * server reads, and its client may have sent all that it can: the daemon asks the socket for it.
+ */
+static __noinline int withhold(const struct flow_key *key, const struct leaving *h, struct setup *setup)
+{
+	struct withheld said = {};
+
+	count_drop(DROP_UNREAD);
+	if (key && h && setup && !setup->withheld) {
+		setup->withheld = 1;
+		said.key = *key;
+		said.seq = bpf_ntohl(h->own_seq);
+		said.ack = bpf_ntohl(h->own_ack);
+		bpf_ringbuf_output(&withheld, &said, sizeof(said), BPF_RB_FORCE_WAKEUP);
+	}
+	/* To nowhere: TC_ACT_SHOT would be congestion to the socket. */
+	return bpf_redirect(0, 0);
+}
+
+/* What the daemon sends on a connection of a socket here comes in there, if something is withheld still. */
+static __noinline int ask_socket(struct __sk_buff *skb)
+{
+	struct leaving h = {};
+	struct setup *setup;
+	struct flow_key key;
+
+	skb->mark = 0;
+	if (bpf_skb_load_bytes(skb, sizeof(struct ethhdr), &h, LEAVING_HEADERS))
+		return TC_ACT_SHOT;
+	key = flow_key_v4(h.ip.daddr, h.ip.saddr, h.tcp.dest, h.tcp.source);
+	setup = bpf_map_lookup_elem(&setups, &key);
+	if (!setup || !setup->withheld)
+		return TC_ACT_SHOT;
+	h.own_seq = h.tcp.seq;
+	h.own_ack = h.tcp.ack;
+	if (!turn_round(skb, &h, TCP_ACK))
+		return drop(DROP_REWRITE);
+	skb->mark = PASS_BY_MARK;
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
 /* How many bytes of the client's a copy has; 0: it is none. */

@@ -56,6 +56,11 @@ use std::collections::VecDeque;
 use std::time::Duration;
 use table::Table;
 
+/// No stream is held further than this,
+const CAPACITY: usize = 1 << 20;
+/// nor takes a greater part than one in so many of what may be held still.
+const SHARE: usize = 8;
+
 /// Bounds of one intake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
@@ -89,10 +94,13 @@ impl Bounds {
         }
     }
 
-    /// How far behind its start a stream is held: bytes of a body that come
-    /// along with the head, or ahead of its last byte.
-    fn capacity(&self) -> usize {
-        self.head_bytes + usize::from(u16::MAX)
+    /// How far behind its start a stream is held: bytes of a body that come along with the head, or ahead of its
+    /// last byte. So much always; and what an owner's window lets a client send at once, as long as there is room,
+    /// `held` being held of all: what is left out at the end of that its client says again only when its timer ends.
+    fn capacity(&self, held: usize) -> usize {
+        let least = self.head_bytes + usize::from(u16::MAX);
+        let share = self.bytes.saturating_sub(held) / SHARE;
+        share.min(CAPACITY).max(least)
     }
 
     /// How far behind its start the client is asked to send while we read.
@@ -177,7 +185,7 @@ impl Intake {
         }
         let mut connection = Connection::new(arrived, self.bounds.first_window.into());
         let mut reading = Reading::new(now + self.bounds.head_timeout);
-        let capacity = self.bounds.capacity().max(length);
+        let capacity = self.bounds.capacity(self.table.bytes()).max(length);
         reading.take_in(&mut connection, arrived, capacity).ok()?;
         reading.acked = reading.assembly.contiguous().len();
         (reading.acked > 0).then_some((connection, reading))

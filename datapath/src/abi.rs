@@ -389,6 +389,15 @@ pod!(
         replacing: u32,
         met: u32,
         met_ns: u64,
+        withheld: u32,
+        pad: u32,
+    }
+);
+pod!(
+    struct Withheld {
+        key: FlowKey,
+        seq: u32,
+        ack: u32,
     }
 );
 pod!(
@@ -666,6 +675,8 @@ pub const SPLICE_SPLIT: u8 = 4;
 pub const META_SPLICE: u8 = 24;
 /// Of packets that another of our programs on this host lets by.
 pub const PASS_BY_MARK: u32 = 0x545a_0007;
+/// Of a packet of an agent's daemon's, which comes in as from a connection's client.
+pub const TURN_MARK: u32 = 0x545a_0009;
 /// `enum spliced_state`: what its server says is the daemon's.
 pub const SPLICED_CONNECTING: u32 = 1;
 /// The data path rewrites.

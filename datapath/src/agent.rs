@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::abi::{
     Adoption, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Pod, Protection, SETUP_MOVED,
-    SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split, Unread, UnreadKey,
+    SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split, Unread, UnreadKey, Withheld,
 };
 use crate::attach::{Hook, attach};
 use crate::diag;
@@ -110,6 +110,11 @@ pub fn attach_loopback(
 /// What the data path wants dispatchers to be told: what held a flow up has changed.
 pub fn dones(pins: &Path) -> io::Result<Ring<Done>> {
     Ring::open(&pins.join("dones"))
+}
+
+/// Acknowledgements that do not leave before a request is being read.
+pub fn withheld(pins: &Path) -> io::Result<Ring<Withheld>> {
+    Ring::open(&pins.join("withheld"))
 }
 
 /// Answers that have begun and may outlive this backend.

@@ -17,10 +17,19 @@ pub struct RawSocket {
 impl RawSocket {
     /// Needs CAP_NET_RAW.
     pub fn open() -> io::Result<Self> {
+        // An agent on this host would take it for its server's.
+        Self::with_mark(abi::PASS_BY_MARK)
+    }
+
+    /// Of packets that an agent's egress turns round, to the socket that they seem to come from.
+    pub fn to_own_sockets() -> io::Result<Self> {
+        Self::with_mark(abi::TURN_MARK)
+    }
+
+    fn with_mark(mark: u32) -> io::Result<Self> {
         let fd = socket(libc::AF_INET, libc::IPPROTO_RAW)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUF, 4i32 << 20)?;
-        // An agent on this host would take it for its server's.
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, abi::PASS_BY_MARK)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, mark)?;
         Ok(Self { fd })
     }
 

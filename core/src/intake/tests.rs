@@ -224,3 +224,14 @@ impl Bench {
         }
     }
 }
+#[test]
+fn a_stream_is_held_as_far_as_there_is_room() {
+    let bounds = Bounds {
+        head_bytes: 32_768,
+        bytes: 32 << 20,
+        ..Bounds::per_worker(&crate::config::Limits::default(), 1)
+    };
+    let held = [0, 28 << 20, 32 << 20, 33 << 20];
+    let capacities = held.map(|held| bounds.capacity(held));
+    assert_eq!(capacities, [1 << 20, 512 << 10, 98_303, 98_303]);
+}

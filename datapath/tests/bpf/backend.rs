@@ -45,7 +45,7 @@ pub struct Agent {
     pub maps: AgentMaps,
     pub dones: Ring<Done>,
     loaded: object::Loaded,
-    _pins: Pins,
+    pub pins: Pins,
 }
 
 impl Agent {
@@ -62,7 +62,7 @@ impl Agent {
             maps: AgentMaps::open(pins.path()).unwrap(),
             dones: dones(pins.path()).unwrap(),
             loaded,
-            _pins: pins,
+            pins,
         };
         let node = node(HERE, OUR_MAC, 0);
         agent.maps.node.put(&0, &node, Update::Any).unwrap();

@@ -6,14 +6,18 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddrV4, TcpListener};
 use std::time::Duration;
 
-use trapeze_core::flow::Handshake;
+use trapeze_core::flow::{FlowKey, Handshake};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Kind, Meta, Refusal, Vacancy};
+use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::Timestamps;
 use trapeze_core::wire::{ipv4 as core_ipv4, tcp as core_tcp};
+use trapeze_datapath::agent::withheld;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
+use trapeze_datapath::raw::RawSocket;
+use trapeze_datapath::udp::Outbox;
 
 use crate::agent::START;
 use crate::backend::*;
@@ -918,6 +922,61 @@ fn what_lies_behind_the_copies_is_not_acknowledged_before_it_is_read() {
     let (client, _) = heard(&sniffer);
     let is_reset = |header: &core_tcp::Header| header.flags.has(core_tcp::Flags::RST);
     assert!(!client.iter().any(is_reset), "{client:?}");
+}
+
+/// Linux does not say it when its server reads: the daemon has its socket asked, which says it once more.
+#[test]
+fn what_was_not_acknowledged_is_once_it_is_read_and_its_socket_asked() {
+    let Owner {
+        agent, mut stream, ..
+    } = asked_again();
+    let told = withheld(agent.pins.path()).unwrap();
+    set_option(&stream, libc::SOL_SOCKET, libc::SO_RCVBUF, 1 << 20);
+    let before = agent.counters();
+    let mut seq = SECOND + second().payload.len() as u32;
+    for byte in 0..60 {
+        let packet = segment(ACK | PSH, seq, end_of(ANSWER), &[byte; 1388]).packet();
+        agent.send("more of it", &sealed(&outliving(), &packet));
+        seq += 1388;
+    }
+    wait_for("an acknowledgement has stayed back", || {
+        difference(&before, &agent.counters()).contains(&"unread")
+    });
+    let said = told.take().unwrap();
+    let [said] = &said[..] else {
+        panic!("once: {said:?}");
+    };
+    assert_eq!(agent.setup(&request()).unwrap().withheld, 1);
+    let ask = || {
+        let header = core_tcp::Header {
+            seq: said.seq,
+            ack: said.ack - 65_536,
+            flags: core_tcp::Flags::ACK,
+            ..core_tcp::Header::default()
+        };
+        let flow = FlowKey {
+            client: VIP.into(),
+            vip: CLIENT.into(),
+        };
+        let mut question = Segment::of_client(&flow, header);
+        question.payload = vec![0];
+        let mut questions = Outbox::default();
+        questions.push(SocketAddrV4::new(*CLIENT.ip(), 0), |out| {
+            question.write(out)
+        });
+        assert_eq!(RawSocket::to_own_sockets().unwrap().send(&questions), 0);
+    };
+    agent.expect_count("it is not read", ask, &["unread"]);
+    stream.read_exact(&mut [0; 10]).unwrap();
+    let sniffer = PacketSocket::open("lo").unwrap();
+    agent.expect_count("it is", ask, &[]);
+    let (client, _) = heard(&sniffer);
+    assert!(client.iter().any(|header| header.ack == seq), "{client:?}");
+    assert_eq!(agent.setup(&request()).unwrap().withheld, 0);
+    // Nobody asks a socket that has said all.
+    let sniffer = PacketSocket::open("lo").unwrap();
+    agent.expect_count("it has left", ask, &[]);
+    assert_eq!(heard(&sniffer).0, []);
 }
 
 /// The packets behind the first, which has come.
