@@ -99,6 +99,14 @@ struct inet_connection_sock {
 	struct inet_sock icsk_inet;
 };
 
+struct rb_node {
+	unsigned long __rb_parent_color;
+};
+
+struct rb_root {
+	struct rb_node *rb_node;
+};
+
 struct tcp_options_received {
 	__u32 ts_recent;
 };
@@ -114,6 +122,7 @@ struct tcp_sock {
 	__u32 rcv_wup;
 	__u32 rcv_wnd;
 	__u32 snd_wl1;
+	struct rb_root out_of_order_queue;
 	struct tcp_options_received rx_opt;
 	__u64 bytes_received; /* a FIN counts, as in rcv_nxt */
 	bool is_mptcp; /* CONFIG_MPTCP */

@@ -29,9 +29,10 @@ enum boundary {
 	BOUNDARY_REPEATED = 2, /* another copy is changing the record just now */
 };
 
+/* A FIN does if what it follows does, which the daemon has then: its owner would take it for the end of less. */
 static __always_inline bool reaches_beyond(const struct flow *flow, const struct segment *segment)
 {
-	return segment->payload && !(flow->marks & MARK_TUNNEL) &&
+	return (segment->payload || segment->flags & TCP_FIN) && !(flow->marks & MARK_TUNNEL) &&
 	       segment->seq + segment->payload - flow->next - 1 < BOUNDARY_REACH;
 }
 

@@ -87,7 +87,9 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 {
 	/* The SYN of a client that has begun anew while the daemon decided met no record. */
 	bool is_young = flow->packets == 1;
-	bool is_suspect = has_seen_syn(flow) || is_doubtful(flow, segment) ||
+	/* Nothing has been said to it, so all that it says acknowledges the same. */
+	bool is_unread = flow->state == FLOW_READING && segment->ack - 1 != flow->cookie;
+	bool is_suspect = has_seen_syn(flow) || is_doubtful(flow, segment) || is_unread ||
 			  (is_young && !(flow->marks & MARK_TUNNEL) && (__s32)(segment->seq - flow->next) > 0);
 	struct tcp_options options;
 	struct cookie_terms terms = {};

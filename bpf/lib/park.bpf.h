@@ -59,6 +59,28 @@ static __noinline __u32 read_echo(struct __sk_buff *skb, const struct segment *s
 	return segment && read_inner_options(skb, segment, &options) ? options.tsecr : 0;
 }
 
+/*
+ * Has its socket had something of the client's that lies further on, a FIN that has overtaken its request? It would be
+ * the next connection's. Not static: it has no more stack than is left.
+ */
+__noinline bool has_gap(struct __sk_buff *skb, const struct segment *segment)
+{
+	struct bpf_sock *found;
+	struct tcp_sock *full;
+	bool has = false;
+
+	if (!segment)
+		return false;
+	found = find_connection(skb, segment);
+	if (!found)
+		return false;
+	full = bpf_skc_to_tcp_sock(found);
+	if (full)
+		has = full->out_of_order_queue.rb_node;
+	bpf_sk_release(found);
+	return has;
+}
+
 /* The flow comes back to its socket. False: that has gone, or has said something. */
 static __noinline bool resume(struct __sk_buff *skb, const struct segment *segment, struct setup *known,
 			      const struct meta *meta, __be32 dispatcher)
@@ -70,7 +92,7 @@ static __noinline bool resume(struct __sk_buff *skb, const struct segment *segme
 		return false;
 	own = find_own_socket(skb, segment, known);
 	if (own.state != TCP_STATE_ESTABLISHED || own.rcv_nxt != known->start ||
-	    own.snd_nxt != known->end || own.write_seq != known->end)
+	    own.snd_nxt != known->end || own.write_seq != known->end || has_gap(skb, segment))
 		return false;
 	/* Without it nobody knows which clock the client has heard last. */
 	clock = read_echo(skb, segment);

@@ -35,6 +35,7 @@ use trapeze_core::membership::lots::{self, Holder, NOBODY};
 use trapeze_core::replica::Entry;
 use trapeze_core::replica::record::PIECE;
 use trapeze_datapath::abi::{DISPATCHERS_MAX, Spraying};
+use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::dispatchers::{self, Shares};
 use trapeze_datapath::map::Update;
@@ -378,7 +379,7 @@ impl Peers {
 
     /// What a dispatcher was reading that is dead, and this one keeps now, is a worker's.
     fn inherit(&self, from: Ipv4Addr) {
-        self.adopt(self.copies.of(from));
+        self.adopt(self.copies.of(clock::monotonic(), from));
     }
 
     /// This dispatcher comes to keep flows whose heads others were reading: they pass on what

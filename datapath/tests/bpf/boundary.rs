@@ -875,12 +875,14 @@ fn what_lies_behind_a_boundary_of_before_waits_for_its_owner_be_it_empty() {
             ..asked_once()
         };
         for (seq, marks, counted) in [
-            (END, MARK_UNSURE, "to-daemon"),
-            (NEXT, MARK_UNSURE, "forwarded"),
-            (END, 0, "forwarded"),
-            (END, MARK_UNSURE | MARK_TUNNEL, "forwarded"),
+            (END, MARK_UNSURE, ["to-daemon", "to-daemon"]),
+            (NEXT, MARK_UNSURE, ["forwarded", "forwarded"]),
+            // A FIN is behind a request that the daemon has.
+            (END, 0, ["forwarded", "to-daemon"]),
+            (NEXT, 0, ["forwarded", "forwarded"]),
+            (END, MARK_UNSURE | MARK_TUNNEL, ["forwarded", "forwarded"]),
         ] {
-            for flags in [ACK, ACK | FIN] {
+            for (flags, counted) in [ACK, ACK | FIN].into_iter().zip(counted) {
                 let frame = segment(flags, seq, ANSWERED, b"").frame();
                 let outcome = run(&kept, &known(marks), &frame);
                 assert_eq!(outcome.counted, [counted], "{seq}, {marks}, {hook:?}");

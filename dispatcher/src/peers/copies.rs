@@ -50,17 +50,18 @@ impl Copies {
 
     /// What there is of a flow that others have read, and since when; it is the taker's from then on. What
     /// `own` has read it knows.
-    pub fn take(&self, key: &FlowKey, own: Ipv4Addr) -> Option<(Kept, Duration)> {
-        self.take_if(key, |copy| copy.maker != own)
+    pub fn take(&self, now: Duration, key: &FlowKey, own: Ipv4Addr) -> Option<(Kept, Duration)> {
+        self.take_if(now, key, |copy| copy.maker != own)
     }
 
     /// The same, whoever has read it.
-    pub fn take_any(&self, key: &FlowKey) -> Option<(Kept, Duration)> {
-        self.take_if(key, |_| true)
+    pub fn take_any(&self, now: Duration, key: &FlowKey) -> Option<(Kept, Duration)> {
+        self.take_if(now, key, |_| true)
     }
 
     fn take_if(
         &self,
+        now: Duration,
         key: &FlowKey,
         is_meant: impl FnOnce(&Copy) -> bool,
     ) -> Option<(Kept, Duration)> {
@@ -74,7 +75,8 @@ impl Copies {
         let copy = held.copies.remove(key)?;
         held.bytes -= copy.kept.bytes.len();
         self.count.store(held.copies.len(), Ordering::Release);
-        Some((copy.kept, copy.until.saturating_sub(LIFETIME)))
+        // Of a connection that is over, perhaps, whose client uses its port again.
+        (copy.until > now).then(|| (copy.kept, copy.until.saturating_sub(LIFETIME)))
     }
 
     /// All that may still be needed, for somebody who was not there.
@@ -85,9 +87,9 @@ impl Copies {
     }
 
     /// The flows that a dispatcher was reading.
-    pub fn of(&self, maker: Ipv4Addr) -> Vec<FlowKey> {
+    pub fn of(&self, now: Duration, maker: Ipv4Addr) -> Vec<FlowKey> {
         let held = self.held.lock().expect("no thread panics with it");
-        let its = held.copies.iter().filter(|(_, copy)| copy.maker == maker);
+        let its = (held.copies.iter()).filter(|(_, copy)| copy.maker == maker && copy.until > now);
         its.map(|(key, _)| *key).collect()
     }
 }
@@ -168,25 +170,25 @@ mod tests {
         let key = kept(1, 0, 0, b"").key;
         copies.add(NOW, D1, kept(1, 5, 0, b"GET "), 100);
         copies.add(NOW, D1, kept(1, 5, 4, b"/ HT"), 100);
-        assert_eq!(copies.of(D1), [key]);
-        assert_eq!(copies.of(Ipv4Addr::LOCALHOST), []);
+        assert_eq!(copies.of(NOW, D1), [key]);
+        assert_eq!(copies.of(NOW, Ipv4Addr::LOCALHOST), []);
         // Again, and one behind a gap.
         copies.add(NOW, D1, kept(1, 5, 4, b"/ HTTP"), 100);
         copies.add(NOW, D1, kept(1, 5, 20, b"late"), 100);
         assert_eq!(
-            copies.take(&key, OWN).expect("it is there").0.bytes,
+            copies.take(NOW, &key, OWN).expect("it is there").0.bytes,
             b"GET / HTTP"
         );
-        assert_eq!(copies.take(&key, OWN), None);
+        assert_eq!(copies.take(NOW, &key, OWN), None);
         // Another connection takes the place, and one whose beginning is missing does not stay.
         copies.add(NOW, D1, kept(1, 5, 0, b"POST"), 100);
         copies.add(NOW, D1, kept(1, 6, 0, b"PUT "), 100);
         assert_eq!(
-            copies.take(&key, OWN).expect("it is there").0.bytes,
+            copies.take(NOW, &key, OWN).expect("it is there").0.bytes,
             b"PUT "
         );
         copies.add(NOW, D1, kept(1, 5, 4, b"POST"), 100);
-        assert_eq!(copies.take(&key, OWN), None);
+        assert_eq!(copies.take(NOW, &key, OWN), None);
     }
 
     /// Several tell one that joins what they have, and some have been told less.
@@ -197,10 +199,10 @@ mod tests {
         copies.add(NOW, D1, kept(1, 5, 0, b"GET / HTTP"), 100);
         for (offset, bytes) in [(0, &b"GET "[..]), (4, b"/ H"), (0, b"GET / HTTP")] {
             copies.add(NOW, OWN, kept(1, 5, offset, bytes), 100);
-            assert_eq!(copies.of(D1), [key], "{offset}");
+            assert_eq!(copies.of(NOW, D1), [key], "{offset}");
         }
         copies.add(NOW, OWN, kept(1, 5, 6, b"HTTP/1.1"), 100);
-        assert_eq!(copies.of(OWN), [key]);
+        assert_eq!(copies.of(NOW, OWN), [key]);
         let whole = &copies.all(NOW)[0].bytes;
         assert_eq!(whole, b"GET / HTTP/1.1");
         assert_eq!(copies.held.lock().unwrap().bytes, whole.len());
@@ -217,16 +219,16 @@ mod tests {
         };
         copies.add(NOW, D1, kept(1, 5, 0, b"GET 1GET 2GE"), 100);
         copies.add(NOW, D1, later(10, 7, b"T 3"), 100);
-        let (rest, _) = copies.take(&key, OWN).expect("it is there");
+        let (rest, _) = copies.take(NOW, &key, OWN).expect("it is there");
         assert_eq!(rest, later(10, 0, b"GET 2GET 3"));
         // Nothing of it has been read there.
         copies.add(NOW, D1, kept(1, 5, 0, b"GET 1"), 100);
         copies.add(NOW, D1, later(10, 7, b"T 3"), 100);
-        assert_eq!(copies.take(&key, OWN), None);
+        assert_eq!(copies.take(NOW, &key, OWN), None);
         // A boundary that comes round.
         copies.add(NOW, D1, later(u32::MAX - 2, 0, b"GET 1GET 2"), 100);
         copies.add(NOW, D1, later(2, 5, b"GET 3"), 100);
-        let (rest, _) = copies.take(&key, OWN).expect("it is there");
+        let (rest, _) = copies.take(NOW, &key, OWN).expect("it is there");
         assert_eq!(rest, later(2, 0, b"GET 2GET 3"));
     }
 
@@ -235,12 +237,12 @@ mod tests {
         let copies = Copies::default();
         let key = kept(1, 0, 0, b"").key;
         copies.add(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
-        assert_eq!(copies.take(&key, OWN), None);
+        assert_eq!(copies.take(NOW, &key, OWN), None);
         assert_eq!(copies.all(NOW), [kept(1, 5, 0, b"GET ")]);
         assert_eq!(copies.all(NOW + LIFETIME), []);
         copies.add(NOW, D1, kept(1, 5, 4, b"/ "), 100);
         assert_eq!(
-            copies.take(&key, OWN),
+            copies.take(NOW, &key, OWN),
             Some((kept(1, 5, 0, b"GET / "), NOW))
         );
     }
@@ -251,9 +253,9 @@ mod tests {
         for port in 0..20 {
             copies.add(NOW, D1, kept(port, 5, 0, &[b'x'; 10]), 100);
         }
-        assert_eq!(copies.of(D1).len(), 10);
+        assert_eq!(copies.of(NOW, D1).len(), 10);
         let later = NOW + LIFETIME;
         copies.add(later, D1, kept(99, 5, 0, &[b'x'; 10]), 100);
-        assert_eq!(copies.of(D1), [kept(99, 5, 0, b"").key]);
+        assert_eq!(copies.of(NOW, D1), [kept(99, 5, 0, b"").key]);
     }
 }

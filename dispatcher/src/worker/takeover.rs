@@ -29,9 +29,10 @@ impl State {
     /// Others are to have what a client is about to be told that we have.
     pub(super) fn share(&self, kept: Kept) {
         let (peers, now) = (&self.shared.peers, clock::monotonic());
-        peers.tell_head(&kept);
         let limit = self.cluster.config.limits.reading_bytes;
-        peers.copies.add(now, peers.own, kept, limit);
+        // First: who joins meanwhile is told all that is here, or hears this.
+        peers.copies.add(now, peers.own, kept.clone(), limit);
+        peers.tell_head(&kept);
     }
 
     /// Heads of flows that another dispatcher has come to keep are read there, and requests that are not decided yet
@@ -56,7 +57,12 @@ impl State {
 
     /// Goes on with a head that another dispatcher was reading, if there is one.
     pub(super) fn read_on(&mut self, now: Duration, key: &FlowKey) {
-        if let Some(taken) = self.shared.peers.copies.take(key, self.shared.peers.own) {
+        if let Some(taken) = self
+            .shared
+            .peers
+            .copies
+            .take(now, key, self.shared.peers.own)
+        {
             self.read_on_from(now, key, taken);
         }
     }
@@ -67,7 +73,7 @@ impl State {
         self.intake.forget(key);
         let copies = &self.shared.peers.copies;
         if self.shared.peers.keeps(key)
-            && let Some(taken) = copies.take_any(key)
+            && let Some(taken) = copies.take_any(now, key)
         {
             self.read_on_from(now, key, taken);
         }
@@ -77,6 +83,12 @@ impl State {
         let Ok(record) = self.shared.records.get(key) else {
             return self.count("record-failures");
         };
+        // A client that uses its port again begins further on (RFC 6528 3).
+        if record.as_ref().is_some_and(|record| {
+            record.cookie != kept.cookie && !record.isns.client.before(kept.isns.client)
+        }) {
+            return self.count("late-heads");
+        }
         let same = record.filter(|record| record.cookie == kept.cookie);
         let owned = same.filter(|record| record.has_backend());
         let rest = match &owned {
