@@ -100,6 +100,11 @@ impl Held {
         let offset = kept.offset as usize;
         if let Some(copy) = self.copies.get_mut(&kept.key) {
             let known = &mut copy.kept;
+            // Said again to who joins, and overtaken by what was said since.
+            let is_late = kept.cookie == known.cookie && kept.isns.client.before(known.isns.client);
+            if is_late {
+                return;
+            }
             // An owner has been given what was before.
             let is_further = kept.later && kept.cookie == known.cookie && kept.isns != known.isns;
             if let Some(rest) = known.behind(kept.start()).filter(|_| is_further) {
@@ -230,6 +235,22 @@ mod tests {
         copies.add(NOW, D1, later(2, 5, b"GET 3"), 100);
         let (rest, _) = copies.take(NOW, &key, OWN).expect("it is there");
         assert_eq!(rest, later(2, 0, b"GET 2GET 3"));
+    }
+
+    /// Who joins is told all that there is, and that takes a while: what is said now comes first.
+    #[test]
+    fn a_request_of_before_takes_the_place_of_none() {
+        let copies = Copies::default();
+        let later = |isn, offset, bytes| Kept {
+            later: true,
+            ..kept(1, isn, offset, bytes)
+        };
+        copies.add(NOW, D1, later(90, 0, b"GET 3"), 100);
+        copies.add(NOW, D1, later(10, 0, b"GET 2"), 100);
+        copies.add(NOW, D1, later(10, 9, b" HTTP"), 100);
+        copies.add(NOW, D1, later(90, 5, b" HTTP"), 100);
+        let (all, _) = (copies.take(NOW, &later(90, 0, b"").key, OWN)).expect("it is there");
+        assert_eq!(all, later(90, 0, b"GET 3 HTTP"));
     }
 
     #[test]
