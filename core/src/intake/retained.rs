@@ -9,6 +9,10 @@ use crate::wire::tcp::Flags;
 use std::time::Duration;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// What is short is repeated as often for so long: what a server without an agent acknowledges may come by any of
+/// several dispatchers, and so by this one only now and then.
+const FREQUENT: Duration = Duration::from_secs(1);
+const SHORT: usize = 16 << 10;
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 /// Nobody has said for so long that the bytes get anywhere.
 const GIVE_UP: Duration = Duration::from_secs(10);
@@ -175,7 +179,10 @@ impl Retained {
             return None;
         }
         self.waited = self.retry_after;
-        self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
+        let is_young = now + GIVE_UP < self.gives_up + FREQUENT;
+        if !is_young || self.sent - self.confirmed > SHORT {
+            self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
+        }
         self.retry_at = now + self.retry_after;
         Some(Due::Resend)
     }
