@@ -232,6 +232,7 @@ fn constants_are_the_same() {
     assert_eq!(constant("GENEVE_PORT"), u64::from(geneve::PORT));
     assert_eq!(constant("PEERS_PORT"), u64::from(abi::PEERS_PORT));
     assert_eq!(constant("PASS_BY_MARK"), u64::from(abi::PASS_BY_MARK));
+    assert_eq!(constant("TURN_MARK"), u64::from(abi::TURN_MARK));
     assert_eq!(constant("COOKIE_PERIOD_S"), abi::COOKIE_PERIOD_S);
     let rotations = u64::from(abi::COOKIE_ROTATIONS);
     assert_eq!(constant("COOKIE_ROTATIONS"), rotations);
@@ -340,11 +341,12 @@ fn constants_are_the_same() {
         ("EXPECT_CHUNK", Expected::Chunk),
         ("EXPECT_CHUNK_AFTER", Expected::ChunkAfter),
         ("EXPECT_TRAILER", Expected::Trailer),
+        ("EXPECT_UPGRADED", Expected::Upgraded),
     ] {
         assert_eq!(constant(name), u64::from(expected.number()), "{name}");
         assert_eq!(Expected::from_number(expected.number()), Some(expected));
     }
-    assert_eq!(Expected::from_number(4), None);
+    assert_eq!(Expected::from_number(5), None);
     let open = libbpf_rs::ObjectBuilder::default()
         .open_file(OBJECTS[0].1)
         .unwrap();
