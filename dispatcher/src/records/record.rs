@@ -151,6 +151,14 @@ impl Record {
         self.marks & MARK_UNSURE != 0
     }
 
+    /// Is what comes at the boundary the first that its owner is given, as far as is known?
+    pub fn is_unstarted(&self) -> bool {
+        self.requests == 0
+            && self.has_backend()
+            && self.splice.is_none()
+            && self.next == self.isns.client + 1
+    }
+
     /// Is its owner to be asked before anything is read at the boundary?
     pub fn is_to_be_asked(&self) -> bool {
         self.is_unsure() || self.expected == Expected::Upgraded && !self.is_tunnel()

@@ -174,6 +174,17 @@ impl State {
             };
             return self.give_to_owner(now, key, &record, extent, Some(None));
         }
+        // Who has kept the flow has given it this very request, which has not come there: nobody else brings it, and
+        // that owner, which has no such connection, could not give it up. It knows of a HEAD by who gave it that.
+        let is_plain = !extent.is_head && !extent.is_last && record.server_port != WEDGE_PORT;
+        if record.is_unstarted() && is_plain && !self.is_gone(&record) {
+            if let Decision::To(choice) = &decision {
+                self.cluster.not_taken(choice);
+            }
+            self.count("brought-again");
+            self.waiting.end(key);
+            return self.give_to_owner(now, key, &record, extent, Some(None));
+        }
         match decision {
             // An owner knows of a HEAD, and of a last request, only where it is a setup's first.
             Decision::To(choice)
