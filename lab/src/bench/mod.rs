@@ -217,10 +217,14 @@ impl Measurement {
             Target::Trapeze => VIP.to_string(),
             proxy => format!("{}:{}", Role::Dispatcher.address(1), proxies::port(proxy)),
         };
+        let connections = case.connections(self.settings.connections);
         Load {
             url: format!("http://{authority}/{}", case.size.name),
-            connections: case.connections(self.settings.connections),
-            threads: case.threads(self.environment.machine.cores),
+            connections,
+            // wrk takes no more threads than connections.
+            threads: case
+                .threads(self.environment.machine.cores)
+                .min(connections.into()),
             close: case.mode == Mode::ConnectionPerRequest,
             seconds: self.settings.seconds,
             arguments: Vec::new(),
