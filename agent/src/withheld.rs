@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,7 +16,7 @@ use std::time::Duration;
 use trapeze_core::flow::FlowKey;
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_datapath::abi::Withheld;
+use trapeze_datapath::abi::{UNREAD_REACH, Withheld};
 use trapeze_datapath::agent::{AgentMaps, withheld};
 use trapeze_datapath::clock;
 use trapeze_datapath::raw::RawSocket;
@@ -31,8 +31,6 @@ const LAST: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_secs(2);
 /// What is withheld meanwhile waits no longer to be looked at.
 const LOOK: Duration = Duration::from_millis(1);
-/// So much more the socket has had, at least (UNREAD_REACH of bpf/include/abi.h).
-const BEHIND: u32 = 65_536;
 /// When nothing is, the end of this process waits for it.
 const INTERVAL: Duration = Duration::from_millis(50);
 
@@ -130,26 +128,23 @@ fn begin(said: Withheld, now: Duration) -> Asked {
 }
 
 /// As if its socket said it, for the data path to turn round: of a byte from before the socket's window, so
-/// that nothing else that it says counts.
+/// that nothing else that it says counts: as much has come, where an acknowledgement is withheld.
 fn question(said: &Withheld) -> Option<(SocketAddrV4, Vec<u8>)> {
     let flow = FlowKey::from(said.key);
-    let (SocketAddr::V4(client), SocketAddr::V4(vip)) = (flow.client, flow.vip) else {
+    let SocketAddr::V4(client) = flow.client else {
         return None;
     };
     let header = Header {
         seq: said.seq,
-        ack: said.ack.wrapping_sub(BEHIND),
+        ack: said.ack.wrapping_sub(UNREAD_REACH),
         flags: Flags::ACK,
         ..Header::default()
     };
-    let mut segment = Segment::of_client(
-        &FlowKey {
-            client: vip.into(),
-            vip: client.into(),
-        },
+    let segment = Segment {
+        source: flow.vip,
+        destination: flow.client,
         header,
-    );
-    segment.payload = vec![0];
-    let to = SocketAddrV4::new(*client.ip(), 0);
-    (*client.ip() != Ipv4Addr::UNSPECIFIED).then(|| (to, segment.to_packet()))
+        payload: vec![0],
+    };
+    Some((SocketAddrV4::new(*client.ip(), 0), segment.to_packet()))
 }

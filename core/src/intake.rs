@@ -176,6 +176,11 @@ impl Intake {
         true
     }
 
+    /// How far behind its start a stream is held now.
+    fn capacity(&self) -> usize {
+        self.bounds.capacity(self.table.bytes())
+    }
+
     fn restored(&mut self, now: Duration, arrived: &Arrived<'_>) -> Option<(Connection, Reading)> {
         let length = arrived.payload.len();
         let has_room = self.table.held() < self.bounds.flows
@@ -185,7 +190,7 @@ impl Intake {
         }
         let mut connection = Connection::new(arrived, self.bounds.first_window.into());
         let mut reading = Reading::new(now + self.bounds.head_timeout);
-        let capacity = self.bounds.capacity(self.table.bytes()).max(length);
+        let capacity = self.capacity().max(length);
         reading.take_in(&mut connection, arrived, capacity).ok()?;
         reading.acked = reading.assembly.contiguous().len();
         (reading.acked > 0).then_some((connection, reading))

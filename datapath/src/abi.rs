@@ -675,6 +675,8 @@ pub const SPLICE_SPLIT: u8 = 4;
 pub const META_SPLICE: u8 = 24;
 /// Of packets that another of our programs on this host lets by.
 pub const PASS_BY_MARK: u32 = 0x545a_0007;
+/// More of a request than this is not acknowledged before it is being read, in bytes.
+pub const UNREAD_REACH: u32 = 65_536;
 /// Of a packet of an agent's daemon's, which comes in as from a connection's client.
 pub const TURN_MARK: u32 = 0x545a_0009;
 /// `enum spliced_state`: what its server says is the daemon's.

@@ -60,11 +60,7 @@ impl Intake {
             });
             if connection.isns != arrived.isns || self.table.bytes() > self.bounds.bytes {
                 outcome = Outcome::Ignored(Ignored::Full);
-            } else if let Err(why) = reading.take_in(
-                connection,
-                arrived,
-                self.bounds.capacity(self.table.bytes()),
-            ) {
+            } else if let Err(why) = reading.take_in(connection, arrived, self.capacity()) {
                 outcome = Outcome::Ignored(why);
             }
         }
@@ -115,11 +111,7 @@ impl Intake {
             }
         }
         let mut connection = Connection::new(arrived, self.bounds.first_window.into());
-        let taken = match reading.take_in(
-            &mut connection,
-            arrived,
-            self.bounds.capacity(self.table.bytes()),
-        ) {
+        let taken = match reading.take_in(&mut connection, arrived, self.capacity()) {
             Ok(taken) => taken,
             Err(why) => return Outcome::Ignored(why),
         };
@@ -172,11 +164,7 @@ impl Intake {
                 Reset::Strangers => Err(Ignored::OutsideWindow),
             }
         } else {
-            reading.take_in(
-                &mut connection,
-                arrived,
-                self.bounds.capacity(self.table.bytes()),
-            )
+            reading.take_in(&mut connection, arrived, self.capacity())
         };
         let taken = match taken {
             Ok(taken) => taken,
@@ -310,11 +298,7 @@ impl Intake {
         // It waits for its owner to give it up, and what follows waits with it: perhaps longer than
         // its client would repeat it.
         if connection.later {
-            let taken = reading.take_in(
-                &mut connection,
-                arrived,
-                self.bounds.capacity(self.table.bytes()),
-            );
+            let taken = reading.take_in(&mut connection, arrived, self.capacity());
             if matches!(taken, Ok(Taken::Known(_, Ignored::Duplicate))) {
                 self.acknowledge(now, &mut connection, &mut reading);
             }
