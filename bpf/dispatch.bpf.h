@@ -227,6 +227,19 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	return forward(ctx, flow, segment);
 }
 
+/* What the daemon has held, and had acknowledged, for whoever has the flow by now. */
+static __noinline int forward_held(context_t *ctx, const struct segment *segment)
+{
+	struct flow *flow;
+
+	if (!segment)
+		return VERDICT_DROP;
+	flow = bpf_map_lookup_elem(&flows, &segment->key);
+	if (!flow || (flow->state != FLOW_ESTABLISHED && flow->state != FLOW_CLIENT_FIN))
+		return drop(DROP_STALE_EPOCH);
+	return forward(ctx, flow, segment);
+}
+
 /* Another dispatcher keeps this flow, and its record explains the packet. */
 static __noinline int forward_kept(context_t *ctx, const struct segment *segment, struct flow *flow)
 {
@@ -402,6 +415,8 @@ int dispatch(context_t *ctx)
 		return dispatch_answer(ctx, how.times);
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
+	if (context_was_held(ctx))
+		return forward_held(ctx, &segment);
 	return dispatch_tcp(ctx, &segment, service, &how);
 }
 

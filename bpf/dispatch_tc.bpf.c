@@ -1,5 +1,28 @@
 // SPDX-License-Identifier: (GPL-2.0-only OR BSD-3-Clause)
-/* dispatch_tc: the dispatcher at tc ingress, for virtual interfaces and the lab. */
+/*
+ * dispatch_tc: the dispatcher at tc ingress, for virtual interfaces and the lab. Here the daemon gives
+ * what it has held of a request back to the data path, in segments as long as the kernel's own (GSO),
+ * by way of the loopback device: to the interface where the client's packets come in.
+ */
 #include "kernel.h"
 #include "lib/context_tc.bpf.h"
 #include "dispatch.bpf.h"
+
+/* Where clients' packets come in. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} own_interface SEC(".maps");
+
+/* At the loopback device's ingress. */
+SEC("tcx/ingress")
+int dispatch_loopback(struct __sk_buff *skb)
+{
+	__u32 zero = 0, *interface = bpf_map_lookup_elem(&own_interface, &zero);
+
+	if (skb->mark != HELD_MARK || !interface)
+		return VERDICT_NEXT;
+	return bpf_redirect(*interface, BPF_F_INGRESS);
+}

@@ -68,6 +68,8 @@ struct meta {
 #define PASS_BY_MARK 0x545a0007
 /* Of a packet of an agent's daemon's, which comes in as from a connection's client (lib/unread.bpf.h). */
 #define TURN_MARK 0x545a0009
+/* Of a client's bytes that a dispatcher's daemon has held: to where they go now (dispatch_tc.bpf.c). */
+#define HELD_MARK 0x545a000a
 
 enum meta_kind {
 	META_FORWARD = 1, /* dispatcher -> backend: a packet of a flow */

@@ -60,6 +60,12 @@ static __always_inline bool context_passes_by(const context_t *ctx)
 	return ctx->mark == PASS_BY_MARK;
 }
 
+/* What our own daemon has held. */
+static __always_inline bool context_was_held(const context_t *ctx)
+{
+	return ctx->mark == HELD_MARK;
+}
+
 /*
  * All behind the IPv4 header is to be written anew. The kernel does not change the tail of
  * what came encapsulated from a virtual interface, which is marked as such still

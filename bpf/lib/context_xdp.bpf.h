@@ -39,6 +39,12 @@ static __always_inline bool context_is_for_us(const context_t *ctx, const __u8 *
 	return true;
 }
 
+/* What a daemon holds it sends itself. */
+static __always_inline bool context_was_held(const context_t *ctx)
+{
+	return false;
+}
+
 /* Makes the first bytes readable in place; false if there are not as many. */
 static __always_inline bool context_pull(context_t *ctx, __u32 bytes)
 {

@@ -51,7 +51,7 @@ use crate::wire::tcp::{Flags, Header};
 use flow::{Connection, Flow, Phase};
 use goodbye::{Goodbye, Step};
 use reading::{Reading, Reset, Taken};
-use retained::{Due, Retained, Socket};
+use retained::{Cut, Due, Retained, Socket};
 use std::collections::VecDeque;
 use std::time::Duration;
 use table::Table;
@@ -74,6 +74,9 @@ pub struct Bounds {
     pub answers: usize,
     /// Bytes held in all.
     pub bytes: usize,
+    /// The most payload of a segment for a backend that is cut on its way, in bytes: beyond the segment that starts
+    /// a request. 0: nobody cuts it.
+    pub burst: usize,
     /// The window that our SYN-ACK announced, in bytes (its field is not
     /// shifted, RFC 7323 §2.2).
     pub first_window: u16,
@@ -90,6 +93,7 @@ impl Bounds {
             flows,
             answers: (flows / 4).max(1),
             bytes: limits.reading_bytes / workers,
+            burst: 0,
             first_window: u16::MAX,
         }
     }
@@ -167,7 +171,7 @@ impl Intake {
             return false;
         };
         connection.begins_at(clock);
-        let mut retained = Retained::new(&reading, mss.into(), false, now);
+        let mut retained = Retained::new(&reading, self.cut(mss), false, now);
         let rest = rest.and_then(|rest| self.restored(now, rest));
         retained.rest = rest.map(Box::new);
         self.send_retained(&connection, &retained, retained.repeated(&connection));
@@ -179,6 +183,10 @@ impl Intake {
     /// How far behind its start a stream is held now.
     fn capacity(&self) -> usize {
         self.bounds.capacity(self.table.bytes())
+    }
+
+    fn cut(&self, mss: u16) -> Cut {
+        Cut::new(mss, self.bounds.burst)
     }
 
     fn restored(&mut self, now: Duration, arrived: &Arrived<'_>) -> Option<(Connection, Reading)> {
@@ -226,7 +234,7 @@ impl Intake {
     }
 
     /// A backend takes the flow that [`Outcome::Decide`] or [`Self::head`]
-    /// named: its bytes go there, in segments of at most `mss` bytes of payload.
+    /// named: its bytes go there, in segments of at most `mss` bytes of payload, or of [`Bounds::burst`].
     /// May be called again for another backend. False if nothing is held (any
     /// more): then the client's retransmission will come.
     pub fn assigned(&mut self, now: Duration, key: &FlowKey, mss: u16) -> bool {
@@ -241,11 +249,11 @@ impl Intake {
         else {
             return false;
         };
-        let mss = usize::from(mss);
+        let cut = self.cut(mss);
         match phase {
-            Phase::Reading(reading) => self.depart(now, connection, serial, reading, mss),
+            Phase::Reading(reading) => self.depart(now, connection, serial, reading, cut),
             Phase::Retained(mut retained) => {
-                retained.reassign(mss, now);
+                retained.reassign(cut, now);
                 self.send_retained(&connection, &retained, retained.segments(&connection));
                 self.table.put(Flow {
                     connection,
@@ -340,14 +348,24 @@ impl Intake {
             Some(_) if self.has_room_to_wait() => Socket::Stands,
             _ => Socket::NotWaitedFor,
         };
-        if let Phase::Retained(retained) = &mut flow.phase
-            && retained.confirm(now, flow.connection.start(), received, socket)
-        {
+        let Phase::Retained(retained) = &mut flow.phase else {
+            self.table.put(flow);
+            return false;
+        };
+        let is_confirmed = retained.confirm(now, flow.connection.start(), received, socket);
+        if is_confirmed {
             self.counters.confirmed += 1;
             if flow.connection.half_piped {
                 let (key, seq) = (*key, retained.end(&flow.connection));
                 self.actions.push_back(Action::Acknowledge { key, seq });
             }
+        } else {
+            let more = retained.more(&flow.connection);
+            if !more.is_empty() {
+                self.send_retained(&flow.connection, retained, more);
+            }
+        }
+        if is_confirmed || retained.is_over(&flow.connection) {
             let Some(rest) = retained.rest.take() else {
                 return false;
             };
@@ -360,12 +378,6 @@ impl Intake {
                 phase: Phase::Reading(reading),
             });
             return true;
-        }
-        if let Phase::Retained(retained) = &mut flow.phase {
-            let more = retained.more(&flow.connection);
-            if !more.is_empty() {
-                self.send_retained(&flow.connection, retained, more);
-            }
         }
         self.table.put(flow);
         false

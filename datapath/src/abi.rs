@@ -679,6 +679,8 @@ pub const PASS_BY_MARK: u32 = 0x545a_0007;
 pub const UNREAD_REACH: u32 = 65_536;
 /// Of a packet of an agent's daemon's, which comes in as from a connection's client.
 pub const TURN_MARK: u32 = 0x545a_0009;
+/// Of a client's bytes that a dispatcher's daemon has held, for its data path to forward.
+pub const HELD_MARK: u32 = 0x545a_000a;
 /// `enum spliced_state`: what its server says is the daemon's.
 pub const SPLICED_CONNECTING: u32 = 1;
 /// The data path rewrites.

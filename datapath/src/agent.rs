@@ -9,7 +9,7 @@ use crate::abi::{
     Adoption, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Pod, Protection, SETUP_MOVED,
     SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split, Unread, UnreadKey, Withheld,
 };
-use crate::attach::{Hook, attach};
+use crate::attach::{Hook, LOOPBACK_IFINDEX, attach};
 use crate::diag;
 use crate::map::{Map, PerCpu, Update, check};
 use crate::object::{self, LoadError};
@@ -19,9 +19,6 @@ static AGENT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/agent.o"));
 
 /// A socket whose flow has not come back by then is not waited for any more.
 pub const PARKED_FOR: Duration = Duration::from_secs(1);
-
-/// In every network namespace (include/net/net_namespace.h).
-const LOOPBACK_IFINDEX: u32 = 1;
 
 /// The maps of an agent, whether its daemon runs or not.
 #[derive(Debug)]

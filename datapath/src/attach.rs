@@ -10,6 +10,9 @@ use trapeze_core::config::Attach;
 use crate::map::check;
 use crate::object::{open_pin, pin};
 
+/// The loopback device's, in every network namespace (include/net/net_namespace.h).
+pub(crate) const LOOPBACK_IFINDEX: u32 = 1;
+
 /// A place where a program can be attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {

@@ -13,8 +13,8 @@ use crate::abi::{
     Overheard, Parting, Peer, Pod, Presence, Proof, Server, Service, ServiceKey, SiphashKey,
     Spliced, Spraying, Standing, Turn, Turns,
 };
-use crate::attach::{Hook, attach};
-use crate::map::{Map, PerCpu, check, share};
+use crate::attach::{Hook, LOOPBACK_IFINDEX, attach};
+use crate::map::{Map, PerCpu, Update, check, share};
 use crate::object::{self, LoadError, MapSize};
 use crate::ring::Ring;
 
@@ -116,6 +116,27 @@ pub fn attach_dispatcher(loaded: &object::Loaded, options: &DispatcherOptions) -
         Hook::from(options.attach),
         &loaded.pin("link_dispatch"),
     )
+}
+
+/// Has what the daemon gives back ([`crate::held`]) come in where clients' packets do. False: not at this hook, which
+/// sees no segments longer than the interface carries.
+///
+/// # Errors
+/// There is no such interface, or the kernel attaches nothing to the loopback device.
+pub fn attach_loopback(loaded: &object::Loaded, options: &DispatcherOptions) -> io::Result<bool> {
+    let link = loaded.pin("link_loopback");
+    if options.attach != Attach::Tc {
+        let gone = std::fs::remove_file(link);
+        return match gone {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(false),
+        };
+    }
+    let ifindex = crate::host::ifindex(options.interface)?;
+    Map::<u32, u32>::from_pin(&loaded.pin("own_interface"))?.put(&0, &ifindex, Update::Any)?;
+    let program = loaded.program("dispatch_loopback");
+    attach(&program, LOOPBACK_IFINDEX, Hook::TcIngress, &link)?;
+    Ok(true)
 }
 
 impl DispatcherMaps {

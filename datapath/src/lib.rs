@@ -12,6 +12,7 @@ pub mod diag;
 pub mod dispatcher;
 pub mod dispatchers;
 pub mod file;
+pub mod held;
 pub mod host;
 pub mod kill;
 pub mod knock;

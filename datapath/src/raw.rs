@@ -112,7 +112,7 @@ fn ask(interface: &str, what: libc::c_ulong) -> io::Result<libc::ifreq> {
     Ok(request)
 }
 
-fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {
+pub(crate) fn socket(family: i32, protocol: i32) -> io::Result<OwnedFd> {
     // SAFETY: no pointers.
     let fd = unsafe { libc::socket(family, libc::SOCK_RAW | libc::SOCK_CLOEXEC, protocol) };
     if fd < 0 {

@@ -233,6 +233,7 @@ fn constants_are_the_same() {
     assert_eq!(constant("PEERS_PORT"), u64::from(abi::PEERS_PORT));
     assert_eq!(constant("PASS_BY_MARK"), u64::from(abi::PASS_BY_MARK));
     assert_eq!(constant("TURN_MARK"), u64::from(abi::TURN_MARK));
+    assert_eq!(constant("HELD_MARK"), u64::from(abi::HELD_MARK));
     assert_eq!(constant("UNREAD_REACH"), u64::from(abi::UNREAD_REACH));
     assert_eq!(constant("COOKIE_PERIOD_S"), abi::COOKIE_PERIOD_S);
     let rotations = u64::from(abi::COOKIE_ROTATIONS);

@@ -76,7 +76,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
     DispatcherMaps, DispatcherOptions, FlowChanger, Loads, Parter, attach_dispatcher,
-    finished_requests, load_dispatcher,
+    attach_loopback, finished_requests, load_dispatcher,
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
@@ -228,10 +228,12 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     shared.prepare_host()?;
     drain::tell_health(&shared);
 
+    let by_loopback = attach_loopback(&loaded, &options)
+        .context("cannot give back to the data path what is held of requests")?;
     let mut threads = Vec::new();
     // In this order: the sockets' places in their group are the workers' numbers.
     for index in 0..own.workers {
-        let worker = worker::Worker::bind(shared.clone(), &own, index)?;
+        let worker = worker::Worker::bind(shared.clone(), &own, index, by_loopback)?;
         threads.push(spawn(&format!("worker-{index}"), move || worker.run())?);
     }
     let control = socket::listen(&shared.node).context("cannot listen for questions")?;

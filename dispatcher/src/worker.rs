@@ -59,6 +59,7 @@ use trapeze_core::wire::meta::{Kind, Meta, Sender};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
+use trapeze_datapath::held::{self, HeldSegments, HeldSocket};
 use trapeze_datapath::host;
 use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
@@ -141,22 +142,37 @@ pub(crate) struct State {
     /// How many were asked whether they could go on with one.
     questions: u32,
     raw: RawSocket,
+    /// The way back to the data path, if there is one.
+    held: Option<HeldSocket>,
+    to_data_path: HeldSegments,
     to_backends: Outbox,
+    /// How far they have come with what goes there before.
+    probes: Outbox,
     to_servers: Outbox,
     to_clients: Outbox,
     counters: HashMap<&'static str, u64>,
 }
 
 impl Worker {
-    /// Binds the socket; workers must be bound in the order of their indices.
-    pub fn bind(shared: Arc<Shared>, own: &Dispatcher, index: usize) -> anyhow::Result<Self> {
+    /// Binds the socket; workers must be bound in the order of their indices. `by_loopback`: what it has held may go to
+    /// the data path.
+    pub fn bind(
+        shared: Arc<Shared>,
+        own: &Dispatcher,
+        index: usize,
+        by_loopback: bool,
+    ) -> anyhow::Result<Self> {
         let address = SocketAddrV4::new(v4(own.address)?, GENEVE_PORT);
         let socket = UdpSocket::bind(address, index, own.workers)
             .map_err(|e| anyhow::anyhow!("cannot bind UDP {address}: {e}"))?;
         let cluster = shared.cluster();
         let ear = socket.ear()?;
         shared.health.listening().open(index, ear);
-        let intake = State::empty_intake(&shared, &cluster);
+        let held = match by_loopback {
+            true => Some(HeldSocket::open(&own.interface)?),
+            false => None,
+        };
+        let intake = State::empty_intake(&shared, &cluster, held.is_some());
         Ok(Self {
             index,
             socket,
@@ -180,7 +196,10 @@ impl Worker {
                 watch: Watch::default(),
                 questions: 0,
                 raw: RawSocket::open()?,
+                held,
+                to_data_path: HeldSegments::default(),
                 to_backends: Outbox::default(),
+                probes: Outbox::default(),
                 to_clients: Outbox::default(),
                 counters: HashMap::new(),
                 generation: 0,
@@ -300,11 +319,10 @@ impl Worker {
             self.state.count_many("not-sent-to-server", lost);
             self.state.to_servers.clear();
         }
-        if !self.state.to_backends.is_empty() {
-            let lost = self.socket.send(&self.state.to_backends);
-            self.state.count_many("not-sent-to-backend", lost);
-            self.state.to_backends.clear();
-        }
+        self.state
+            .send(&self.socket, |state| &mut state.to_backends);
+        self.state.send_long();
+        self.state.send(&self.socket, |state| &mut state.probes);
         if !self.state.to_clients.is_empty() {
             let lost = self.state.raw.send(&self.state.to_clients);
             self.state.count_many("not-sent-to-client", lost);
@@ -315,9 +333,15 @@ impl Worker {
 }
 
 impl State {
-    fn empty_intake(shared: &Shared, cluster: &Cluster) -> Intake {
-        let bounds = Bounds::per_worker(&cluster.config.limits, cluster.own.workers);
-        let mut intake = Intake::new(bounds);
+    fn bounds(cluster: &Cluster, by_loopback: bool) -> Bounds {
+        Bounds {
+            burst: if by_loopback { held::LONGEST } else { 0 },
+            ..Bounds::per_worker(&cluster.config.limits, cluster.own.workers)
+        }
+    }
+
+    fn empty_intake(shared: &Shared, cluster: &Cluster, by_loopback: bool) -> Intake {
+        let mut intake = Intake::new(Self::bounds(cluster, by_loopback));
         intake.have_copied(shared.peers.are_there());
         intake
     }
@@ -334,7 +358,7 @@ impl State {
         for (name, number) in self.intake.counters().iter() {
             *self.counters.entry(name).or_default() += number;
         }
-        self.intake = Self::empty_intake(&self.shared, &self.cluster);
+        self.intake = Self::empty_intake(&self.shared, &self.cluster, self.held.is_some());
         self.waiting = Waitings::default();
         self.connections = Connections::default();
         self.pauses = Pauses::default();
@@ -348,9 +372,35 @@ impl State {
         self.unanswered = Unanswered::default();
         self.retries = Retries::default();
         self.watch = Watch::default();
+        self.to_data_path.clear();
         self.to_backends.clear();
+        self.probes.clear();
         self.to_servers.clear();
         self.to_clients.clear();
+    }
+
+    fn send(&mut self, socket: &UdpSocket, datagrams: fn(&mut Self) -> &mut Outbox) {
+        let datagrams = datagrams(self);
+        if datagrams.is_empty() {
+            return;
+        }
+        let lost = socket.send(datagrams);
+        datagrams.clear();
+        self.count_many("not-sent-to-backend", lost);
+    }
+
+    /// What is long goes by way of the data path. If it has to be cut here from now on, what is lost so comes again.
+    fn send_long(&mut self) {
+        let Some(held) = self.held.as_ref().filter(|_| !self.to_data_path.is_empty()) else {
+            return;
+        };
+        let lost = held.send(&mut self.to_data_path);
+        self.to_data_path.clear();
+        if lost > 0 {
+            self.count_many("not-sent-long", lost);
+            self.held = None;
+            self.intake.set_bounds(Self::bounds(&self.cluster, false));
+        }
     }
 
     /// Of what has come only what a backend says of itself.
@@ -370,9 +420,8 @@ impl State {
         if generation != self.generation {
             self.generation = generation;
             self.cluster = self.shared.cluster();
-            let workers = self.cluster.own.workers;
             self.intake
-                .set_bounds(Bounds::per_worker(&self.cluster.config.limits, workers));
+                .set_bounds(Self::bounds(&self.cluster, self.held.is_some()));
             self.intake.have_copied(self.shared.peers.are_there());
         }
     }
@@ -526,11 +575,13 @@ impl State {
                     self.to_clients
                         .push(SocketAddrV4::new(client, 0), |out| segment.write(out));
                 }
-                Action::ToBackend { key, segment } => self.send_to_backend(&key, segment, None),
+                Action::ToBackend { key, segment, mss } => {
+                    self.send_to_backend(&key, segment, mss);
+                }
                 Action::Probe { key, segment } => match self.shared.records.acknowledged(&key) {
                     Ok(Some((received, sender))) => self.on_acknowledged(&key, received, sender),
                     _ if self.is_placed_again(clock::monotonic(), &key) => {}
-                    _ => self.send_to_backend(&key, segment, Some(Kind::Probe)),
+                    _ => self.probe(&key, segment),
                 },
                 Action::Acknowledge { key, seq } => self.acknowledge(&key, seq),
                 Action::Reading {

@@ -216,6 +216,43 @@ fn an_upload_may_overtake_the_answer_before_it() {
     }
 }
 
+/// What has come of a body while its request moved leaves as long as the kernel's own segments, until the loopback
+/// device, by which it goes, does not take it; then in pieces.
+#[test]
+fn what_was_held_of_a_body_goes_on_whole_or_in_pieces() {
+    let cluster = Cluster::with("held", |options| options.server = ServerKind::Python);
+    let count = |what: &str| (cluster.daemon().counters.get(what)).map_or(0, |count| *count);
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        let mut put = |name: &str, size: u64| {
+            let body = Content::new(size, size).bytes();
+            let head =
+                format!("PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n");
+            client.send([head.as_bytes(), &body].concat());
+            let response = client.response();
+            assert_eq!(response.status, 201);
+            let stored = cluster.uploads(response.backend()).join(name);
+            same(&std::fs::read(stored).unwrap(), &body);
+        };
+        // From the second on each moves, and their client sends ever more at once.
+        for (number, size) in [70_000, 1_000_000, 3_000_000].repeat(4).iter().enumerate() {
+            put(&format!("whole-{number}"), *size);
+        }
+        let whole = until("they are counted", || {
+            Some(count("sent-long")).filter(|&all| all > 8)
+        });
+        assert_eq!(count("not-sent-long"), 0);
+        cluster.run("d1", &["ip", "link", "set", "lo", "down"]);
+        for (number, size) in [70_000, 1_000_000].repeat(3).iter().enumerate() {
+            put(&format!("cut-{number}"), *size);
+        }
+        until("one is not sent", || {
+            (count("not-sent-long") > 0).then_some(())
+        });
+        assert!(count("sent-long") < whole + 8);
+    });
+}
+
 #[test]
 fn bodies_end_where_their_framing_says() {
     let cluster = Cluster::with("framing", |options| options.server = ServerKind::Python);

@@ -4,7 +4,7 @@ use super::*;
 use crate::wire::segment::Segment;
 
 /// Fits every path (RFC 9293 §3.7.1).
-const SMALLEST_SEGMENT: usize = 536;
+const SMALLEST_SEGMENT: u16 = 536;
 
 impl Intake {
     pub(super) fn on_reading_due(
@@ -63,6 +63,8 @@ impl Intake {
         mut retained: Retained,
     ) {
         match retained.on_timeout(now) {
+            // Its client says it again, or is gone.
+            Some(Due::GiveUp) if retained.is_repeated(&connection) => return,
             Some(Due::GiveUp) => {
                 let (seq, ack) = (connection.our_start(), retained.received(&connection));
                 let reset = connection.segment_to_client(seq, ack, Flags::RST, Vec::new(), ack);
@@ -75,6 +77,7 @@ impl Intake {
                 connection.clock_goes_on(retained.waited);
                 self.send_retained(&connection, &retained, retained.segments(&connection));
             }
+            Some(Due::Ask) => self.ask(&connection, &retained),
             None => {}
         }
         self.table.put(Flow {
@@ -91,16 +94,22 @@ impl Intake {
         retained: &Retained,
         segments: Vec<Segment>,
     ) {
-        self.send_to_backend(connection, segments);
+        self.send_to_backend(connection, segments, retained.cut);
+        if !retained.is_over(connection) {
+            self.ask(connection, retained);
+        }
+    }
+
+    fn ask(&mut self, connection: &Connection, retained: &Retained) {
         let (key, segment) = (connection.key, retained.probe(connection));
         self.actions.push_back(Action::Probe { key, segment });
     }
 
-    pub(super) fn send_to_backend(&mut self, connection: &Connection, segments: Vec<Segment>) {
-        let key = connection.key;
+    fn send_to_backend(&mut self, connection: &Connection, segments: Vec<Segment>, cut: Cut) {
+        let (key, mss) = (connection.key, cut.mss());
         let actions = segments
             .into_iter()
-            .map(|segment| Action::ToBackend { key, segment });
+            .map(|segment| Action::ToBackend { key, segment, mss });
         self.actions.extend(actions);
     }
 
@@ -198,7 +207,7 @@ impl Intake {
         self.counters.stayed += 1;
         let key = connection.key;
         self.actions.push_back(Action::Stay { key });
-        self.depart(now, connection, serial, reading, SMALLEST_SEGMENT);
+        self.depart(now, connection, serial, reading, self.cut(SMALLEST_SEGMENT));
     }
 
     /// Sends what was read to its backend, and keeps what has been acknowledged.
@@ -208,33 +217,28 @@ impl Intake {
         connection: Connection,
         serial: u64,
         mut reading: Reading,
-        mss: usize,
+        cut: Cut,
     ) {
         let rest = reading.split_rest(now + self.bounds.head_timeout);
         let rest = rest.map(|(cut, rest)| (connection.rest(cut), rest));
-        // An owner after a half-pipe is set up by us alone: see docs/protocol/handoff.md 6.7.
-        if reading.acked == 0 && !connection.half_piped {
-            let all = retained::all_segments(&connection, &reading, mss);
-            self.send_to_backend(&connection, all);
-            if let Some((connection, reading)) = rest {
-                self.table.put(Flow {
-                    connection,
-                    serial,
-                    phase: Phase::Reading(reading),
-                });
-            }
-            return;
-        }
-        let ahead = retained::segments_ahead(&connection, &reading, mss);
-        let mut retained = Retained::new(&reading, mss, connection.half_piped, now);
-        retained.rest = rest.map(Box::new);
+        let ahead = retained::segments_ahead(&connection, &reading, cut);
+        let mut retained = Retained::new(&reading, cut, connection.half_piped, now);
         self.send_retained(&connection, &retained, retained.segments(&connection));
-        self.send_to_backend(&connection, ahead);
-        self.table.put(Flow {
-            connection,
-            serial,
-            phase: Phase::Retained(retained),
-        });
+        self.send_to_backend(&connection, ahead, cut);
+        if !retained.is_over(&connection) {
+            retained.rest = rest.map(Box::new);
+            self.table.put(Flow {
+                connection,
+                serial,
+                phase: Phase::Retained(retained),
+            });
+        } else if let Some((connection, reading)) = rest {
+            self.table.put(Flow {
+                connection,
+                serial,
+                phase: Phase::Reading(reading),
+            });
+        }
     }
 
     /// A flow that has to go for another one.
@@ -242,8 +246,9 @@ impl Intake {
         if connection.later {
             let key = connection.key;
             self.actions.push_back(Action::Stay { key });
-            let all = retained::all_segments(&connection, reading, SMALLEST_SEGMENT);
-            self.send_to_backend(&connection, all);
+            let cut = self.cut(SMALLEST_SEGMENT);
+            let all = retained::all_segments(&connection, reading, cut);
+            self.send_to_backend(&connection, all, cut);
             self.counters.ended(End::Evicted);
             return;
         }

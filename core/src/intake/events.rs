@@ -237,6 +237,8 @@ pub enum Action {
         key: FlowKey,
         /// The segment.
         segment: Segment,
+        /// In pieces of at most so many bytes of payload, if it has more.
+        mss: u16,
     },
     /// Ask the flow's backend how far it got.
     Probe {

@@ -19,11 +19,38 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 /// A server whose host says that its socket stands, and which reads nothing, is busy or asleep. So long
 /// proxies' users wait for theirs, and longer.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Of what the client does not repeat a server is sent so many bytes ahead of what it has: it has so much
-/// room at its beginning.
-const WINDOW: usize = 48 << 10;
+/// Of what is longer a server is sent so many bytes ahead of what it has, as a new socket has room for them, twice and
+/// more. Its client has sent what the owner before had room for: what there is none for would wait for that one's timer.
+pub(super) const WINDOW: usize = 32 << 10;
+/// What it has taken whole it is sent so much more of, as its room grows while it reads, up to this.
+const LARGEST_WINDOW: usize = 256 << 10;
+/// The question goes another way than many bytes do, and may come there before: then it is asked again, without them.
+const ASK_AGAIN: Duration = Duration::from_micros(500);
 /// It is a part of the way that loses there, and many windows are to follow.
 const FIRST_RETRY_OF_LONG: Duration = Duration::from_millis(10);
+
+/// How streams are cut for backends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cut {
+    mss: u16,
+    burst: usize,
+}
+
+impl Cut {
+    /// In segments of at most `mss` bytes of payload; behind the one with which a request starts in those of `burst`,
+    /// if that is more, which somebody else cuts.
+    pub(super) fn new(mss: u16, burst: usize) -> Self {
+        let mss = mss.max(1);
+        Self {
+            mss,
+            burst: burst.max(mss.into()),
+        }
+    }
+
+    pub(super) fn mss(self) -> u16 {
+        self.mss
+    }
+}
 
 /// The bytes of a flow that has been assigned.
 #[derive(Clone, Debug)]
@@ -40,14 +67,17 @@ pub(super) struct Retained {
     confirmed: usize,
     /// Bytes at the beginning that it has been sent.
     sent: usize,
+    /// How far that may be ahead of what it has, if the bytes are many.
+    window: usize,
     /// Whether a FIN follows the bytes.
     pub(super) fin: bool,
-    /// Segment size towards the backend.
-    mss: usize,
+    pub(super) cut: Cut,
     /// How long, when it was last due.
     pub(super) waited: Duration,
     retry_at: Duration,
     retry_after: Duration,
+    ask_at: Duration,
+    ask_after: Duration,
     gives_up: Duration,
     /// From then on it is no excuse that the socket stands.
     loses_patience: Duration,
@@ -68,15 +98,18 @@ pub(super) enum Socket {
 pub(super) enum Due {
     /// Send the unconfirmed bytes again, and probe.
     Resend,
+    /// Probe.
+    Ask,
     /// No backend has them: it is over.
     GiveUp,
 }
 
 impl Retained {
     /// What was acknowledged is kept; and `all`, if the client's own repetition of it will
-    /// not do.
-    pub(super) fn new(reading: &Reading, mss: usize, all: bool, now: Duration) -> Self {
+    /// not do, or it is long.
+    pub(super) fn new(reading: &Reading, cut: Cut, all: bool, now: Duration) -> Self {
         let bytes = reading.assembly.contiguous();
+        let all = all || bytes.len() > WINDOW;
         let mut retained = Self {
             bytes: bytes.to_vec(),
             rest: None,
@@ -84,11 +117,14 @@ impl Retained {
             wanted: if all { bytes.len() } else { reading.acked },
             confirmed: 0,
             sent: 0,
+            window: WINDOW,
             fin: reading.closed(),
-            mss,
+            cut,
             waited: Duration::ZERO,
             retry_at: now + FIRST_RETRY,
             retry_after: FIRST_RETRY,
+            ask_at: now + ASK_AGAIN,
+            ask_after: ASK_AGAIN,
             gives_up: now + GIVE_UP,
             loses_patience: now + PATIENCE,
             reached: None,
@@ -98,8 +134,8 @@ impl Retained {
     }
 
     /// Starts over with another backend; the time to give up stays.
-    pub(super) fn reassign(&mut self, mss: usize, now: Duration) {
-        self.mss = mss;
+    pub(super) fn reassign(&mut self, cut: Cut, now: Duration) {
+        self.cut = cut;
         self.start_over();
         self.retry_after = FIRST_RETRY;
         self.retry_at = now + FIRST_RETRY;
@@ -120,6 +156,7 @@ impl Retained {
 
     fn start_over(&mut self) {
         self.confirmed = 0;
+        self.window = WINDOW;
         self.reached = None;
         self.sent = self.edge();
     }
@@ -127,7 +164,7 @@ impl Retained {
     /// So far it is sent.
     fn edge(&self) -> usize {
         match self.is_long() {
-            true => self.bytes.len().min(self.confirmed + WINDOW),
+            true => self.bytes.len().min(self.confirmed + self.window),
             false => self.bytes.len(),
         }
     }
@@ -159,6 +196,11 @@ impl Retained {
         if confirmed > self.confirmed && self.is_long() {
             self.retry_after = FIRST_RETRY_OF_LONG;
             self.retry_at = now + FIRST_RETRY_OF_LONG;
+            self.ask_after = ASK_AGAIN;
+            self.ask_at = now + ASK_AGAIN;
+        }
+        if confirmed > self.confirmed && confirmed == self.sent {
+            self.window = LARGEST_WINDOW.min(self.window + WINDOW);
         }
         self.confirmed = self.confirmed.max(confirmed);
         self.confirmed >= self.wanted
@@ -171,12 +213,23 @@ impl Retained {
         self.cut(connection, from)
     }
 
+    /// Is there nothing to wait for? What its client repeats has only to be sent; but an owner after a half-pipe is set up
+    /// by us alone (docs/protocol/handoff.md 6.7).
+    pub(super) fn is_over(&self, connection: &Connection) -> bool {
+        self.is_repeated(connection) && !self.is_long()
+    }
+
     pub(super) fn on_timeout(&mut self, now: Duration) -> Option<Due> {
         if now >= self.gives_up {
             return Some(Due::GiveUp);
         }
         if now < self.retry_at {
-            return None;
+            if !self.is_long() || now < self.ask_at {
+                return None;
+            }
+            self.ask_after *= 2;
+            self.ask_at = now + self.ask_after;
+            return Some(Due::Ask);
         }
         self.waited = self.retry_after;
         let is_young = now + GIVE_UP < self.gives_up + FREQUENT;
@@ -184,11 +237,17 @@ impl Retained {
             self.retry_after = (self.retry_after * 2).min(LONGEST_RETRY);
         }
         self.retry_at = now + self.retry_after;
+        self.window = WINDOW;
+        self.sent = self.sent.min(self.edge());
         Some(Due::Resend)
     }
 
     pub(super) fn deadline(&self) -> Duration {
-        self.retry_at.min(self.gives_up)
+        let next = self.retry_at.min(self.gives_up);
+        match self.is_long() {
+            true => next.min(self.ask_at),
+            false => next,
+        }
     }
 
     /// The bytes that were sent and are not yet confirmed, as segments.
@@ -208,12 +267,17 @@ impl Retained {
     fn cut(&self, connection: &Connection, from: usize) -> Vec<Segment> {
         let fin = self.fin && self.sent == self.bytes.len();
         let bytes = &self.bytes[from..self.sent];
-        segments(connection, from, bytes, fin, self.mss)
+        segments(connection, from, bytes, fin, self.cut)
     }
 
     /// Bytes held of what follows.
     pub(super) fn rest_bytes(&self) -> usize {
         (self.rest.as_ref()).map_or(0, |rest| rest.1.assembly.bytes())
+    }
+
+    /// Does its client repeat it, if it gets nowhere?
+    pub(super) fn is_repeated(&self, connection: &Connection) -> bool {
+        self.acked == 0 && !connection.half_piped
     }
 
     /// The number behind all that has come, FIN included.
@@ -237,22 +301,18 @@ impl Retained {
 /// What a reading holds, as segments for the backend. What waits beyond gaps goes
 /// along behind the rest and is forgotten: the client may not send again what a SACK
 /// has named, unless the server's own does not (RFC 2018 §8).
-pub(super) fn all_segments(connection: &Connection, reading: &Reading, mss: usize) -> Vec<Segment> {
+pub(super) fn all_segments(connection: &Connection, reading: &Reading, cut: Cut) -> Vec<Segment> {
     let bytes = reading.assembly.contiguous();
-    let mut all = segments(connection, 0, bytes, reading.closed(), mss);
-    all.extend(segments_ahead(connection, reading, mss));
+    let mut all = segments(connection, 0, bytes, reading.closed(), cut);
+    all.extend(segments_ahead(connection, reading, cut));
     all
 }
 
 /// What waits beyond gaps, as segments.
-pub(super) fn segments_ahead(
-    connection: &Connection,
-    reading: &Reading,
-    mss: usize,
-) -> Vec<Segment> {
+pub(super) fn segments_ahead(connection: &Connection, reading: &Reading, cut: Cut) -> Vec<Segment> {
     let pieces = reading.assembly.ahead();
     pieces
-        .flat_map(|(at, piece)| segments(connection, at, piece, false, mss))
+        .flat_map(|(at, piece)| segments(connection, at, piece, false, cut))
         .collect()
 }
 
@@ -271,17 +331,18 @@ fn segments(
     start: usize,
     bytes: &[u8],
     fin: bool,
-    mss: usize,
+    cut: Cut,
 ) -> Vec<Segment> {
-    let mss = mss.max(1);
-    let last = bytes.len().saturating_sub(1) / mss;
-    let cut = bytes.chunks(mss).enumerate().map(|(number, piece)| {
-        let flags = match (number == last, fin) {
+    let first = if start == 0 { cut.mss.into() } else { 0 };
+    let (first, rest) = bytes.split_at(bytes.len().min(first));
+    let pieces = first.chunks(cut.mss.into()).chain(rest.chunks(cut.burst));
+    let mut at = start;
+    let cut = pieces.map(|piece| {
+        let flags = match (at + piece.len() == start + bytes.len(), fin) {
             (false, _) => Flags::default(),
             (true, false) => Flags::PSH,
             (true, true) => Flags::PSH | Flags::FIN,
         };
-        let at = start + number * mss;
         let seq = connection.start() + at as u32;
         let mut segment = connection.segment_to_backend(seq, flags, piece.to_vec());
         let options = &mut segment.header.options;
@@ -290,6 +351,7 @@ fn segments(
         } else if connection.later {
             options.aged = options.timestamps.take();
         }
+        at += piece.len();
         segment
     });
     cut.collect()

@@ -27,6 +27,7 @@ fn bounds() -> Bounds {
         flows: 8,
         answers: 2,
         bytes: 256 * 1024,
+        burst: 0,
         first_window: 65535,
     }
 }
@@ -229,6 +230,7 @@ fn a_stream_is_held_as_far_as_there_is_room() {
     let bounds = Bounds {
         head_bytes: 32_768,
         bytes: 32 << 20,
+        burst: 0,
         ..Bounds::per_worker(&crate::config::Limits::default(), 1)
     };
     let held = [0, 28 << 20, 32 << 20, 33 << 20];

@@ -93,6 +93,15 @@ pub fn verify_tcp(source: IpAddr, destination: IpAddr, segment: &[u8]) -> TcpChe
     }
 }
 
+/// Writes the pseudo-header's sum into a segment, as [`TcpChecksum::Partial`] has it, whatever its field held.
+/// A segment too short to hold the field is left alone.
+pub fn begin_tcp(source: IpAddr, destination: IpAddr, segment: &mut [u8]) {
+    let pseudo = tcp_pseudo_header(source, destination, segment.len());
+    if let Some(field) = segment.get_mut(TCP_FIELD..TCP_FIELD + 2) {
+        field.copy_from_slice(&pseudo.fold().to_be_bytes());
+    }
+}
+
 /// Writes the complete checksum into a segment, whatever its field held.
 /// A segment too short to hold the field is left alone.
 pub fn complete_tcp(source: IpAddr, destination: IpAddr, segment: &mut [u8]) {

@@ -31,6 +31,16 @@ impl Segment {
     /// Appends the IP packet, checksums included: IPv4 when both addresses
     /// are, else IPv6.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_with(checksum::complete_tcp, out);
+    }
+
+    /// The same, with the sum of the pseudo-header alone where TCP's checksum is, for whoever cuts the segment to
+    /// complete (`CHECKSUM_PARTIAL`).
+    pub fn write_uncompleted(&self, out: &mut Vec<u8>) {
+        self.write_with(checksum::begin_tcp, out);
+    }
+
+    fn write_with(&self, sum: fn(IpAddr, IpAddr, &mut [u8]), out: &mut Vec<u8>) {
         let mut segment = Vec::with_capacity(60 + self.payload.len());
         let header = tcp::Header {
             source_port: self.source.port(),
@@ -40,7 +50,7 @@ impl Segment {
         header.write(&mut segment);
         segment.extend_from_slice(&self.payload);
         let (source, destination) = (self.source.ip(), self.destination.ip());
-        checksum::complete_tcp(source, destination, &mut segment);
+        sum(source, destination, &mut segment);
         match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
                 ipv4::write_header(source, destination, ipv4::PROTOCOL_TCP, segment.len(), out);

@@ -1,6 +1,7 @@
 //! A dispatcher's program on the bench: one service address with two ports, two
 //! backends, keys; the same for tc and XDP.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -200,8 +201,24 @@ impl Bench {
 
     /// As [`Self::run`], with the way to the backend as it was set.
     pub fn run_as_resolved(&self, frame: &[u8]) -> Outcome {
+        self.outcome(frame, |program| kernel::test_run(program, frame))
+    }
+
+    /// As [`Self::run`] at tc, of a packet that bears a mark.
+    pub fn run_marked(&self, frame: &[u8], mark: u32) -> Outcome {
+        self.resolve_next_hop(ELSEWHERE, 20_000_000);
+        self.outcome(frame, |program| {
+            kernel::test_run_marked(program, frame, mark)
+        })
+    }
+
+    fn outcome(
+        &self,
+        frame: &[u8],
+        run: impl FnOnce(&OwnedFd) -> io::Result<(u32, Vec<u8>)>,
+    ) -> Outcome {
         let before = self.counters();
-        let (value, packet) = kernel::test_run(&self.program, frame)
+        let (value, packet) = run(&self.program)
             .unwrap_or_else(|e| panic!("the kernel runs no frame of {} bytes: {e}", frame.len()));
         let verdict = verdict(self.hook, value, &packet);
         Outcome {

@@ -13,6 +13,28 @@ use trapeze_datapath::object;
 /// The kernel takes no frame below 14 bytes. The packet seems to have come from the
 /// loopback device of this thread's network namespace.
 pub fn test_run(program: &OwnedFd, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
+    run(program, frame, None)
+}
+
+/// The beginning of `struct __sk_buff` (linux/bpf.h), up to what is set here.
+#[repr(C)]
+#[derive(Default)]
+struct Skb {
+    length: u32,
+    packet_type: u32,
+    mark: u32,
+}
+
+/// The same at tc, of a packet that bears a mark.
+pub fn test_run_marked(program: &OwnedFd, frame: &[u8], mark: u32) -> io::Result<(u32, Vec<u8>)> {
+    let skb = Skb {
+        mark,
+        ..Skb::default()
+    };
+    run(program, frame, Some(skb))
+}
+
+fn run(program: &OwnedFd, frame: &[u8], mut skb: Option<Skb>) -> io::Result<(u32, Vec<u8>)> {
     let mut out = vec![0u8; frame.len() + 4096];
     let mut options = libbpf_sys::bpf_test_run_opts {
         sz: size_of::<libbpf_sys::bpf_test_run_opts>() as _,
@@ -23,7 +45,11 @@ pub fn test_run(program: &OwnedFd, frame: &[u8]) -> io::Result<(u32, Vec<u8>)> {
         repeat: 1,
         ..Default::default()
     };
-    // SAFETY: both buffers are as long as is said.
+    if let Some(skb) = &mut skb {
+        options.ctx_in = (&raw mut *skb).cast();
+        options.ctx_size_in = size_of_val(skb) as u32;
+    }
+    // SAFETY: all buffers are as long as is said.
     let result =
         unsafe { libbpf_sys::bpf_prog_test_run_opts(program.as_raw_fd(), &raw mut options) };
     match result {

@@ -125,7 +125,7 @@ impl State {
                 ..arrived.header
             },
         );
-        self.send_to_backend(&arrived.key, segment, None);
+        self.send_to_backend(&arrived.key, segment, u16::MAX);
     }
 
     /// Goes on with what has come behind a request that was assigned.

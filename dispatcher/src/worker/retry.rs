@@ -15,7 +15,7 @@ use trapeze_core::head::{self, Expected, Inspection};
 use trapeze_core::intake::{Answer, Arrived, Assembly, Body, Isns, Outcome};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::checksum::TcpChecksum;
-use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_core::wire::meta::Meta;
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header, Options, Timestamps};
 use trapeze_datapath::abi::{FlowState, MARK_LOST, MARK_TAKING};
@@ -215,7 +215,7 @@ impl State {
                 flags: Flags::ACK,
                 ..Header::default()
             };
-            self.send_to_backend(key, Segment::of_client(key, header), Some(Kind::Probe));
+            self.probe(key, Segment::of_client(key, header));
         }
         let seq = ClientSeq::new(arrived.header.seq);
         let is_over = match (self.unanswered).copy(slot, key, epoch, (seq, arrived.payload)) {

@@ -90,7 +90,7 @@ impl State {
             flags: Flags::ACK,
             ..arrived.header
         };
-        self.send_to_backend(&key, Segment::of_client(&key, heard), None);
+        self.send_to_backend(&key, Segment::of_client(&key, heard), u16::MAX);
         true
     }
 

@@ -12,6 +12,7 @@ use trapeze_core::wire::meta::{self, Binding, Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::abi::GENEVE_PORT;
+use trapeze_datapath::held;
 
 use super::State;
 use crate::records::Record;
@@ -60,14 +61,40 @@ impl State {
     }
 
     /// Sends a client's packet on in pieces that fit.
-    pub(super) fn forward_in_pieces(
+    fn forward_in_pieces(
         &mut self,
         record: &Record,
         option: &meta::Raw,
         to: SocketAddrV4,
         arrived: &Arrived<'_>,
     ) {
-        for segment in self.pieces(arrived) {
+        let mss = self.payload_max(&arrived.handshake);
+        self.send_cut(record, option, to, whole(arrived), mss);
+    }
+
+    /// A client's packet in pieces that fit.
+    pub(super) fn pieces(&self, arrived: &Arrived<'_>) -> Vec<Segment> {
+        cut(whole(arrived), self.payload_max(&arrived.handshake))
+    }
+
+    /// Sends what is too long, or may be, in pieces of `mss`: by way of the data path, if it takes that whole. There it
+    /// has the way and the option that the record says, as here.
+    fn send_cut(
+        &mut self,
+        record: &Record,
+        option: &meta::Raw,
+        to: SocketAddrV4,
+        segment: Segment,
+        mss: u16,
+    ) {
+        let length = segment.payload.len();
+        // What follows stays behind it.
+        let is_long = length > mss.into() || (length > 0 && !self.to_data_path.is_empty());
+        if self.held.is_some() && is_long && length <= held::LONGEST {
+            self.count("sent-long");
+            return self.to_data_path.push(&segment, mss);
+        }
+        for segment in cut(segment, mss) {
             let option = option_at(record, option, &segment.header);
             let packet = segment.to_packet();
             self.to_backends
@@ -75,56 +102,43 @@ impl State {
         }
     }
 
-    /// A client's packet in pieces that fit.
-    pub(super) fn pieces(&self, arrived: &Arrived<'_>) -> Vec<Segment> {
-        let chunk = usize::from(self.payload_max(&arrived.handshake));
-        let count = arrived.payload.len().div_ceil(chunk).max(1);
-        let piece = |index: usize| {
-            let payload = arrived.payload.chunks(chunk).nth(index).unwrap_or_default();
-            let mut header = arrived.header;
-            header.seq = header.seq.wrapping_add((index * chunk) as u32);
-            if index + 1 < count {
-                header.flags = header.flags.without(Flags::FIN).without(Flags::PSH);
-            }
-            Segment {
-                source: arrived.key.client,
-                destination: arrived.key.vip,
-                header,
-                payload: payload.to_vec(),
-            }
-        };
-        (0..count).map(piece).collect()
-    }
-
-    pub(super) fn send_to_backend(&mut self, key: &FlowKey, segment: Segment, kind: Option<Kind>) {
+    /// Sends a client's segment to the flow's backend, in pieces of at most `mss` bytes of payload.
+    pub(super) fn send_to_backend(&mut self, key: &FlowKey, segment: Segment, mss: u16) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
-        if let Some(splice) = record.splice
-            && kind == Some(Kind::Probe)
-        {
-            return self.probe_split(key, &record, &splice, segment);
-        }
         if record.splice.is_some() {
             self.note_end(key, segment.header.flags);
-            let Segment {
-                header, payload, ..
-            } = as_heard(segment, &record);
-            return self.splice(&record, header, payload);
+            for piece in cut(as_heard(segment, &record), mss) {
+                self.splice(&record, piece.header, piece.payload);
+            }
+            return;
         }
-        let way = match kind {
-            None => self.way_of(key, &record),
-            Some(kind) => self.sealed(key, &record, |meta| Meta { kind, ..meta }),
-        };
-        let Some((to, option)) = way else {
+        let Some((to, option)) = self.way_of(key, &record) else {
             return self.count("no-backend");
         };
-        if kind.is_none() {
-            self.note_end(key, segment.header.flags);
+        self.note_end(key, segment.header.flags);
+        self.send_cut(&record, &option, to, as_heard(segment, &record), mss);
+    }
+
+    /// Asks the flow's backend how far it has come, behind what a segment without payload says.
+    pub(super) fn probe(&mut self, key: &FlowKey, segment: Segment) {
+        let Ok(Some(record)) = self.shared.records.get(key) else {
+            return;
+        };
+        if let Some(splice) = record.splice {
+            return self.probe_split(key, &record, &splice, segment);
         }
+        let probe = |meta| Meta {
+            kind: Kind::Probe,
+            ..meta
+        };
+        let Some((to, option)) = self.sealed(key, &record, probe) else {
+            return self.count("no-backend");
+        };
         let option = option_at(&record, &option, &segment.header);
         let packet = as_heard(segment, &record).to_packet();
-        self.to_backends
+        self.probes
             .push(to, |out| geneve::write(&option, &packet, out));
     }
 
@@ -140,7 +154,7 @@ impl State {
             return self.count("no-backend");
         };
         let packet = segment.to_packet();
-        (self.to_backends).push(to, |out| geneve::write(&option, &packet, out));
+        (self.probes).push(to, |out| geneve::write(&option, &packet, out));
     }
 
     /// Tells the owner what the client has acknowledged.
@@ -158,7 +172,7 @@ impl State {
                 ..Header::default()
             },
         );
-        self.send_to_backend(key, segment, None);
+        self.send_to_backend(key, segment, u16::MAX);
     }
 
     /// Where a flow's packets go, and with which option: as the data path does it.
@@ -254,6 +268,40 @@ impl State {
             IpAddr::V6(_) => None,
         }
     }
+}
+
+/// A client's packet as it came.
+fn whole(arrived: &Arrived<'_>) -> Segment {
+    Segment {
+        source: arrived.key.client,
+        destination: arrived.key.vip,
+        header: arrived.header,
+        payload: arrived.payload.to_vec(),
+    }
+}
+
+/// A segment in pieces of at most `mss` bytes of payload.
+fn cut(segment: Segment, mss: u16) -> Vec<Segment> {
+    let mss = usize::from(mss.max(1));
+    if segment.payload.len() <= mss {
+        return vec![segment];
+    }
+    let last = (segment.payload.len() - 1) / mss;
+    let piece = |(number, payload): (usize, &[u8])| {
+        let mut header = segment.header;
+        header.seq = header.seq.wrapping_add((number * mss) as u32);
+        if number < last {
+            header.flags = header.flags.without(Flags::FIN).without(Flags::PSH);
+        }
+        Segment {
+            header,
+            payload: payload.to_vec(),
+            ..segment
+        }
+    };
+    (segment.payload.chunks(mss).enumerate())
+        .map(piece)
+        .collect()
 }
 
 /// As the data path does it: a FORWARD says whether a request begins with its payload. To a packet

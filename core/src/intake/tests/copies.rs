@@ -93,7 +93,11 @@ fn what_is_long_goes_to_its_backend_as_that_takes_it() {
     assert_eq!(bench.actions(), ["backend PSH|ACK 49152+24576", &probe]);
     bench.confirmed(24_576);
     assert!(bench.actions().is_empty());
-    // Some is lost.
+    // Some is lost, or the question came there before.
+    for _ in 0..4 {
+        bench.wait(ms(50));
+        assert_eq!(bench.actions(), [&*probe]);
+    }
     bench.wait(ms(50));
     let again = ["backend ACK 24576+24576", "backend PSH|ACK 49152+24576"];
     assert_eq!(bench.actions(), [again[0], again[1], &*probe]);
@@ -102,6 +106,65 @@ fn what_is_long_goes_to_its_backend_as_that_takes_it() {
     assert_eq!(bench.actions(), [rest[0], rest[1], &*probe]);
     bench.confirmed(end as u32);
     assert_eq!(bench.intake.held_flows(), 0);
+}
+
+/// Nor has a new owner room at once for all that the owner before let its client send. What its client repeats nobody
+/// has to confirm, but the room for the rest of it.
+#[test]
+fn what_is_long_and_not_acknowledged_goes_in_windows_too() {
+    let mut bench = Bench::new(Bounds {
+        bytes: 8 << 20,
+        burst: 60_000,
+        ..bounds()
+    });
+    let bytes = [HEAD, &[b'x'; 200 << 10]].concat();
+    let end = bytes.len();
+    let mut arrived = bench.arrived(0, Flags::ACK, &bytes);
+    arrived.later = true;
+    let cut = |bytes: &[u8], _: &mut Progress| Looked::Cut(bytes.len(), bytes.len());
+    let outcome = bench.intake.on_packet(bench.now, &arrived, cut);
+    assert_eq!(outcome, Outcome::Decide(end));
+    assert!(bench.actions().is_empty());
+    assert!(bench.assigned(1400));
+    let probe = format!("probe {end}");
+    let first = ["backend ACK 0+1400", "backend PSH|ACK 1400+47752"];
+    assert_eq!(bench.actions(), [first[0], first[1], &*probe]);
+    // It has all of that, and room for twice as much.
+    bench.confirmed(49_152);
+    let second = ["backend ACK 49152+60000", "backend PSH|ACK 109152+38304"];
+    assert_eq!(bench.actions(), [second[0], second[1], &*probe]);
+    // It had not.
+    while bench.wait(ms(1000)).is_some() {
+        let again = bench.actions();
+        if again != [&*probe] {
+            assert_eq!(again, ["backend PSH|ACK 49152+49152", &*probe]);
+            break;
+        }
+    }
+    bench.confirmed(49_152 + 49_152);
+    bench.actions();
+    // The last of it nobody has to confirm.
+    bench.confirmed(4 * 49_152);
+    assert_eq!(bench.actions(), ["backend PSH|ACK 196608+8219"]);
+    assert_eq!(bench.intake.held_flows(), 0);
+}
+
+/// If its backend takes nothing of it, its client will hear of that: nobody has told it anything.
+#[test]
+fn what_is_long_and_gets_nowhere_is_given_up_without_a_word() {
+    let mut bench = Bench::new(bounds());
+    let bytes = [HEAD, &[b'x'; 60 << 10]].concat();
+    let mut arrived = bench.arrived(0, Flags::ACK, &bytes);
+    arrived.later = true;
+    let cut = |bytes: &[u8], _: &mut Progress| Looked::Cut(bytes.len(), bytes.len());
+    let outcome = bench.intake.on_packet(bench.now, &arrived, cut);
+    assert_eq!(outcome, Outcome::Decide(bytes.len()));
+    assert!(bench.assigned(1400));
+    while bench.intake.held_flows() > 0 {
+        bench.wait(ms(2000)).expect("something is due");
+        let all = bench.actions();
+        assert!(all.iter().all(|a| !a.starts_with("client")), "{all:?}");
+    }
 }
 
 #[test]

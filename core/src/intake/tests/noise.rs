@@ -11,6 +11,7 @@ const FEW: Bounds = Bounds {
     flows: 5,
     answers: 3,
     bytes: 2000,
+    burst: 0,
     first_window: 8000,
 };
 

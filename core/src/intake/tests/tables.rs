@@ -106,7 +106,7 @@ fn segments_to_the_backend_look_like_the_clients_latest() {
     let [
         Action::Reading { isns, .. },
         Action::ToClient(_),
-        Action::ToBackend { key, segment },
+        Action::ToBackend { key, segment, .. },
         Action::Probe { .. },
     ] = &actions[..]
     else {
