@@ -193,6 +193,30 @@ static __noinline int read_on(context_t *ctx, const struct segment *segment, str
 	return send_to_daemon(ctx, segment, &proof, flow->state == FLOW_READING ? META_REQUEST : META_UNHEARD);
 }
 
+/* The client has reset a connection of which the owner has not had all: the rest waits at the daemon. */
+static __always_inline bool resets_ahead(const struct flow *flow, const struct segment *segment)
+{
+	return segment->flags & TCP_RST && flow->state == FLOW_RESET && !segment->payload &&
+	       segment->seq == flow->last_seq && !(flow->marks & MARK_TUNNEL) &&
+	       segment->seq - flow->next - 1 < BOUNDARY_REACH;
+}
+
+/* To the owner it is exact where its part ends (RFC 5961 3.2; docs/protocol/handoff.md 5.1d). */
+static __noinline bool reset_where_owner_is(context_t *ctx, const struct segment *segment, const struct flow *flow)
+{
+	const __u32 at = sizeof(struct ethhdr) + sizeof(struct iphdr) + offsetof(struct tcp_header, seq);
+	__be32 before, after;
+	__s64 difference;
+
+	if (!segment || !flow)
+		return false;
+	before = bpf_htonl(segment->seq);
+	after = bpf_htonl(flow->next);
+	difference = bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), 0);
+	return difference >= 0 && !context_store(ctx, at, &after, sizeof(after)) &&
+	       !context_mend_tcp_checksum(ctx, 0, difference);
+}
+
 static __always_inline int dispatch_known(context_t *ctx, const struct segment *segment,
 					  const struct service *service, struct flow *flow)
 {
@@ -213,6 +237,8 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	age_flow(flow, segment, now);
 	if ((flow->marks & MARK_TAKING || is_beyond_record(flow, segment)) && has_daemon())
 		return ask_daemon(ctx, segment, flow);
+	if (resets_ahead(flow, segment) && !reset_where_owner_is(ctx, segment, flow))
+		return drop(DROP_REWRITE);
 	if (reaches_beyond(flow, segment)) {
 		switch (next_request(ctx, segment, flow, service->id)) {
 		case BOUNDARY_REPEATED:

@@ -7,6 +7,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use socket2::{Domain, Socket, Type};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::tcp::Flags;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
@@ -679,6 +680,38 @@ fn servers_may_stop_under_full_load() {
     );
     // wrk does not tell of a connection that hangs.
     expect_all_ended(&cluster);
+}
+
+/// Whoever resets behind requests that wait at the dispatcher does so behind what any owner has had of it.
+#[test]
+fn a_client_that_resets_while_requests_wait_leaves_no_socket() {
+    for handoff in ["half-pipe", "drained"] {
+        let text = format!(
+            "[[pool]]\nname = \"web\"\nhandoff = \"{handoff}\"\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n"
+        );
+        let cluster = Cluster::configured("resets", 3, &text, |_| {});
+        let asked = ["/1m", "/1k", "/1k"].map(get).concat();
+        cluster.on("c1", || {
+            for _ in 0..4 {
+                let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+                socket.set_recv_buffer_size(4096).unwrap();
+                socket.connect(&VIP.into()).unwrap();
+                let mut client = std::net::TcpStream::from(socket);
+                client.write_all(asked.as_bytes()).unwrap();
+                client.peek(&mut [0; 100]).unwrap();
+                // Until the dispatcher has acknowledged what waits there, which the client repeats.
+                std::thread::sleep(Duration::from_millis(600));
+                // With something unread, that is a reset.
+            }
+        });
+        for backend in BACKENDS {
+            until(&format!("{handoff}: sockets of {backend} go"), || {
+                let left = cluster.run(backend, &["ss", "-Htn", "sport", "=", ":80"]);
+                left.is_empty().then_some(())
+            });
+        }
+    }
 }
 
 /// Every client's FIN is answered.

@@ -11,9 +11,9 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw, begins};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
-    MARK_ENDS, MARK_ENTRUSTED, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED, MARK_SHORT,
-    MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT, Splice, Standing,
-    Turn,
+    HELD_MARK, MARK_ENDS, MARK_ENTRUSTED, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED,
+    MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT,
+    Splice, Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
@@ -643,6 +643,64 @@ fn what_the_data_path_cannot_place_is_the_daemons() {
             let after = bench.flow();
             assert_eq!(after.marks, marks | MARK_HELD, "{what}");
             assert_eq!((after.next, after.backend), (NEXT, SLOT), "{what}");
+        }
+    }
+}
+
+/// What the daemon has held it gives back, as from the client: it is not asked again.
+#[test]
+fn what_was_held_goes_where_the_record_says() {
+    let bench = bench(Hook::Tc, OTHER_SLOT);
+    let frame = later(REQUEST).frame();
+    let held = Flow {
+        marks: MARK_HELD,
+        ..asked_once()
+    };
+    bench.put_flow(&held);
+    let outcome = bench.run_marked(&frame, HELD_MARK);
+    let packet = to_backend(&held.meta, CLIENT.port(), &frame);
+    let expected = Outcome::new(Verdict::Redirect, packet, &["forwarded"]);
+    assert_eq!(outcome, expected);
+    for state in [FlowState::Reading, FlowState::Vacant, FlowState::Reset] {
+        bench.put_flow(&Flow {
+            state: state as u32,
+            ..held
+        });
+        let outcome = bench.run_marked(&frame, HELD_MARK);
+        assert_eq!(outcome.counted, ["stale-epoch"], "{state:?}");
+    }
+}
+
+/// The owner has not had all that its client has sent: a reset is exact there where its part ends.
+#[test]
+fn a_reset_behind_what_waits_is_the_owners_at_its_boundary() {
+    let ahead = Flow {
+        marks: MARK_HELD,
+        last_seq: END,
+        ..asked_once()
+    };
+    let reset = |seq| segment(RST, seq, ANSWERED, b"");
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, OTHER_SLOT);
+        let tunnel = Flow {
+            marks: MARK_TUNNEL,
+            ..ahead
+        };
+        let near = Flow {
+            last_seq: NEXT,
+            ..ahead
+        };
+        let table = [
+            ("it waits", ahead, END, NEXT),
+            ("inexact", ahead, END - 1, END - 1),
+            ("nothing waits", near, NEXT, NEXT),
+            ("all is the owner's", tunnel, END, END),
+        ];
+        for (what, flow, seq, owners) in table {
+            let outcome = run(&bench, &flow, &reset(seq).frame());
+            let (meta, inner) = opened(&outcome, BACKEND);
+            assert_eq!(meta.kind, Kind::Forward, "{what}");
+            assert_eq!(inner, reset(owners).packet(), "{what}");
         }
     }
 }
