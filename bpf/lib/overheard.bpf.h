@@ -124,13 +124,17 @@ static __always_inline void note_edge(struct overheard *its, const struct segmen
 
 /*
  * The client is told of what waits here that it has come (splice.md 5.8): it may acknowledge from beyond the
- * server's window, which would not read that (RFC 9293 3.10.7.4). How far back it is said instead, from the edge.
+ * server's window, which would not read that (RFC 9293 3.10.7.4). How far back it is said instead, from the edge; unless
+ * the client has had what was not heard here: then the window may have moved, too. Its numbers are `shift` ahead of the
+ * server's.
  */
-static __always_inline __u32 ahead_of_window(const struct overheard *its, const struct segment *segment)
+static __always_inline __u32 ahead_of_window(const struct overheard *its, const struct segment *segment, __u32 shift)
 {
 	__s32 ahead = its && its->edge ? segment->seq - its->edge : 0;
 
-	return ahead > 0 ? ahead : 0;
+	if (ahead <= 0 || (__s32)(segment->ack - shift - its->answers.next) > 0)
+		return 0;
+	return ahead;
 }
 
 /* False: counted, drop. Its flow has left, or leaves just now. Not static, as is_whole(). */

@@ -95,7 +95,7 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 	if (!segment->payload && !(segment->flags & (TCP_SYN | TCP_FIN | TCP_RST)) &&
 	    flow->meta.tcp_options & CARE_FOLLOW && !(splice.changes & SPLICE_SPLIT)) {
 		key = flow_key_v4(mapped_ipv4(backend->addr), splice.address, splice.server_port, splice.port);
-		ahead = ahead_of_window(bpf_map_lookup_elem(&overheard, &key), segment);
+		ahead = ahead_of_window(bpf_map_lookup_elem(&overheard, &key), segment, splice.ahead);
 	}
 	struct rewriting how = {
 		.source = splice.address,
@@ -245,6 +245,20 @@ static __always_inline void note_reset(const struct spliced *to)
 /* Of a server's packet: to a member of another sub-cluster, and there to whose address it is for. */
 #define ANSWER_PASSES_MAX 2
 
+/* Who keeps the flow of a server whose answers are followed: NO_DISPATCHER, this one does, or they are not. */
+static __noinline __u32 keeper_of_followed(const struct spliced *to)
+{
+	struct four_tuple tuple;
+
+	if (!to || to->state != SPLICED_FOLLOWED || !is_among_others())
+		return NO_DISPATCHER;
+	tuple.client = mapped_ipv4(to->flow.client_addr);
+	tuple.vip = mapped_ipv4(to->flow.vip_addr);
+	tuple.client_port = to->flow.client_port;
+	tuple.vip_port = to->flow.vip_port;
+	return keeper_by_tuple(&tuple);
+}
+
 /*
  * A TCP packet to no service: to a splice address, from a server, or the host's. In the
  * segment the server is the client. It has been passed so many times.
@@ -259,6 +273,7 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 	struct overheard *its = NULL;
 	struct segment segment;
 	struct spliced *to;
+	__u32 keeper;
 
 	if (context_load(ctx, sizeof(struct ethhdr), &h, sizeof(h)) || !(address = find_service(h.ip.daddr, 0)) ||
 	    !is_splice_address(address))
@@ -277,6 +292,10 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 	/* A handshake again: it has not heard the end of it. */
 	if (to->state == SPLICED_CONNECTING || segment.flags & TCP_SYN)
 		return give_to_connector(ctx, to, &segment);
+	/* Lots have been dealt anew since it was connected: what it has come to have is its keeper's to hear (splice.md 5.7). */
+	keeper = times || segment.payload ? NO_DISPATCHER : keeper_of_followed(to);
+	if (keeper != NO_DISPATCHER)
+		return pass_to_keeper(ctx, &segment, keeper, times);
 	if (segment.flags & TCP_ACK && (__s32)(segment.ack - to->server_ack) > 0)
 		to->server_ack = segment.ack;
 	if (to->state == SPLICED_FOLLOWED)

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -11,8 +11,9 @@ use std::time::Duration;
 use trapeze_datapath::abi::MARK_TUNNEL;
 use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::numbered::{Answered, Numbered, check_logs};
+use trapeze_tests::raw::RawClient;
 use trapeze_tests::scattered::{cut_power_in_turn, deal_in_turn, ready};
-use trapeze_tests::{Cluster, Connection, Content, Raised, Splice, same, until};
+use trapeze_tests::{Cluster, Connection, Content, Raised, Splice, VIP, same, until};
 
 /// b1 and b2 are spliced, b3 rebuilds; the path says whose a request is.
 fn by_path(test: &str, pools: &str) -> Cluster {
@@ -352,6 +353,79 @@ fn power_cuts_cost_no_request_and_none_runs_twice() {
         }
     });
     check_logs(&cluster, &all.into_inner().unwrap());
+}
+
+/// Each chunk is read where it begins, and acknowledged there. When lots are dealt anew the server's acknowledgements come
+/// by another dispatcher than its client's chunks: who keeps the flow hears them all the same.
+#[test]
+fn uploads_in_chunks_go_on_when_a_dispatcher_leaves_and_comes_back() {
+    let cluster = several("respchunks", 3);
+    let stop = AtomicBool::new(false);
+    let body = Content::new(3, 1_500_000).bytes();
+    std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
+        let mut clients = Vec::new();
+        for number in 0..12 {
+            let (cluster, body, stop) = (&cluster, &body, &stop);
+            clients.push(scope.spawn(move || {
+                cluster.on("c1", || {
+                    let mut client = Connection::open();
+                    while !stop.load(Ordering::Relaxed) {
+                        let name = format!("chunks-{number}");
+                        client.send(format!(
+                            "PUT /upload/{name} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+                        ));
+                        for chunk in body.chunks(20_000) {
+                            client.send(format!("{:x}\r\n", chunk.len()));
+                            client.send(chunk).send("\r\n");
+                            std::thread::sleep(Duration::from_millis(10));
+                        }
+                        client.send("0\r\n\r\n");
+                        let response = client.response();
+                        assert!([201, 204].contains(&response.status));
+                        let stored = cluster.uploads(response.backend()).join(&name);
+                        same(&std::fs::read(stored).unwrap(), body);
+                    }
+                });
+            }));
+        }
+        cut_power_in_turn(&cluster, &DISPATCHERS, 4, &clients);
+        stop.store(true, Ordering::Relaxed);
+        for client in clients {
+            client.join().expect("all uploads are right");
+        }
+    });
+}
+
+/// What follows a head before its server is connected waits with it: this client repeats nothing.
+#[test]
+fn a_body_right_behind_its_head_waits_for_the_server() {
+    let cluster = Splice::Whole.cluster("respbody", |options| options.backends = Some(2));
+    let address = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &address.to_string());
+    let body = [b'x'; 3000];
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(address, 2000), VIP);
+        let first = "GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+        raw.send(0, first.as_bytes());
+        raw.receive_until("the first answer", |raw| raw.received().len() > 1024);
+        let head = "PUT /upload/b HTTP/1.1\r\nHost: a\r\nContent-Length: 3000\r\n\r\n";
+        // So the daemon has both at once.
+        cluster.signal("d1", Process::Dispatch, "-STOP");
+        let mut at = first.len();
+        for piece in std::iter::once(head.as_bytes()).chain(body.chunks(1000)) {
+            raw.send(at, piece);
+            at += piece.len();
+        }
+        cluster.signal("d1", Process::Dispatch, "-CONT");
+        let is_answered = |raw: &RawClient| raw.received().ends_with(b"\r\n\r\n");
+        raw.receive_until("the second answer", |raw| {
+            raw.acknowledged() == at && is_answered(raw)
+        });
+    });
+    let stored = ["b1", "b2"].map(|backend| std::fs::read(cluster.uploads(backend).join("b")));
+    let stored = stored.into_iter().find_map(Result::ok);
+    same(&stored.expect("it is stored"), &body);
 }
 
 /// Others are told late of requests that stay, and their server cannot be asked how many it has had:

@@ -5,6 +5,7 @@
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
+use trapeze_core::membership::lots::NOBODY;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
 use trapeze_datapath::abi::{self, Answers, Flow, Overheard, Parting, Pod, SPLICED_FOLLOWED};
 use trapeze_datapath::dispatcher::Parted;
@@ -12,6 +13,7 @@ use trapeze_datapath::map::Update;
 
 use crate::answers::{LOST, boundary, expected, joined, streams};
 use crate::bench::*;
+use crate::keeper::{Daemon, KEEPERS_SLOT, among};
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 use crate::splice::{OWN, SERVER, headers, spliced, splices};
@@ -425,13 +427,15 @@ fn who_asks_ahead_is_heard_from_the_edge_of_the_window() {
             meta: meta.seal(&keys(), &binding),
             ..bench.flow()
         });
-        let goes_from = |flags: u8, seq: u32, payload: &[u8]| {
+        let goes_acking = |heard: u32, (flags, seq, payload): (u8, u32, &[u8])| {
             let says = Tcp {
                 options: timestamps(3, 4),
-                ..segment(flags, seq, SERVER_ISN + 1, payload)
+                ..segment(flags, seq, heard, payload)
             };
             headers(&bench.run(&says.frame()).packet.unwrap()).0.seq
         };
+        let goes_from =
+            |flags, seq, payload: &[u8]| goes_acking(listener.known(0), (flags, seq, payload));
         let server_says = |ack: u32, window: u16| {
             let says = Tcp {
                 ack,
@@ -453,11 +457,31 @@ fn who_asks_ahead_is_heard_from_the_edge_of_the_window() {
         for (seq, goes) in [(START, START), (edge, edge), (edge + 1, edge), (far, edge)] {
             assert_eq!(goes_from(ACK, seq, b""), goes);
         }
+        let elsewhere = goes_acking(listener.known(1), (ACK, far, b""));
+        assert_eq!(elsewhere, far, "its window was heard of elsewhere, too");
         assert_eq!(goes_from(ACK, far, b"bytes"), far, "they come again");
         assert_eq!(goes_from(ACK | FIN, far, b""), far);
         server_says(START + 8, 0);
         assert_eq!(goes_from(ACK, far, b""), edge, "nothing is taken back");
         server_says(START + 8, 200);
         assert_eq!(goes_from(ACK, far, b""), START + 8 + (200 << SCALE));
+    }
+}
+
+/// Since its lots have been dealt anew a server's packets come by another dispatcher than its client's. What it
+/// acknowledges is its keeper's to hear; what it says is too long to be passed.
+#[test]
+fn what_a_server_has_come_to_have_its_keeper_hears() {
+    for listener in Listener::all() {
+        let bench = &listener.bench;
+        let says = |flags, bytes: &[u8]| bench.run(&listener.segment(flags, 0, bytes).frame());
+        among(bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        listener.reset(0);
+        for flags in [ACK, ACK | FIN, RST] {
+            assert_eq!(says(flags, b"").counted, ["passed"]);
+        }
+        assert_eq!(says(ACK, ANSWER).counted, ["spliced-to-client"]);
+        among(bench, |_| NOBODY, Daemon::Fit);
+        assert_eq!(says(ACK, b"").counted, ["spliced-to-client"]);
     }
 }

@@ -72,7 +72,8 @@ impl State {
         };
         let record = held.as_ref().unwrap_or(record);
         if !record.has_backend() {
-            // The client's TCP sends it again: then it is a first request's.
+            // Else the client's TCP sends it again: then it is a first request's.
+            self.waits_for_server(&arrived);
             return;
         }
         if record.is_tunnel() || !record.next.before(end) {
