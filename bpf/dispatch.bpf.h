@@ -193,12 +193,15 @@ static __noinline int read_on(context_t *ctx, const struct segment *segment, str
 	return send_to_daemon(ctx, segment, &proof, flow->state == FLOW_READING ? META_REQUEST : META_UNHEARD);
 }
 
-/* The client has reset a connection of which the owner has not had all: the rest waits at the daemon. */
+/*
+ * The client has reset a connection of which the owner has not had all: the rest waits at the daemon. A FIN
+ * right at the boundary is the owner's.
+ */
 static __always_inline bool resets_ahead(const struct flow *flow, const struct segment *segment)
 {
 	return segment->flags & TCP_RST && flow->state == FLOW_RESET && !segment->payload &&
 	       segment->seq == flow->last_seq && !(flow->marks & MARK_TUNNEL) &&
-	       segment->seq - flow->next - 1 < BOUNDARY_REACH;
+	       segment->seq - flow->next - 2 < BOUNDARY_REACH;
 }
 
 /* To the owner it is exact where its part ends (RFC 5961 3.2; docs/protocol/handoff.md 5.1d). */

@@ -690,8 +690,13 @@ fn a_reset_behind_what_waits_is_the_owners_at_its_boundary() {
             last_seq: NEXT,
             ..ahead
         };
+        let closed = Flow {
+            last_seq: NEXT.wrapping_add(1),
+            ..ahead
+        };
         let table = [
             ("it waits", ahead, END, NEXT),
+            ("the owner has had its FIN", closed, NEXT + 1, NEXT + 1),
             ("inexact", ahead, END - 1, END - 1),
             ("nothing waits", near, NEXT, NEXT),
             ("all is the owner's", tunnel, END, END),
