@@ -475,6 +475,13 @@ impl Intake {
         }
     }
 
+    /// Does a packet say more of what its client has had, or of its window, than what is held of its flow? Bytes that follow
+    /// each other in one burst do not.
+    pub fn is_news(&self, arrived: &Arrived<'_>) -> bool {
+        let flow = self.table.get(&arrived.key);
+        flow.is_none_or(|flow| flow.connection.is_news(&arrived.header))
+    }
+
     /// Does a part of it wait beyond a gap?
     pub fn has_gap(&self, key: &FlowKey) -> bool {
         match self.table.get(key).map(|flow| &flow.phase) {

@@ -100,7 +100,10 @@ impl HeldSocket {
     }
 
     /// Sends segments; those that the kernel has no room for are lost, as on any network. Returns how many.
-    pub fn send(&self, segments: &mut HeldSegments) -> usize {
+    ///
+    /// # Errors
+    /// The loopback device is down.
+    pub fn send(&self, segments: &mut HeldSegments) -> io::Result<usize> {
         let mut lost = 0;
         for frame in &mut segments.frames {
             frame[OFFLOAD..OFFLOAD + 6].copy_from_slice(&self.mac);
@@ -113,8 +116,14 @@ impl HeldSocket {
                     libc::MSG_DONTWAIT,
                 )
             };
-            lost += usize::from(sent < 0);
+            if sent >= 0 {
+                continue;
+            }
+            match io::Error::last_os_error() {
+                down if down.kind() == io::ErrorKind::NetworkDown => return Err(down),
+                _ => lost += 1,
+            }
         }
-        lost
+        Ok(lost)
     }
 }

@@ -394,12 +394,15 @@ impl State {
         let Some(held) = self.held.as_ref().filter(|_| !self.to_data_path.is_empty()) else {
             return;
         };
-        let lost = held.send(&mut self.to_data_path);
+        let sent = held.send(&mut self.to_data_path);
         self.to_data_path.clear();
-        if lost > 0 {
-            self.count_many("not-sent-long", lost);
-            self.held = None;
-            self.intake.set_bounds(Self::bounds(&self.cluster, false));
+        match sent {
+            Ok(lost) => self.count_many("not-sent-to-backend", lost),
+            Err(_) => {
+                self.count("loopback-down");
+                self.held = None;
+                self.intake.set_bounds(Self::bounds(&self.cluster, false));
+            }
         }
     }
 
@@ -578,11 +581,7 @@ impl State {
                 Action::ToBackend { key, segment, mss } => {
                     self.send_to_backend(&key, segment, mss);
                 }
-                Action::Probe { key, segment } => match self.shared.records.acknowledged(&key) {
-                    Ok(Some((received, sender))) => self.on_acknowledged(&key, received, sender),
-                    _ if self.is_placed_again(clock::monotonic(), &key) => {}
-                    _ => self.probe(&key, segment),
-                },
+                Action::Probe { key, segment } => self.ask_about_held(&key, segment),
                 Action::Acknowledge { key, seq } => self.acknowledge(&key, seq),
                 Action::Reading {
                     key,

@@ -222,6 +222,12 @@ impl Connection {
         }
     }
 
+    /// Does the client acknowledge something else than it did last, or have another window?
+    pub(super) fn is_news(&self, header: &Header) -> bool {
+        let said = (self.peer.heard.raw(), self.peer.window);
+        (header.ack, header.window) != said || !header.options.sack.as_slice().is_empty()
+    }
+
     /// Remembers what a packet says; `expected` is the next byte in order.
     pub(super) fn note(&mut self, arrived: &Arrived<'_>, expected: ClientSeq) {
         self.peer.window = arrived.header.window;

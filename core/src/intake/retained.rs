@@ -1,5 +1,5 @@
 //! Bytes that we have acknowledged will not come again from the client: they
-//! are kept until the backend says that it has them.
+//! are kept until the backend says that it has them. So are those that it has no room for at once.
 
 use super::flow::Connection;
 use super::reading::Reading;
@@ -19,9 +19,9 @@ const GIVE_UP: Duration = Duration::from_secs(10);
 /// A server whose host says that its socket stands, and which reads nothing, is busy or asleep. So long
 /// proxies' users wait for theirs, and longer.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Of what is longer a server is sent so many bytes ahead of what it has, as a new socket has room for them, twice and
-/// more. Its client has sent what the owner before had room for: what there is none for would wait for that one's timer.
-pub(super) const WINDOW: usize = 32 << 10;
+/// Of more than this a server is sent so many bytes ahead of what it has: a new socket has room for three times as many.
+/// The client has sent what the owner before had room for; what there is none for would wait for that one's timer.
+const WINDOW: usize = 32 << 10;
 /// What it has taken whole it is sent so much more of, as its room grows while it reads, up to this.
 const LARGEST_WINDOW: usize = 256 << 10;
 /// The question goes another way than many bytes do, and may come there before: then it is asked again, without them.
@@ -71,11 +71,13 @@ pub(super) struct Retained {
     window: usize,
     /// Whether a FIN follows the bytes.
     pub(super) fin: bool,
+    /// How they are cut.
     pub(super) cut: Cut,
     /// How long, when it was last due.
     pub(super) waited: Duration,
     retry_at: Duration,
     retry_after: Duration,
+    /// The same of the question alone, if the bytes are many.
     ask_at: Duration,
     ask_after: Duration,
     gives_up: Duration,

@@ -91,6 +91,7 @@ impl State {
         }
         starts_at_boundary(&mut arrived, record);
         let key = arrived.key;
+        let says_more = self.intake.is_news(&arrived);
         match self.take(now, &arrived, later(record)) {
             Outcome::Decide(found) | Outcome::Complete(found) => self.on_found(now, &key, found),
             Outcome::Ignored(_) if !self.intake.holds(&key) => {
@@ -99,7 +100,7 @@ impl State {
             _ => {}
         }
         self.act();
-        if self.intake.holds(&key) {
+        if says_more && self.intake.holds(&key) {
             self.pass_acknowledgement(&arrived);
         }
     }

@@ -215,7 +215,7 @@ impl State {
                 flags: Flags::ACK,
                 ..Header::default()
             };
-            self.probe(key, Segment::of_client(key, header));
+            self.probe(key, record, Segment::of_client(key, header));
         }
         let seq = ClientSeq::new(arrived.header.seq);
         let is_over = match (self.unanswered).copy(slot, key, epoch, (seq, arrived.payload)) {

@@ -201,17 +201,20 @@ impl State {
 
     /// The backend to which a request's held bytes go is silent, and has not said that it has them: their client has been told
     /// that they have come, and will not send them again. True: another one is to have them.
-    pub(super) fn is_placed_again(&mut self, now: Duration, key: &FlowKey) -> bool {
-        let record = self.shared.records.get(key).ok().flatten();
-        let Some(record) = record.filter(|record| {
-            record.has_backend()
-                && record.splice.is_none()
-                && self.is_gone(record)
-                && record.heard.at_or_before(record.isns.server + 1)
-                && (self.intake.head_from(key, record.isns.client + 1)).is_some()
-        }) else {
+    pub(super) fn is_placed_again(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+    ) -> bool {
+        if !record.has_backend()
+            || record.splice.is_some()
+            || !self.is_gone(record)
+            || (record.isns.server + 1).before(record.heard)
+            || (self.intake.head_from(key, record.isns.client + 1)).is_none()
+        {
             return false;
-        };
+        }
         let (Some(header), Ok(agreed)) = (self.intake.opening(key), Meta::decode(&record.option))
         else {
             return false;
@@ -229,7 +232,7 @@ impl State {
         };
         arrived.cookie = record.cookie;
         self.count("unheard");
-        self.place_again(now, &record, arrived, &[]);
+        self.place_again(now, record, arrived, &[]);
         true
     }
 

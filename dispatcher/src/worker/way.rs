@@ -12,6 +12,7 @@ use trapeze_core::wire::meta::{self, Binding, Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::abi::GENEVE_PORT;
+use trapeze_datapath::clock;
 use trapeze_datapath::held;
 
 use super::State;
@@ -121,23 +122,36 @@ impl State {
         self.send_cut(&record, &option, to, as_heard(segment, &record), mss);
     }
 
-    /// Asks the flow's backend how far it has come, behind what a segment without payload says.
-    pub(super) fn probe(&mut self, key: &FlowKey, segment: Segment) {
+    /// How far has the flow's backend come with what is held for it? If its answers come by here, that is known; if it is
+    /// silent, another one is to have that.
+    pub(super) fn ask_about_held(&mut self, key: &FlowKey, segment: Segment) {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return;
         };
+        if record.splice.is_some()
+            && let Ok(Some((received, sender))) = self.shared.records.acknowledged(key)
+        {
+            return self.on_acknowledged(key, received, sender);
+        }
+        if !self.is_placed_again(clock::monotonic(), key, &record) {
+            self.probe(key, &record, segment);
+        }
+    }
+
+    /// Asks the flow's backend how far it has come, behind what a segment without payload says.
+    pub(super) fn probe(&mut self, key: &FlowKey, record: &Record, segment: Segment) {
         if let Some(splice) = record.splice {
-            return self.probe_split(key, &record, &splice, segment);
+            return self.probe_split(key, record, &splice, segment);
         }
         let probe = |meta| Meta {
             kind: Kind::Probe,
             ..meta
         };
-        let Some((to, option)) = self.sealed(key, &record, probe) else {
+        let Some((to, option)) = self.sealed(key, record, probe) else {
             return self.count("no-backend");
         };
-        let option = option_at(&record, &option, &segment.header);
-        let packet = as_heard(segment, &record).to_packet();
+        let option = option_at(record, &option, &segment.header);
+        let packet = as_heard(segment, record).to_packet();
         self.probes
             .push(to, |out| geneve::write(&option, &packet, out));
     }

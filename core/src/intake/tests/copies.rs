@@ -72,7 +72,7 @@ fn a_head_whose_intake_dies_is_read_on_by_another() {
 /// Its client repeats nothing of it, and its server has room for so much at a time.
 #[test]
 fn what_is_long_goes_to_its_backend_as_that_takes_it() {
-    const PIECE: usize = 48 << 10;
+    const PIECE: usize = 32 << 10;
     let mut bench = Bench::new(bounds());
     let bytes = [HEAD, &[b'x'; 2 * PIECE]].concat();
     let arrived = bench.arrived(0, Flags::ACK, &bytes);
@@ -86,12 +86,12 @@ fn what_is_long_goes_to_its_backend_as_that_takes_it() {
     assert!(bench.assigned(PIECE as u16 / 2));
     let end = bytes.len();
     let probe = format!("probe {end}");
-    let first = ["backend ACK 0+24576", "backend PSH|ACK 24576+24576"];
+    let first = ["backend ACK 0+16384", "backend PSH|ACK 16384+16384"];
     assert_eq!(bench.actions(), [first[0], first[1], &*probe]);
     // A part of it, and what there is room for then.
-    bench.confirmed(24_576);
-    assert_eq!(bench.actions(), ["backend PSH|ACK 49152+24576", &probe]);
-    bench.confirmed(24_576);
+    bench.confirmed(16_384);
+    assert_eq!(bench.actions(), ["backend PSH|ACK 32768+16384", &probe]);
+    bench.confirmed(16_384);
     assert!(bench.actions().is_empty());
     // Some is lost, or the question came there before.
     for _ in 0..4 {
@@ -99,17 +99,16 @@ fn what_is_long_goes_to_its_backend_as_that_takes_it() {
         assert_eq!(bench.actions(), [&*probe]);
     }
     bench.wait(ms(50));
-    let again = ["backend ACK 24576+24576", "backend PSH|ACK 49152+24576"];
+    let again = ["backend ACK 16384+16384", "backend PSH|ACK 32768+16384"];
     assert_eq!(bench.actions(), [again[0], again[1], &*probe]);
-    bench.confirmed(3 * 24_576);
-    let rest = ["backend ACK 73728+24576", "backend PSH|ACK 98304+27"];
+    bench.confirmed(3 * 16_384);
+    let rest = ["backend ACK 49152+16384", "backend PSH|ACK 65536+27"];
     assert_eq!(bench.actions(), [rest[0], rest[1], &*probe]);
     bench.confirmed(end as u32);
     assert_eq!(bench.intake.held_flows(), 0);
 }
 
-/// Nor has a new owner room at once for all that the owner before let its client send. What its client repeats nobody
-/// has to confirm, but the room for the rest of it.
+/// Nor has a new owner room at once for all that the owner before let its client send.
 #[test]
 fn what_is_long_and_not_acknowledged_goes_in_windows_too() {
     let mut bench = Bench::new(Bounds {
@@ -127,25 +126,26 @@ fn what_is_long_and_not_acknowledged_goes_in_windows_too() {
     assert!(bench.actions().is_empty());
     assert!(bench.assigned(1400));
     let probe = format!("probe {end}");
-    let first = ["backend ACK 0+1400", "backend PSH|ACK 1400+47752"];
+    let first = ["backend ACK 0+1400", "backend PSH|ACK 1400+31368"];
     assert_eq!(bench.actions(), [first[0], first[1], &*probe]);
     // It has all of that, and room for twice as much.
-    bench.confirmed(49_152);
-    let second = ["backend ACK 49152+60000", "backend PSH|ACK 109152+38304"];
+    bench.confirmed(32_768);
+    let second = ["backend ACK 32768+60000", "backend PSH|ACK 92768+5536"];
     assert_eq!(bench.actions(), [second[0], second[1], &*probe]);
     // It had not.
     while bench.wait(ms(1000)).is_some() {
         let again = bench.actions();
         if again != [&*probe] {
-            assert_eq!(again, ["backend PSH|ACK 49152+49152", &*probe]);
+            assert_eq!(again, ["backend PSH|ACK 32768+32768", &*probe]);
             break;
         }
     }
-    bench.confirmed(49_152 + 49_152);
+    bench.confirmed(2 * 32_768);
     bench.actions();
-    // The last of it nobody has to confirm.
-    bench.confirmed(4 * 49_152);
-    assert_eq!(bench.actions(), ["backend PSH|ACK 196608+8219"]);
+    bench.confirmed(4 * 32_768);
+    let last = ["backend ACK 131072+60000", "backend PSH|ACK 191072+13755"];
+    assert_eq!(bench.actions(), [last[0], last[1], &*probe]);
+    bench.confirmed(end as u32);
     assert_eq!(bench.intake.held_flows(), 0);
 }
 
