@@ -18,7 +18,7 @@ pub struct Args {
     /// The cluster's configuration
     #[arg(short, long, value_name = "FILE", default_value = file::DEFAULT)]
     config: PathBuf,
-    /// The same
+    /// The cluster's configuration, without `--config`
     #[arg(value_name = "FILE", conflicts_with = "config")]
     file: Option<PathBuf>,
     #[command(flatten)]

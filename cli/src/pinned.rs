@@ -54,7 +54,8 @@ pub fn agent(node: &Node) -> anyhow::Result<AgentMaps> {
 
 fn advice(node: &Node) -> String {
     format!(
-        "cannot read the maps of {} in {}: are you root, and has its daemon ever started?",
+        "cannot read the maps of {} in {}: are you root, has its daemon ever started, and is the BPF file system \
+         mounted here? (`ip netns exec` hides it, `nsenter --net=FILE` does not)",
         node.name,
         node.pins().display()
     )
