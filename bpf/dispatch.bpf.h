@@ -256,7 +256,7 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	return forward(ctx, flow, segment);
 }
 
-/* What the daemon has held, and had acknowledged, for whoever has the flow by now. */
+/* What the daemon has held, for whoever has the flow by now. */
 static __noinline int forward_held(context_t *ctx, const struct segment *segment)
 {
 	struct flow *flow;

@@ -7,14 +7,7 @@
 #include "kernel.h"
 #include "lib/context_tc.bpf.h"
 #include "dispatch.bpf.h"
-
-/* Where clients' packets come in. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_interface SEC(".maps");
+#include "lib/own_interface.bpf.h"
 
 /* At the loopback device's ingress. */
 SEC("tcx/ingress")

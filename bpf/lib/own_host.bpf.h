@@ -9,17 +9,10 @@
 #pragma once
 
 #include "encapsulation.bpf.h"
+#include "own_interface.bpf.h"
 
 /* In every network namespace (include/net/net_namespace.h). */
 #define LOOPBACK_IFINDEX 1
-
-/* Where other dispatchers' words come in. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} own_interface SEC(".maps");
 
 static const __u8 loopback_address[ETH_ALEN] = {};
 

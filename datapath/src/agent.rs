@@ -9,7 +9,7 @@ use crate::abi::{
     Adoption, Done, EVENTS, Feedback, FlowKey, HealthWord, Node, Pod, Protection, SETUP_MOVED,
     SETUP_OLDER, Server, ServerKey, Setup, SiphashKey, Split, Unread, UnreadKey, Withheld,
 };
-use crate::attach::{Hook, LOOPBACK_IFINDEX, attach};
+use crate::attach::{Hook, attach, attach_to_loopback, detach};
 use crate::diag;
 use crate::map::{Map, PerCpu, Update, check};
 use crate::object::{self, LoadError};
@@ -94,13 +94,8 @@ pub fn attach_loopback(
 ) -> io::Result<()> {
     let link = pins.join("link_loopback");
     match interface {
-        Some(interface) => {
-            let ifindex = crate::host::ifindex(interface)?;
-            maps.own_interface.put(&0, &ifindex, Update::Any)?;
-            attach(program, LOOPBACK_IFINDEX, Hook::TcIngress, &link)
-        }
-        None if link.exists() => std::fs::remove_file(link),
-        None => Ok(()),
+        Some(interface) => attach_to_loopback(program, &maps.own_interface, interface, &link),
+        None => detach(&link),
     }
 }
 

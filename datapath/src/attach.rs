@@ -7,11 +7,32 @@ use std::path::Path;
 
 use trapeze_core::config::Attach;
 
-use crate::map::check;
+use crate::map::{Map, Update, check};
 use crate::object::{open_pin, pin};
 
 /// The loopback device's, in every network namespace (include/net/net_namespace.h).
 pub(crate) const LOOPBACK_IFINDEX: u32 = 1;
+
+/// At the loopback device a program that has what it wants of that come in at `interface`
+/// (bpf/lib/own_interface.bpf.h).
+pub(crate) fn attach_to_loopback(
+    program: &OwnedFd,
+    own_interface: &Map<u32, u32>,
+    interface: &str,
+    path: &Path,
+) -> io::Result<()> {
+    let ifindex = crate::host::ifindex(interface)?;
+    own_interface.put(&0, &ifindex, Update::Any)?;
+    attach(program, LOOPBACK_IFINDEX, Hook::TcIngress, path)
+}
+
+/// Takes away what the link pinned at `path` has attached, if there is one.
+pub(crate) fn detach(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
 
 /// A place where a program can be attached to an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,8 @@ use crate::abi::{
     Overheard, Parting, Peer, Pod, Presence, Proof, Server, Service, ServiceKey, SiphashKey,
     Spliced, Spraying, Standing, Turn, Turns,
 };
-use crate::attach::{Hook, LOOPBACK_IFINDEX, attach};
-use crate::map::{Map, PerCpu, Update, check, share};
+use crate::attach::{Hook, attach, attach_to_loopback, detach};
+use crate::map::{Map, PerCpu, check, share};
 use crate::object::{self, LoadError, MapSize};
 use crate::ring::Ring;
 
@@ -126,16 +126,11 @@ pub fn attach_dispatcher(loaded: &object::Loaded, options: &DispatcherOptions) -
 pub fn attach_loopback(loaded: &object::Loaded, options: &DispatcherOptions) -> io::Result<bool> {
     let link = loaded.pin("link_loopback");
     if options.attach != Attach::Tc {
-        let gone = std::fs::remove_file(link);
-        return match gone {
-            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
-            _ => Ok(false),
-        };
+        return detach(&link).map(|()| false);
     }
-    let ifindex = crate::host::ifindex(options.interface)?;
-    Map::<u32, u32>::from_pin(&loaded.pin("own_interface"))?.put(&0, &ifindex, Update::Any)?;
     let program = loaded.program("dispatch_loopback");
-    attach(&program, LOOPBACK_IFINDEX, Hook::TcIngress, &link)?;
+    let own_interface = Map::from_pin(&loaded.pin("own_interface"))?;
+    attach_to_loopback(&program, &own_interface, options.interface, &link)?;
     Ok(true)
 }
 

@@ -81,10 +81,7 @@ impl HeldSocket {
         set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, abi::HELD_MARK)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 8i32 << 20)?;
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1i32)?;
-        // SAFETY: all-zero is a valid sockaddr_ll.
-        let mut name: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-        name.sll_family = libc::AF_PACKET as u16;
-        name.sll_ifindex = LOOPBACK_IFINDEX as i32;
+        let name = raw::packet_address(LOOPBACK_IFINDEX);
         // SAFETY: a whole sockaddr_ll.
         let bound = unsafe {
             libc::bind(

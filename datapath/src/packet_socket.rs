@@ -238,11 +238,8 @@ impl PacketSocket {
     }
 
     fn bind(&self, index: libc::c_uint) -> io::Result<()> {
-        // SAFETY: all-zero bytes are a valid sockaddr_ll.
-        let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
-        address.sll_family = libc::AF_PACKET as _;
+        let mut address = crate::raw::packet_address(index);
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
-        address.sll_ifindex = index as _;
         // SAFETY: `address` is a sockaddr_ll of the length given.
         let result = unsafe {
             libc::bind(

@@ -59,10 +59,7 @@ pub(crate) fn gratuitous_arp(address: IpAddr, interface: &str) -> io::Result<()>
     frame[22..28].copy_from_slice(&mac);
     frame[28..32].copy_from_slice(&Ipv4Addr::octets(&address));
     frame[38..42].copy_from_slice(&Ipv4Addr::octets(&address));
-    // SAFETY: all-zero is a valid sockaddr_ll.
-    let mut to: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
-    to.sll_family = libc::AF_PACKET as u16;
-    to.sll_ifindex = index as i32;
+    let to = packet_address(index);
     // SAFETY: a whole frame and a whole sockaddr_ll.
     let sent = unsafe {
         libc::sendto(
@@ -79,6 +76,15 @@ pub(crate) fn gratuitous_arp(address: IpAddr, interface: &str) -> io::Result<()>
     } else {
         Ok(())
     }
+}
+
+/// Where packet sockets are bound, and frames are sent (packet(7)).
+pub(crate) fn packet_address(ifindex: u32) -> libc::sockaddr_ll {
+    // SAFETY: all-zero is a valid sockaddr_ll.
+    let mut address: libc::sockaddr_ll = unsafe { std::mem::zeroed() };
+    address.sll_family = libc::AF_PACKET as u16;
+    address.sll_ifindex = ifindex as i32;
+    address
 }
 
 /// The link address of an interface.

@@ -20,6 +20,7 @@ use trapeze_datapath::clock;
 
 use super::State;
 use super::first::Before;
+use super::way::{cut, whole};
 use crate::cluster::{Choice, Decision};
 use crate::handoff::Waiting;
 use crate::look::Extent;
@@ -449,17 +450,13 @@ impl State {
             return self.count("bad-checksum");
         }
         self.note_end(&arrived.key, arrived.header.flags);
-        let chunk = usize::from(payload_max.max(1));
-        let count = arrived.payload.len().div_ceil(chunk).max(1);
-        for index in 0..count {
-            let at = index * chunk;
-            let end = (at + chunk).min(arrived.payload.len());
-            let mut header = arrived.header;
-            header.seq = header.seq.wrapping_add(at as u32);
-            if index + 1 < count {
-                header.flags = header.flags.without(Flags::FIN).without(Flags::PSH);
-            }
-            self.splice(record, header, arrived.payload[at..end].to_vec());
+        self.splice_cut(record, whole(arrived), payload_max);
+    }
+
+    /// Sends the server what is a client's segment, in pieces of at most `mss` bytes of payload.
+    pub(super) fn splice_cut(&mut self, record: &Record, segment: Segment, mss: u16) {
+        for piece in cut(segment, mss) {
+            self.splice(record, piece.header, piece.payload);
         }
     }
 

@@ -110,10 +110,7 @@ impl State {
         };
         if record.splice.is_some() {
             self.note_end(key, segment.header.flags);
-            for piece in cut(as_heard(segment, &record), mss) {
-                self.splice(&record, piece.header, piece.payload);
-            }
-            return;
+            return self.splice_cut(&record, as_heard(segment, &record), mss);
         }
         let Some((to, option)) = self.way_of(key, &record) else {
             return self.count("no-backend");
@@ -285,7 +282,7 @@ impl State {
 }
 
 /// A client's packet as it came.
-fn whole(arrived: &Arrived<'_>) -> Segment {
+pub(super) fn whole(arrived: &Arrived<'_>) -> Segment {
     Segment {
         source: arrived.key.client,
         destination: arrived.key.vip,
@@ -295,7 +292,7 @@ fn whole(arrived: &Arrived<'_>) -> Segment {
 }
 
 /// A segment in pieces of at most `mss` bytes of payload.
-fn cut(segment: Segment, mss: u16) -> Vec<Segment> {
+pub(super) fn cut(segment: Segment, mss: u16) -> Vec<Segment> {
     let mss = usize::from(mss.max(1));
     if segment.payload.len() <= mss {
         return vec![segment];

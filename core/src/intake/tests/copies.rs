@@ -108,6 +108,14 @@ fn what_is_long_goes_to_its_backend_as_that_takes_it() {
     assert_eq!(bench.intake.held_flows(), 0);
 }
 
+/// A later request, and nothing behind it.
+fn whole_later(bench: &mut Bench, bytes: &[u8]) -> Outcome<usize> {
+    let mut arrived = bench.arrived(0, Flags::ACK, bytes);
+    arrived.later = true;
+    let cut = |bytes: &[u8], _: &mut Progress| Looked::Cut(bytes.len(), bytes.len());
+    bench.intake.on_packet(bench.now, &arrived, cut)
+}
+
 /// Nor has a new owner room at once for all that the owner before let its client send.
 #[test]
 fn what_is_long_and_not_acknowledged_goes_in_windows_too() {
@@ -118,11 +126,7 @@ fn what_is_long_and_not_acknowledged_goes_in_windows_too() {
     });
     let bytes = [HEAD, &[b'x'; 200 << 10]].concat();
     let end = bytes.len();
-    let mut arrived = bench.arrived(0, Flags::ACK, &bytes);
-    arrived.later = true;
-    let cut = |bytes: &[u8], _: &mut Progress| Looked::Cut(bytes.len(), bytes.len());
-    let outcome = bench.intake.on_packet(bench.now, &arrived, cut);
-    assert_eq!(outcome, Outcome::Decide(end));
+    assert_eq!(whole_later(&mut bench, &bytes), Outcome::Decide(end));
     assert!(bench.actions().is_empty());
     assert!(bench.assigned(1400));
     let probe = format!("probe {end}");
@@ -154,10 +158,7 @@ fn what_is_long_and_not_acknowledged_goes_in_windows_too() {
 fn what_is_long_and_gets_nowhere_is_given_up_without_a_word() {
     let mut bench = Bench::new(bounds());
     let bytes = [HEAD, &[b'x'; 60 << 10]].concat();
-    let mut arrived = bench.arrived(0, Flags::ACK, &bytes);
-    arrived.later = true;
-    let cut = |bytes: &[u8], _: &mut Progress| Looked::Cut(bytes.len(), bytes.len());
-    let outcome = bench.intake.on_packet(bench.now, &arrived, cut);
+    let outcome = whole_later(&mut bench, &bytes);
     assert_eq!(outcome, Outcome::Decide(bytes.len()));
     assert!(bench.assigned(1400));
     while bench.intake.held_flows() > 0 {
