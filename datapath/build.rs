@@ -17,7 +17,8 @@ const PROGRAMS: [&str; 7] = [
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let bpf = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bpf");
+    let bpf =
+        PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../bpf");
     for program in PROGRAMS {
         libbpf_cargo::SkeletonBuilder::new()
             .source(bpf.join(format!("{program}.bpf.c")))

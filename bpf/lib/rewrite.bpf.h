@@ -11,6 +11,14 @@
 #define TCP_LEN_MAX 60
 /* With NOP NOP timestamps: nearly all. */
 #define TCP_LEN_USUAL 32
+#define NOP_NOP_TIMESTAMPS 0x0101080a
+
+/* The only options that most packets have. */
+struct clock_options {
+	__be32 kinds;
+	__be32 value;
+	__be32 echo;
+};
 
 /* A packet's IP and TCP headers, as they came and as they go; any word may be read from any place. */
 struct header_bench {
@@ -106,10 +114,7 @@ static __always_inline void rewrite_options(struct header_bench *bench, __u32 he
 		.end = header_length,
 	};
 
-	if (header_length == TCP_LEN_USUAL && get_be32(byte_at(bench->before, TCP_LEN)) == 0x0101080a)
-		rewrite_clock(bench, TCP_LEN + 2, how);
-	else if (header_length > TCP_LEN)
-		bpf_loop(TCP_OPTIONS_MAX, rewrite_option, &rewriting, 0);
+	bpf_loop(TCP_OPTIONS_MAX, rewrite_option, &rewriting, 0);
 }
 
 /* The window field, where the two sides have agreed to other scales (RFC 7323 2.2). */
@@ -150,45 +155,115 @@ static __always_inline void rewrite_ip(struct iphdr *ip, const struct rewriting 
 	ip->check = ~checksum_fold(sum);
 }
 
-/* 0, or the packet is as it was, or lost. Not static, nor are the two below: each is verified once. */
-__noinline int rewrite(context_t *ctx, __u32 header_length, const struct rewriting *how)
+/* By how much a sum changes of so many words, which were that much together and now are `is` (RFC 1624). */
+static __always_inline __u32 sum_change(__u64 was, __u64 is, __u32 words)
+{
+	__u64 sum = is + words * 0xffffffffull - was;
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return (sum & 0xffffffff) + (sum >> 32);
+}
+
+static __always_inline __u64 sum_words(const __be32 *words, __u32 count)
+{
+	__u64 sum = 0;
+
+#pragma clang loop unroll(full)
+	for (__u32 at = 0; at < count; at++)
+		sum += words[at];
+	return sum;
+}
+
+static __always_inline __u32 address_change(const struct iphdr *ip, const struct rewriting *how)
+{
+	return sum_change((__u64)ip->saddr + ip->daddr, (__u64)how->source + how->dest, 2);
+}
+
+static __always_inline void rewrite_clock_options(struct clock_options *clock, const struct rewriting *how)
+{
+	if (how->changes & SPLICE_NO_TIMESTAMPS) {
+		__builtin_memset(clock, 1, sizeof(*clock));
+		return;
+	}
+	clock->value = bpf_htonl(bpf_ntohl(clock->value) + how->value);
+	if (clock->echo)
+		clock->echo = bpf_htonl(bpf_ntohl(clock->echo) + how->echo);
+}
+
+/* By how much the two parts of what a TCP checksum covers have changed. */
+struct sum_changes {
+	__u32 addresses;
+	__u32 header;
+};
+
+/* Headers with no options but timestamps, where they are, which costs no helper. False: they are none of those. */
+static __always_inline bool rewrite_in_place(context_t *ctx, __u32 header_length, const struct rewriting *how,
+					     struct sum_changes *changes)
+{
+	struct clock_options *clock = NULL;
+	struct tcp_header *tcp;
+	struct iphdr *ip;
+	__u64 was, is;
+
+	if ((header_length != TCP_LEN && header_length != TCP_LEN_USUAL) ||
+	    !context_pull(ctx, sizeof(struct ethhdr) + IP_LEN + header_length))
+		return false;
+	ip = context_data(ctx) + sizeof(struct ethhdr);
+	tcp = (void *)(ip + 1);
+	if ((void *)(tcp + 1) > context_end(ctx))
+		return false;
+	if (header_length == TCP_LEN_USUAL) {
+		clock = (void *)(tcp + 1);
+		if ((void *)(clock + 1) > context_end(ctx) || clock->kinds != bpf_htonl(NOP_NOP_TIMESTAMPS))
+			return false;
+	}
+	changes->addresses = address_change(ip, how);
+	was = sum_words((void *)tcp, TCP_LEN / 4) + (clock ? sum_words((void *)clock, 3) : 0);
+	rewrite_ip(ip, how, changes->addresses);
+	rewrite_tcp(tcp, how);
+	if (clock)
+		rewrite_clock_options(clock, how);
+	is = sum_words((void *)tcp, TCP_LEN / 4) + (clock ? sum_words((void *)clock, 3) : 0);
+	changes->header = sum_change(was, is, TCP_LEN_USUAL / 4);
+	return true;
+}
+
+/* All others, on the bench. 0, or the packet is as it was, or lost. */
+static __always_inline long rewrite_on_bench(context_t *ctx, __u32 header_length, const struct rewriting *how,
+					     struct sum_changes *changes)
 {
 	const __u32 at = sizeof(struct ethhdr);
-	__u32 zero = 0, old[2], new[2];
+	__u32 zero = 0;
 	struct header_bench *bench = bpf_map_lookup_elem(&header_benches, &zero);
-	bool usual = header_length == TCP_LEN_USUAL;
-	__s64 addresses, header;
+	__s64 header;
 
-	if (!bench || !how || header_length < TCP_LEN || header_length > TCP_LEN_MAX)
+	if (!bench || header_length < TCP_LEN || header_length > TCP_LEN_MAX)
 		return -1;
-	if (usual) {
-		if (context_load(ctx, at, bench->before, IP_LEN + TCP_LEN_USUAL))
-			return -1;
-	} else {
-		__builtin_memset(bench->before, 0, sizeof(bench->before));
-		if (context_load(ctx, at, bench->before, IP_LEN + header_length))
-			return -1;
-	}
+	__builtin_memset(bench->before, 0, sizeof(bench->before));
+	if (context_load(ctx, at, bench->before, IP_LEN + header_length))
+		return -1;
 	__builtin_memcpy(bench->after, bench->before, sizeof(bench->after));
-	__builtin_memcpy(old, bench->before + offsetof(struct iphdr, saddr), sizeof(old));
-	new[0] = how->source;
-	new[1] = how->dest;
-	addresses = bpf_csum_diff(old, sizeof(old), new, sizeof(new), 0);
-	if (addresses < 0)
-		return -1;
-	rewrite_ip((void *)bench->after, how, addresses);
+	changes->addresses = address_change((void *)bench->before, how);
+	rewrite_ip((void *)bench->after, how, changes->addresses);
 	rewrite_tcp((void *)(bench->after + IP_LEN), how);
 	rewrite_options(bench, header_length, how);
-	if (usual) {
-		header = bpf_csum_diff((void *)(bench->before + IP_LEN), TCP_LEN_USUAL,
-				       (void *)(bench->after + IP_LEN), TCP_LEN_USUAL, 0);
-		if (header < 0 || context_store(ctx, at, bench->after, IP_LEN + TCP_LEN_USUAL))
-			return -1;
-	} else {
-		header = bpf_csum_diff((void *)(bench->before + IP_LEN), TCP_LEN_MAX,
-				       (void *)(bench->after + IP_LEN), TCP_LEN_MAX, 0);
-		if (header < 0 || context_store(ctx, at, bench->after, IP_LEN + header_length))
-			return -1;
-	}
-	return context_mend_tcp_checksum(ctx, addresses, header);
+	header = bpf_csum_diff((void *)(bench->before + IP_LEN), TCP_LEN_MAX, (void *)(bench->after + IP_LEN),
+			       TCP_LEN_MAX, 0);
+	if (header < 0)
+		return -1;
+	changes->header = header;
+	return context_store(ctx, at, bench->after, IP_LEN + header_length);
+}
+
+/* 0, or the packet is as it was, or lost. Not static: it is verified once. */
+__noinline int rewrite(context_t *ctx, __u32 header_length, const struct rewriting *how)
+{
+	struct sum_changes changes;
+
+	if (!how)
+		return -1;
+	if (!rewrite_in_place(ctx, header_length, how, &changes) &&
+	    rewrite_on_bench(ctx, header_length, how, &changes))
+		return -1;
+	return context_mend_tcp_checksum(ctx, changes.addresses, changes.header);
 }

@@ -35,13 +35,13 @@ struct {
 /* Two link addresses, the receiver's first, as `struct backend` has them. */
 static __always_inline int send_to_hop(context_t *ctx, __u32 ifindex, __u8 *macs)
 {
-	__u8 both[2 * ETH_ALEN];
+	struct ethhdr *ethernet = context_data(ctx);
 
-	__builtin_memcpy(both, macs, sizeof(both));
-	if (context_store(ctx, 0, both, sizeof(both))) {
+	if ((void *)(ethernet + 1) > context_end(ctx)) {
 		count_drop(DROP_REWRITE);
 		return VERDICT_DROP;
 	}
+	__builtin_memcpy(ethernet, macs, 2 * ETH_ALEN);
 	return context_send(ctx, ifindex);
 }
 
@@ -156,15 +156,15 @@ static __noinline bool resolve_client(context_t *ctx, struct spliced *to, __u64 
 	return true;
 }
 
-/* The clock of the packet that has just been rewritten: where there is nothing but it, nearly always. */
-static __always_inline void note_clock(struct overheard *its)
+/* The clock of a packet that has been rewritten: where there is nothing but it, nearly always. */
+static __always_inline void note_clock(context_t *ctx, struct overheard *its)
 {
-	__u32 zero = 0, clock;
-	struct header_bench *bench = bpf_map_lookup_elem(&header_benches, &zero);
+	struct clock_options *options = context_data(ctx) + sizeof(struct ethhdr) + IP_LEN + TCP_LEN;
+	__u32 clock;
 
-	if (!bench || get_be32(bench->after + IP_LEN + TCP_LEN) != 0x0101080a)
+	if ((void *)(options + 1) > context_end(ctx) || options->kinds != bpf_htonl(NOP_NOP_TIMESTAMPS))
 		return;
-	clock = get_be32(bench->after + IP_LEN + TCP_LEN + 4);
+	clock = bpf_ntohl(options->value);
 	if (!its->clock || (__s32)(clock - its->clock) > 0)
 		its->clock = clock;
 }
@@ -196,7 +196,7 @@ static __noinline int send_to_client(context_t *ctx, struct spliced *to, const s
 		return VERDICT_DROP;
 	}
 	if (its && segment->header_length == TCP_LEN_USUAL)
-		note_clock(its);
+		note_clock(ctx, its);
 	count_event(EVENT_TO_CLIENT);
 	if (!resolved)
 		return context_send_routed(ctx, how.source, how.dest);
@@ -265,24 +265,25 @@ static __noinline __u32 keeper_of_followed(const struct spliced *to)
  */
 __noinline int dispatch_answer(context_t *ctx, __u32 times)
 {
-	struct {
-		struct iphdr ip;
-		struct tcp_header tcp;
-	} h;
-	struct service *address;
+	struct iphdr *ip = context_data(ctx) + sizeof(struct ethhdr);
+	struct tcp_header *tcp = (void *)(ip + 1);
+	struct service *address = NULL;
 	struct overheard *its = NULL;
 	struct segment segment;
 	struct spliced *to;
 	__u32 keeper;
+	bool is_sound;
 
-	if (context_load(ctx, sizeof(struct ethhdr), &h, sizeof(h)) || !(address = find_service(h.ip.daddr, 0)) ||
-	    !is_splice_address(address))
+	if ((void *)(tcp + 1) > context_end(ctx))
 		return VERDICT_NEXT;
-	if (!read_segment(ctx, &h.ip, &h.tcp, &segment)) {
+	is_sound = read_segment(ctx, ip, tcp, &segment);
+	to = is_sound ? bpf_map_lookup_elem(&splices, &segment.key) : NULL;
+	if (!to && (!(address = find_service(ip->daddr, 0)) || !is_splice_address(address)))
+		return VERDICT_NEXT;
+	if (!is_sound) {
 		count_drop(DROP_MALFORMED);
 		return VERDICT_DROP;
 	}
-	to = bpf_map_lookup_elem(&splices, &segment.key);
 	if (!to) {
 		if (times < (is_in_sub_cluster() ? ANSWER_PASSES_MAX : 1) && address->id != NO_DISPATCHER)
 			return pass_to_keeper(ctx, &segment, address->id, times);
