@@ -1,4 +1,4 @@
-//! Compiles the BPF programs, and makes Rust tables of the names in abi.h.
+//! Compiles the BPF programs, and makes Rust tables of the names in abi/counters.h.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -28,8 +28,9 @@ fn main() {
             .build()
             .unwrap_or_else(|e| panic!("{program}.bpf.c: {e:?}"));
     }
-    let abi = fs::read_to_string(bpf.join("include/abi.h")).expect("bpf/include/abi.h is readable");
-    fs::write(out.join("names.rs"), names(&abi)).expect("OUT_DIR is writable");
+    let counters = bpf.join("include/abi/counters.h");
+    let counters = fs::read_to_string(counters).expect("bpf/include/abi/counters.h is readable");
+    fs::write(out.join("names.rs"), names(&counters)).expect("OUT_DIR is writable");
     println!("cargo:rerun-if-changed={}", bpf.display());
     println!("cargo:rerun-if-env-changed=CLANG");
 }
@@ -58,17 +59,17 @@ fn clang_args(bpf: &Path) -> Vec<OsString> {
     args
 }
 
-/// `X(NAME, "name", "text")` lines of the two tables in abi.h.
-fn names(abi: &str) -> String {
+/// `X(NAME, "name", "text")` lines of the two tables in abi/counters.h.
+fn names(counters: &str) -> String {
     let mut rust = String::new();
     for (table, constant) in [("DROP_REASONS", "DROP_REASONS"), ("EVENTS", "EVENTS")] {
-        let body = abi
+        let body = counters
             .split_once(&format!("#define {table}(X)"))
             .and_then(|(_, rest)| rest.split_once("enum "))
-            .unwrap_or_else(|| panic!("abi.h has no table {table}"))
+            .unwrap_or_else(|| panic!("counters.h has no table {table}"))
             .0;
         rust += &format!(
-            "/// Name and meaning of each, in the order of abi.h.\npub const {constant}: &[(&str, &str)] = &[\n"
+            "/// Name and meaning of each, in the order of abi/counters.h.\npub const {constant}: &[(&str, &str)] = &[\n"
         );
         for line in body.lines().filter(|l| l.trim_start().starts_with("X(")) {
             let strings: Vec<&str> = line.split('"').collect();

@@ -18,7 +18,17 @@ use trapeze_core::wire::meta::{self, Care, Held, Kind, Leave, Meta, Refusal};
 use trapeze_core::wire::{geneve, meta as wire_meta};
 use trapeze_datapath::abi::{self, FlowState};
 
-const HEADER: &str = include_str!("../../bpf/include/abi.h");
+const HEADER: &str = concat!(
+    include_str!("../../bpf/include/abi/agent.h"),
+    include_str!("../../bpf/include/abi/answers.h"),
+    include_str!("../../bpf/include/abi/counters.h"),
+    include_str!("../../bpf/include/abi/flow.h"),
+    include_str!("../../bpf/include/abi/handshake.h"),
+    include_str!("../../bpf/include/abi/node.h"),
+    include_str!("../../bpf/include/abi/placing.h"),
+    include_str!("../../bpf/include/abi/splice.h"),
+    include_str!("../../bpf/include/abi/wire.h"),
+);
 const OBJECTS: [(&str, &str); 5] = [
     ("dispatch_tc", concat!(env!("OUT_DIR"), "/dispatch_tc.o")),
     ("dispatch_xdp", concat!(env!("OUT_DIR"), "/dispatch_xdp.o")),

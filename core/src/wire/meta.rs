@@ -1,5 +1,5 @@
 //! The option of our encapsulation: what one node tells another about the
-//! packet enclosed (`struct meta` in bpf/include/abi.h has the layout), and the
+//! packet enclosed (`struct meta` in bpf/include/abi/wire.h has the layout), and the
 //! tag that proves it.
 //!
 //! The tag binds the option to the node it is for and to the flow, not to the

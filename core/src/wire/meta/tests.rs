@@ -399,9 +399,9 @@ fn a_packet_and_its_flow_bind_alike() {
     assert_eq!(Binding::of_packet(backend, &[0x60; 60]), None, "IPv6");
 }
 
-/// The number that abi.h gives a name, by `NAME = n` or `#define NAME n`.
-fn in_abi_h(name: &str) -> u32 {
-    let header = include_str!("../../../../bpf/include/abi.h");
+/// The number that wire.h gives a name, by `NAME = n` or `#define NAME n`.
+fn in_wire_h(name: &str) -> u32 {
+    let header = include_str!("../../../../bpf/include/abi/wire.h");
     let words: Vec<_> = header
         .split_whitespace()
         .filter(|word| *word != "=")
@@ -415,8 +415,8 @@ fn in_abi_h(name: &str) -> u32 {
 }
 
 #[test]
-fn the_numbers_are_those_of_abi_h() {
-    assert_eq!(u32::from(VERSION), in_abi_h("META_VERSION"));
+fn the_numbers_are_those_of_wire_h() {
+    assert_eq!(u32::from(VERSION), in_wire_h("META_VERSION"));
     let kinds = [
         (Kind::Forward, "META_FORWARD"),
         (
@@ -497,7 +497,7 @@ fn the_numbers_are_those_of_abi_h() {
         ),
     ];
     for (kind, name) in kinds {
-        assert_eq!(u32::from(kind.encode().0), in_abi_h(name), "{name}");
+        assert_eq!(u32::from(kind.encode().0), in_wire_h(name), "{name}");
     }
     let refusals = [
         (Refusal::NoListener, "REFUSAL_NO_LISTENER"),
@@ -508,7 +508,7 @@ fn the_numbers_are_those_of_abi_h() {
     for (refusal, name) in refusals {
         assert_eq!(
             u32::from(Kind::Refused(refusal).encode().1),
-            in_abi_h(name),
+            in_wire_h(name),
             "{name}"
         );
     }
@@ -519,15 +519,15 @@ fn the_numbers_are_those_of_abi_h() {
         (ECN, "TCP_OPTION_ECN"),
     ];
     for (bit, name) in options {
-        assert_eq!(u32::from(bit), in_abi_h(name), "{name}");
+        assert_eq!(u32::from(bit), in_wire_h(name), "{name}");
     }
     assert_eq!(
         u32::from(crate::wire::geneve::PORT),
-        in_abi_h("GENEVE_PORT")
+        in_wire_h("GENEVE_PORT")
     );
     assert_eq!(
         20 + 8 + crate::wire::geneve::HEADER_LEN as u32,
-        in_abi_h("ENCAP_LEN")
+        in_wire_h("ENCAP_LEN")
     );
 }
 
