@@ -309,7 +309,7 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	if (how->in_trust)
 		return forward_in_trust(ctx, segment, how);
 	if (is_among_others() && (flow || !(segment->flags & TCP_SYN) || is_in_sub_cluster())) {
-		keeper = keeper_of(segment);
+		keeper = keeper_of(segment, flow);
 		/* Whether a SYN's 4-tuple is in use is known in its own sub-cluster alone. */
 		if (keeper != NO_DISPATCHER && !is_left_to_us(how, keeper) &&
 		    (flow || !(segment->flags & TCP_SYN) || is_elsewhere(keeper))) {

@@ -18,7 +18,7 @@ static __always_inline bool is_telling(__u32 word)
 	       (word >= WORD_OF(syn_isn) && word < WORD_OF(created_ns)) ||
 	       (word >= WORD_OF(last_seen_ns) && word < WORD_OF(object)) ||
 	       (word >= WORD_OF(acked_ns) && word < WORD_OF(charge_us)) || word == WORD_OF(busy) ||
-	       word == WORD_OF(window);
+	       word == WORD_OF(window) || word == WORD_OF(lot);
 }
 
 /* Behind all others: who sees them sees the rest. */

@@ -25,16 +25,15 @@ struct {
 __noinline int heir_of(const struct segment *segment)
 {
 	__u32 zero = 0;
-	struct spraying *how = bpf_map_lookup_elem(&spraying, &zero);
 	struct lots *table = bpf_map_lookup_elem(&heirs, &zero);
 	struct dispatcher *heir;
 	struct four_tuple tuple;
 	__u32 slot;
 
-	if (!segment || !how || !table || !is_fit() || is_leaving())
+	if (!segment || !table || !is_fit() || is_leaving())
 		return NO_DISPATCHER;
 	tuple = tuple_of(segment);
-	slot = table->slots[hash_tuple(how, &tuple) & (LOTS - 1)];
+	slot = table->slots[lot_of(&tuple)];
 	heir = bpf_map_lookup_elem(&dispatchers, &slot);
 	return heir && heir->name[0] ? slot : NO_DISPATCHER;
 }

@@ -27,7 +27,7 @@ static __always_inline __u32 elsewhere_of(const struct icmp_error *error)
 	if (find_service(tuple.vip, tuple.vip_port)) {
 		if (bpf_map_lookup_elem(&flows, &key))
 			return NO_DISPATCHER;
-		slot = keeper_by_tuple(&tuple);
+		slot = keeper_by_lot(lot_of(&tuple));
 	} else {
 		address = find_service(tuple.vip, 0);
 		if (!address || !is_splice_address(address) || bpf_map_lookup_elem(&splices, &key))

@@ -39,21 +39,27 @@ static __always_inline bool is_in_sub_cluster(void)
 }
 
 /* A slot of the dispatchers map, or NO_DISPATCHER: this one. */
-static __always_inline __u32 keeper_by_tuple(const struct four_tuple *tuple)
+static __always_inline __u32 keeper_by_lot(__u32 lot)
 {
-	__u32 zero = 0, lot, slot;
-	struct spraying *how = bpf_map_lookup_elem(&spraying, &zero);
+	__u32 zero = 0, slot;
 	struct lots *table = bpf_map_lookup_elem(&lots, &zero);
 
-	if (!tuple || !how || !table)
+	if (!table)
 		return NO_DISPATCHER;
-	lot = hash_tuple(how, tuple);
 	slot = table->slots[lot & (LOTS - 1)];
 	if (slot != NO_DISPATCHER || is_fit())
 		return slot;
 	for (int step = 1; step < LOTS_TO_TRY && slot == NO_DISPATCHER; step++)
 		slot = table->slots[(lot ^ step) & (LOTS - 1)];
 	return slot;
+}
+
+static __always_inline __u32 lot_of(const struct four_tuple *tuple)
+{
+	__u32 zero = 0;
+	struct spraying *how = bpf_map_lookup_elem(&spraying, &zero);
+
+	return how ? hash_tuple(how, tuple) & (LOTS - 1) : 0;
 }
 
 static __always_inline struct four_tuple tuple_of(const struct segment *segment)
@@ -66,14 +72,21 @@ static __always_inline struct four_tuple tuple_of(const struct segment *segment)
 	};
 }
 
-static __noinline __u32 keeper_of(const struct segment *segment)
+/* As keeper_by_lot(). A record keeps its lot: a hash for each packet would be a tenth of what it costs. */
+static __noinline __u32 keeper_of(const struct segment *segment, struct flow *flow)
 {
 	struct four_tuple tuple;
+	__u32 lot;
 
 	if (!segment)
 		return NO_DISPATCHER;
+	if (flow && flow->lot)
+		return keeper_by_lot(flow->lot - 1);
 	tuple = tuple_of(segment);
-	return keeper_by_tuple(&tuple);
+	lot = lot_of(&tuple);
+	if (flow)
+		flow->lot = lot + 1;
+	return keeper_by_lot(lot);
 }
 
 /* Are the records of who is in that slot kept elsewhere? */
@@ -95,7 +108,7 @@ __noinline int is_alone(const struct segment *segment)
 {
 	if (!segment)
 		return 0;
-	return !is_among_others() || (keeper_of(segment) == NO_DISPATCHER && !is_fit());
+	return !is_among_others() || (keeper_of(segment, NULL) == NO_DISPATCHER && !is_fit());
 }
 
 /* It has given away what it kept: to somebody who may not know of that yet. */

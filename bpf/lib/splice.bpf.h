@@ -256,7 +256,7 @@ static __noinline __u32 keeper_of_followed(const struct spliced *to)
 	tuple.vip = mapped_ipv4(to->flow.vip_addr);
 	tuple.client_port = to->flow.client_port;
 	tuple.vip_port = to->flow.vip_port;
-	return keeper_by_tuple(&tuple);
+	return keeper_by_lot(lot_of(&tuple));
 }
 
 /*

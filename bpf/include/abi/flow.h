@@ -97,7 +97,7 @@ struct flow {
 	__u32 idle_from; /* with idle_end: where the request after those starts, */
 	__u32 idle_heard; /* and 1: the owner has heard that the client has all */
 	__u32 began; /* the client's sequence number at which its latest request starts, as far as is known */
-	__u32 pad;
+	__u32 lot; /* of its 4-tuple, and 1: who keeps it is dealt by that (lib/keeper.bpf.h); 0: not drawn yet */
 };
 
 /* What the daemon makes of a record that it has read (lib/change.bpf.h). */

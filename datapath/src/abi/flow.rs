@@ -51,7 +51,7 @@ pod!(
         idle_from: u32,
         idle_heard: u32,
         began: u32,
-        pad: u32,
+        lot: u32,
     }
 );
 pod!(

@@ -1,10 +1,12 @@
 //! How the daemon changes a record that packets change meanwhile.
 
+use trapeze_core::membership::lots::NOBODY;
 use trapeze_datapath::abi::{Flow, FlowState, MARK_HELD};
 use trapeze_datapath::dispatcher::FlowChanged;
 use trapeze_datapath::map::Update;
 
 use crate::bench::*;
+use crate::keeper::{Daemon, among};
 use crate::packet::{ACK, PSH};
 
 fn key() -> trapeze_datapath::abi::FlowKey {
@@ -26,12 +28,14 @@ fn read_and_changed(bench: &Bench) -> (Flow, Flow) {
 #[test]
 fn what_packets_have_said_meanwhile_stays() {
     for bench in Bench::both() {
+        among(&bench, |_| NOBODY, Daemon::Fit);
         let (before, after) = read_and_changed(&bench);
         let packet = segment(ACK | PSH, CLIENT_ISN + 1, SERVER_ISN + 1, REQUEST);
         bench.run(&packet.frame());
         let meanwhile = bench.flow();
         assert_eq!(meanwhile.packets, before.packets + 1);
         assert_ne!(meanwhile.last_seq, before.last_seq);
+        assert_ne!(meanwhile.lot, before.lot);
 
         let changed = bench.changer.change(&key(), &before, &after).unwrap();
         assert_eq!(changed, FlowChanged::Yes);
@@ -42,6 +46,7 @@ fn what_packets_have_said_meanwhile_stays() {
             packets: meanwhile.packets,
             bytes: meanwhile.bytes,
             last_seen_ns: meanwhile.last_seen_ns,
+            lot: meanwhile.lot,
             ..after
         };
         assert_eq!(bench.flow(), expected);

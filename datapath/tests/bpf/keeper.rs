@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use trapeze_core::config::SprayMode;
 use trapeze_core::flow::addr_bytes;
-use trapeze_core::membership::lots::{LOTS, NOBODY};
+use trapeze_core::membership::lots::{self, LOTS, NOBODY};
 use trapeze_core::membership::{Presence, Workload};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
@@ -20,6 +20,7 @@ use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
 const NEXT: u32 = CLIENT_ISN.wrapping_add(1);
+const CLUSTER: &str = "test";
 pub const KEEPER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
 pub const KEEPERS_SLOT: u16 = 9;
 
@@ -42,7 +43,7 @@ pub fn among(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
         ..node
     };
     maps.node.put(&0, &node, Update::Any).unwrap();
-    let by_flow = Spraying::new(SprayMode::FlowHash, "test");
+    let by_flow = Spraying::new(SprayMode::FlowHash, CLUSTER);
     maps.spraying.put(&0, &by_flow, Update::Any).unwrap();
     let mut lots: Box<abi::Lots> = Box::new(Pod::zeroed());
     for lot in 0..LOTS {
@@ -133,7 +134,39 @@ fn told() -> Flow {
         version: 3,
         told: FlowState::Established as u32,
         packets: 0,
+        lot: lot() as u32 + 1,
         ..established()
+    }
+}
+
+/// The flow's, by the rule of core.
+fn lot() -> usize {
+    let flow = flow_key(CLIENT, VIP).into();
+    lots::lot_of(&lots::key(CLUSTER), &flow).unwrap()
+}
+
+#[test]
+fn a_record_keeps_its_flows_lot() {
+    let beyond = segment(ACK | PSH, NEXT.wrapping_add(100), SERVER_ISN + 1, REQUEST).frame();
+    for bench in Bench::both() {
+        let keeps = |of: usize| {
+            move |lot| match lot == of {
+                true => KEEPERS_SLOT,
+                false => NOBODY,
+            }
+        };
+        among(&bench, keeps(lot()), Daemon::Fit);
+        bench.put_flow(&Flow { lot: 0, ..told() });
+        bench.expect("it has yet to be drawn", &beyond, &passed(&beyond));
+        assert_eq!(bench.flow(), told(), "and is there from then on");
+        // The hash is not asked any more.
+        among(&bench, keeps(lot() ^ 1), Daemon::Fit);
+        let elsewhere = Flow {
+            lot: (lot() as u32 ^ 1) + 1,
+            ..told()
+        };
+        bench.put_flow(&elsewhere);
+        bench.expect("it is there", &beyond, &passed(&beyond));
     }
 }
 
