@@ -171,13 +171,13 @@ static __always_inline int dispatch_vacant(context_t *ctx, const struct segment 
 }
 
 /*
- * The client sends the first packet of a request once more, whose owner came by a
- * half-pipe, and has not heard the end of the answer before. An owner rebuilt from it
- * would begin to send where its predecessor still does (docs/protocol/handoff.md 6.7).
+ * The client sends the first packet of its owner's part once more, and had not heard, when it did, all
+ * that was said before the owner was to begin. One rebuilt from it would begin to send where its
+ * predecessor has, or still does (docs/protocol/handoff.md 6.7).
  */
 static __always_inline bool would_start_too_early(const struct flow *flow, const struct segment *segment)
 {
-	return flow->meta.value && segment->payload && segment->seq == bpf_ntohl(flow->meta.start) &&
+	return segment->payload && segment->seq == bpf_ntohl(flow->meta.start) &&
 	       (__s32)(segment->ack - (flow->server_isn + 1)) < 0;
 }
 

@@ -508,6 +508,13 @@ impl Intake {
         flow.is_some_and(|flow| matches!(&flow.phase, Phase::Reading(r) if !r.decided))
     }
 
+    /// Is the head of a later request being read that starts there?
+    pub fn is_reading_later(&self, key: &FlowKey, start: ClientSeq) -> bool {
+        let is_there = |of: &Connection| of.later && of.start() == start;
+        self.is_undecided(key)
+            && (self.table.get(key)).is_some_and(|flow| is_there(&flow.connection))
+    }
+
     /// Does anything follow the request that has been decided?
     pub fn has_rest(&self, key: &FlowKey) -> bool {
         match self.table.get(key).map(|flow| &flow.phase) {

@@ -3,7 +3,8 @@
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use trapeze_core::intake::{Answer, Arrived, Body, Outcome};
+use trapeze_core::intake::{Answer, Arrived, Body, Outcome, Released};
+use trapeze_core::seq::ServerSeq;
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::Meta;
 
@@ -59,6 +60,7 @@ impl State {
                 if record.has_backend() {
                     return self.pass_on(now, &record, arrived, inner);
                 }
+                self.begin_anew(now, &arrived);
             }
             // Or even while its request was answered, and its server closed.
             Ok(Some(record)) if record.has_left(arrived.isns.server) => {
@@ -109,6 +111,25 @@ impl State {
             Outcome::Held | Outcome::Answering | Outcome::Ignored(_) => {}
         }
         self.act();
+    }
+
+    /// The owner has given the flow up before this request, and nobody has had it since. What was read of it is a connection's
+    /// first one: here as a later one's, by the word of another dispatcher that had not heard who keeps it; or here before, and
+    /// left to another that keeps it no more.
+    fn begin_anew(&mut self, now: Duration, arrived: &Arrived<'_>) {
+        let (key, isns) = (&arrived.key, arrived.isns);
+        if !self.intake.holds(key) {
+            self.read_what_is_left(now, key);
+        } else if self.intake.is_reading_later(key, isns.client + 1) {
+            let released = Released {
+                end: isns.server + 1,
+                clock: 0,
+                heard: ServerSeq::new(arrived.header.ack),
+                window: arrived.header.window,
+                half_piped: false,
+            };
+            self.intake.released(key, &released);
+        }
     }
 
     /// As [`Self::assign`]; `bytes` of the request are kept, if its choice wants that.

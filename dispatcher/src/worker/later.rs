@@ -165,8 +165,9 @@ impl State {
             }
             Found::Request(decision, extent) => (decision, extent),
         };
-        // Nobody can tell where its server's answers end: it stays (docs/protocol/splice.md 5.6).
-        if record.splice.is_some() && record.is_tunnel() {
+        // Nobody can tell where its server's answers end, or how far it has come: it stays (docs/protocol/splice.md 5.6,
+        // replication.md 4.6a).
+        if record.splice.is_some() && (record.is_tunnel() || record.is_to_be_asked()) {
             if let Decision::To(choice) = &decision {
                 self.cluster.not_taken(choice);
             }
@@ -174,6 +175,7 @@ impl State {
                 next: None,
                 ..extent
             };
+            self.know_no_better(key, record.epoch);
             return self.give_to_owner(now, key, &record, extent, Some(None));
         }
         // Who has kept the flow has given it this very request, which has not come there: nobody else brings it, and

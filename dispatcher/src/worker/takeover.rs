@@ -91,6 +91,10 @@ impl State {
         }
         let same = record.filter(|record| record.cookie == kept.cookie);
         let owned = same.filter(|record| record.has_backend());
+        let kept = match &same {
+            Some(record) if owned.is_none() && kept.later => as_first(kept, record),
+            _ => kept,
+        };
         let rest = match &owned {
             Some(record) => self.repeat_given(now, record, (kept, said)),
             None => Some(kept),
@@ -240,6 +244,19 @@ fn clock_by_now(kept: &Kept, age: Duration) -> u32 {
     match kept.timestamps {
         Some(clocks) => later_clock(clocks.echo.wrapping_add(ms(age)), clusters),
         None => clusters,
+    }
+}
+
+/// The owner has given the flow up before this request, and nobody has it since: it is as a connection's first one.
+fn as_first(kept: Kept, record: &Record) -> Kept {
+    if kept.isns.client != record.isns.client {
+        return kept;
+    }
+    Kept {
+        isns: record.isns,
+        later: false,
+        heard: kept.heard.later_of(record.isns.server + 1),
+        ..kept
     }
 }
 

@@ -69,6 +69,11 @@ impl State {
         }
         let key = arrived.key;
         if record.splice.is_some() {
+            // Its client has been told that the beginning of a request is here, and does not say that again: the
+            // server has it with the rest (on_found()).
+            if self.intake.is_reading(&key) {
+                return false;
+            }
             self.leave_there(&key, record.epoch);
             if let Ok(Some(record)) = self.shared.records.get(&key) {
                 self.pass_on(now, &record, *arrived, inner);
@@ -246,7 +251,7 @@ impl State {
     }
 
     /// The record is as good as can be had.
-    fn know_no_better(&mut self, key: &FlowKey, epoch: u32) {
+    pub(super) fn know_no_better(&mut self, key: &FlowKey, epoch: u32) {
         if self.shared.records.reckon(key, epoch, None).is_err() {
             self.count("record-failures");
         }

@@ -31,11 +31,16 @@ impl State {
         if arrived.checksum == TcpChecksum::Wrong {
             return self.count("bad-checksum");
         }
+        if would_start_too_early(record, arrived) {
+            return self.count("late-packets");
+        }
         let Some((to, option)) = self.way_of(&arrived.key, record) else {
             return self.count("no-backend");
         };
         self.note_end(&arrived.key, arrived.header.flags);
-        if inner.len() <= self.inner_max {
+        // It stays behind what goes by way of the data path.
+        let is_first = self.to_data_path.is_empty() || arrived.payload.is_empty();
+        if inner.len() <= self.inner_max && is_first {
             let option = option_at(record, &option, &arrived.header);
             self.to_backends.push(to, |out| {
                 geneve::write(&option, inner, out);
@@ -55,6 +60,9 @@ impl State {
         if record.splice.is_some() {
             let payload_max = self.payload_max(&part.handshake);
             return self.forward_to_server(record, part, payload_max);
+        }
+        if would_start_too_early(record, part) {
+            return self.count("late-packets");
         }
         if let Some((to, option)) = self.way_of(&part.key, record) {
             self.forward_in_pieces(record, &option, to, part);
@@ -317,6 +325,16 @@ pub(super) fn cut(segment: Segment, mss: u16) -> Vec<Segment> {
 
 /// As the data path does it: a FORWARD says whether a request begins with its payload. To a packet
 /// without any it means nothing.
+/// The client says the first bytes of its owner's part once more, and had not heard, when it did, all that was said before
+/// the owner was to begin. One rebuilt from that would begin to send where its predecessor has
+/// (docs/protocol/handoff.md 6.7); the data path drops it, too.
+fn would_start_too_early(record: &Record, arrived: &Arrived<'_>) -> bool {
+    let Header { seq, ack, .. } = arrived.header;
+    !arrived.payload.is_empty()
+        && ClientSeq::new(seq) == record.isns.client + 1
+        && ServerSeq::new(ack).before(record.isns.server + 1)
+}
+
 fn option_at(record: &Record, option: &meta::Raw, header: &Header) -> meta::Raw {
     match header.seq == record.began.raw() {
         true => meta::begins(*option),
