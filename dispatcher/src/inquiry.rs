@@ -8,18 +8,24 @@
 //! of docs/protocol/encapsulation.md); a socket that is there expects another one,
 //! and notices nothing. A backend that owes nothing to as many requests as the question
 //! says tells so: then it can die, and its client need not know (docs/protocol/handoff.md 9).
+//!
+//! A server without an agent is asked as TCP asks (RFC 9293 §3.8.4): it resets what it does not know, and its
+//! acknowledgement of what it knows is nothing new to the client (docs/protocol/splice.md 7.7).
 
-use std::net::{IpAddr, SocketAddrV4};
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
+use trapeze_core::seq::ServerSeq;
+use trapeze_core::splice::Splice;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::abi::{self, Flow, FlowState, GENEVE_PORT, MARK_UNSURE};
 use trapeze_datapath::dispatcher::DispatcherMaps;
+use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
 
 use crate::v4;
@@ -27,10 +33,12 @@ use crate::v4;
 /// Idle for this long, a connection is asked after for the first time.
 const FIRST: Duration = Duration::from_millis(500);
 
-/// A socket to backends, and what is to be asked.
+/// Sockets to backends, and what is to be asked.
 pub struct Inquiry {
     socket: UdpSocket,
     questions: Outbox,
+    raw: RawSocket,
+    keep_alives: Outbox,
 }
 
 impl Inquiry {
@@ -38,6 +46,8 @@ impl Inquiry {
         Ok(Self {
             socket: UdpSocket::bind(SocketAddrV4::new(v4(own.address)?, 0), 0, 1)?,
             questions: Outbox::default(),
+            raw: RawSocket::open()?,
+            keep_alives: Outbox::default(),
         })
     }
 
@@ -54,6 +64,12 @@ impl Inquiry {
         let Some(IpAddr::V4(backend)) = backend.map(|b| addr_from_bytes(b.addr)) else {
             return Ok(());
         };
+        if let Some(splice) = flow.splice.terms().filter(|splice| !splice.split) {
+            let segment = keep_alive(flow, &splice, backend);
+            let to = SocketAddrV4::new(backend, 0);
+            self.keep_alives.push(to, |out| segment.write(out));
+            return Ok(());
+        }
         let binding = Binding::of_flow(backend.into(), key.client, key.vip);
         let (Ok(meta), Some(binding)) = (Meta::decode(&flow.meta), binding) else {
             return Ok(());
@@ -94,7 +110,25 @@ impl Inquiry {
             self.socket.send(&self.questions);
             self.questions.clear();
         }
+        if !self.keep_alives.is_empty() {
+            self.raw.send(&self.keep_alives);
+            self.keep_alives.clear();
+        }
     }
+}
+
+/// From before what the server expects, whose socket answers that and takes nothing of it.
+fn keep_alive(flow: &Flow, splice: &Splice, server: Ipv4Addr) -> Segment {
+    // Of what another owner has said it knows nothing.
+    let first = ServerSeq::new(flow.server_isn) + 1;
+    let header = Header {
+        seq: flow.last_seq.wrapping_sub(1),
+        ack: first.later_of(ServerSeq::new(flow.last_ack)).raw(),
+        window: flow.window as u16,
+        flags: Flags::ACK,
+        ..Header::default()
+    };
+    splice.segment(server, header, Vec::new())
 }
 
 /// Whether a flow is to be asked after now, if the last time to ask was `before`.
@@ -104,12 +138,10 @@ pub fn is_due(flow: &Flow, before: Duration, now: Duration) -> bool {
         let idle = at.saturating_sub(last_seen);
         (idle.as_millis() / FIRST.as_millis()).checked_ilog2()
     };
-    // Without an agent nobody answers; what its server ends is seen here.
-    let has_agent = flow.splice.terms().is_none_or(|splice| splice.split);
     // Who has closed its side waits for an answer, or for nothing.
     let is_open = flow.state == FlowState::Established as u32
         || flow.state == FlowState::ClientFin as u32 && !flow.is_answered();
-    has_agent && is_open && times_asked(now) > times_asked(before)
+    is_open && times_asked(now) > times_asked(before)
 }
 
 /// The sequence number at which a flow is asked after.

@@ -6,7 +6,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use trapeze_datapath::abi::FlowState;
+use trapeze_datapath::abi::{Flow, FlowState};
+use trapeze_datapath::map::Update;
 use trapeze_lab::{LinkSettings, Process, ServerKind};
 use trapeze_tests::{Cluster, Connection, Content, Splice, same, until};
 
@@ -19,6 +20,7 @@ trapeze_tests::by_each_splice!(
     a_server_that_refuses_is_passed_over_and_if_none_is_left_the_client_hears,
     a_host_that_is_gone_is_passed_over,
     both_sides_close_and_reset_as_they_like,
+    an_end_that_nobody_has_heard_is_found,
     a_clients_port_comes_back_again_and_again,
     several_workers_connect,
     the_same_by_generic_xdp,
@@ -304,6 +306,36 @@ fn both_sides_close_and_reset_as_they_like(splice: Splice) {
 
 /// The 4-tuple of the client comes back, and the server's own leftovers are in TIME-WAIT:
 /// it has closed first.
+/// As if both sides' last words had gone by way of a dispatcher that died then.
+fn an_end_that_nobody_has_heard_is_found(splice: Splice) {
+    let cluster = splice.cluster("splunheard", |_| {});
+    let maps = cluster.dispatcher_maps();
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        client.ask("/1k").ok();
+    });
+    until("it has ended", || {
+        (!states(&cluster).contains(&(FlowState::Established as u32))).then_some(())
+    });
+    let (key, flow) = maps.flows.all().unwrap()[0];
+    let not_ended = Flow {
+        state: FlowState::Established as u32,
+        last_seq: flow.last_seq.wrapping_sub(1),
+        ..flow
+    };
+    maps.flows.put(&key, &not_ended, Update::Replace).unwrap();
+    until("the server has been asked", || {
+        (!states(&cluster).contains(&(FlowState::Established as u32))).then_some(())
+    });
+    // One that stands is asked, too, and goes on.
+    cluster.on("c1", || {
+        let mut client = Connection::open();
+        client.ask("/1k").ok();
+        std::thread::sleep(Duration::from_secs(5));
+        client.ask("/1k").ok();
+    });
+}
+
 fn a_clients_port_comes_back_again_and_again(splice: Splice) {
     let cluster = splice.cluster("spliceport", |options| options.backends = Some(1));
     let one = cluster.document("1k");
