@@ -476,6 +476,18 @@ impl State {
         }
     }
 
+    /// What it has had of the client a server says whenever something comes from before that (RFC 9293 3.8.4).
+    pub(super) fn ask_server(&mut self, record: &Record) {
+        let question = Header {
+            seq: record.next.raw().wrapping_sub(1),
+            ack: record.heard.raw(),
+            window: record.window,
+            flags: Flags::ACK,
+            ..Header::default()
+        };
+        self.splice(record, question, Vec::new());
+    }
+
     /// Whoever rewrites a server's answers can know where they end.
     pub(super) fn splice_care(&self, choice: &Choice, extent: &Extent) -> Care {
         let is_heard = choice.transfer.has_agent() || self.hears_servers();

@@ -136,6 +136,10 @@ impl State {
         if record.splice.is_some()
             && let Ok(Some((received, sender))) = self.shared.records.acknowledged(key)
         {
+            // It has said so by way of another dispatcher, perhaps, and says it again if it is asked.
+            if record.is_unsure() && received.before(record.next) {
+                self.ask_server(&record);
+            }
             return self.on_acknowledged(key, received, sender);
         }
         if !self.is_placed_again(clock::monotonic(), key, &record) {
