@@ -72,7 +72,7 @@ static __always_inline struct four_tuple tuple_of(const struct segment *segment)
 	};
 }
 
-/* As keeper_by_lot(). A record keeps its lot: a hash for each packet would be a tenth of what it costs. */
+/* As keeper_by_lot(). A record keeps its lot, which spares a hash for each packet. */
 static __noinline __u32 keeper_of(const struct segment *segment, struct flow *flow)
 {
 	struct four_tuple tuple;

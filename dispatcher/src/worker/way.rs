@@ -327,8 +327,6 @@ pub(super) fn cut(segment: Segment, mss: u16) -> Vec<Segment> {
         .collect()
 }
 
-/// As the data path does it: a FORWARD says whether a request begins with its payload. To a packet
-/// without any it means nothing.
 /// The client says the first bytes of its owner's part once more, and had not heard, when it did, all that was said before
 /// the owner was to begin. One rebuilt from that would begin to send where its predecessor has
 /// (docs/protocol/handoff.md 6.7); the data path drops it, too.
@@ -339,6 +337,8 @@ fn would_start_too_early(record: &Record, arrived: &Arrived<'_>) -> bool {
         && ServerSeq::new(ack).before(record.isns.server + 1)
 }
 
+/// As the data path does it: a FORWARD says whether a request begins with its payload. To a packet
+/// without any it means nothing.
 fn option_at(record: &Record, option: &meta::Raw, header: &Header) -> meta::Raw {
     match header.seq == record.began.raw() {
         true => meta::begins(*option),
