@@ -13,7 +13,7 @@
 #define TCP_LEN_USUAL 32
 #define NOP_NOP_TIMESTAMPS 0x0101080a
 
-/* The only options that most packets have. */
+/* The only options that most packets have; the first two bytes are no part of the clock's. */
 struct clock_options {
 	__be32 kinds;
 	__be32 value;
@@ -64,16 +64,27 @@ static __always_inline void add_at(struct header_bench *bench, __u32 at, __u32 b
 	put_be32(byte_at(bench->after, at), get_be32(byte_at(bench->before, at)) + by);
 }
 
-static __always_inline void rewrite_clock(struct header_bench *bench, __u32 at, const struct rewriting *how)
+static __always_inline void rewrite_clock_options(struct clock_options *clock, const struct rewriting *how)
 {
 	if (how->changes & SPLICE_NO_TIMESTAMPS) {
-		__builtin_memset(byte_at(bench->after, at), 1, 10);
+		__builtin_memset((__u8 *)clock + 2, 1, sizeof(*clock) - 2);
 		return;
 	}
-	add_at(bench, at + 2, how->value);
+	clock->value = bpf_htonl(bpf_ntohl(clock->value) + how->value);
 	/* 0: it has not heard a clock yet. */
-	if (get_be32(byte_at(bench->before, at + 6)))
-		add_at(bench, at + 6, how->echo);
+	if (clock->echo)
+		clock->echo = bpf_htonl(bpf_ntohl(clock->echo) + how->echo);
+}
+
+/* The same, wherever the option stands: two bytes are before it, as they are by now. */
+static __always_inline void rewrite_clock(struct header_bench *bench, __u32 at, const struct rewriting *how)
+{
+	__u8 *bytes = byte_at(bench->after, at - 2);
+	struct clock_options clock;
+
+	__builtin_memcpy(&clock, bytes, sizeof(clock));
+	rewrite_clock_options(&clock, how);
+	__builtin_memcpy(bytes, &clock, sizeof(clock));
 }
 
 static long rewrite_option(__u64 index, struct option_rewriting *rewriting)
@@ -155,39 +166,9 @@ static __always_inline void rewrite_ip(struct iphdr *ip, const struct rewriting 
 	ip->check = ~checksum_fold(sum);
 }
 
-/* By how much a sum changes of so many words, which were that much together and now are `is` (RFC 1624). */
-static __always_inline __u32 sum_change(__u64 was, __u64 is, __u32 words)
-{
-	__u64 sum = is + words * 0xffffffffull - was;
-
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	return (sum & 0xffffffff) + (sum >> 32);
-}
-
-static __always_inline __u64 sum_words(const __be32 *words, __u32 count)
-{
-	__u64 sum = 0;
-
-#pragma clang loop unroll(full)
-	for (__u32 at = 0; at < count; at++)
-		sum += words[at];
-	return sum;
-}
-
 static __always_inline __u32 address_change(const struct iphdr *ip, const struct rewriting *how)
 {
 	return sum_change((__u64)ip->saddr + ip->daddr, (__u64)how->source + how->dest, 2);
-}
-
-static __always_inline void rewrite_clock_options(struct clock_options *clock, const struct rewriting *how)
-{
-	if (how->changes & SPLICE_NO_TIMESTAMPS) {
-		__builtin_memset(clock, 1, sizeof(*clock));
-		return;
-	}
-	clock->value = bpf_htonl(bpf_ntohl(clock->value) + how->value);
-	if (clock->echo)
-		clock->echo = bpf_htonl(bpf_ntohl(clock->echo) + how->echo);
 }
 
 /* By how much the two parts of what a TCP checksum covers have changed. */
@@ -195,6 +176,12 @@ struct sum_changes {
 	__u32 addresses;
 	__u32 header;
 };
+
+static __always_inline __u64 sum_header(const struct tcp_header *tcp, const struct clock_options *clock)
+{
+	return sum_words((const void *)tcp, sizeof(*tcp) / 4) +
+	       (clock ? sum_words((const void *)clock, sizeof(*clock) / 4) : 0);
+}
 
 /* Headers with no options but timestamps, where they are, which costs no helper. False: they are none of those. */
 static __always_inline bool rewrite_in_place(context_t *ctx, __u32 header_length, const struct rewriting *how,
@@ -218,12 +205,12 @@ static __always_inline bool rewrite_in_place(context_t *ctx, __u32 header_length
 			return false;
 	}
 	changes->addresses = address_change(ip, how);
-	was = sum_words((void *)tcp, TCP_LEN / 4) + (clock ? sum_words((void *)clock, 3) : 0);
+	was = sum_header(tcp, clock);
 	rewrite_ip(ip, how, changes->addresses);
 	rewrite_tcp(tcp, how);
 	if (clock)
 		rewrite_clock_options(clock, how);
-	is = sum_words((void *)tcp, TCP_LEN / 4) + (clock ? sum_words((void *)clock, 3) : 0);
+	is = sum_header(tcp, clock);
 	changes->header = sum_change(was, is, TCP_LEN_USUAL / 4);
 	return true;
 }

@@ -267,7 +267,7 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 {
 	struct iphdr *ip = context_data(ctx) + sizeof(struct ethhdr);
 	struct tcp_header *tcp = (void *)(ip + 1);
-	struct service *address = NULL;
+	struct service *address;
 	struct overheard *its = NULL;
 	struct segment segment;
 	struct spliced *to;
@@ -278,13 +278,14 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 		return VERDICT_NEXT;
 	is_sound = read_segment(ctx, ip, tcp, &segment);
 	to = is_sound ? bpf_map_lookup_elem(&splices, &segment.key) : NULL;
-	if (!to && (!(address = find_service(ip->daddr, 0)) || !is_splice_address(address)))
-		return VERDICT_NEXT;
-	if (!is_sound) {
-		count_drop(DROP_MALFORMED);
-		return VERDICT_DROP;
-	}
 	if (!to) {
+		address = find_service(ip->daddr, 0);
+		if (!address || !is_splice_address(address))
+			return VERDICT_NEXT;
+		if (!is_sound) {
+			count_drop(DROP_MALFORMED);
+			return VERDICT_DROP;
+		}
 		if (times < (is_in_sub_cluster() ? ANSWER_PASSES_MAX : 1) && address->id != NO_DISPATCHER)
 			return pass_to_keeper(ctx, &segment, address->id, times);
 		count_drop(DROP_NO_SPLICE);

@@ -11,9 +11,23 @@ mod tests;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 
 use crate::flow::FlowKey;
+use crate::seq::{ClientSeq, ServerSeq};
 use crate::wire::meta::Sender;
 use crate::wire::segment::Segment;
 use crate::wire::tcp::{Flags, Header, SackBlocks};
+
+/// The header of an empty segment from before what a server expects, whose socket says then what it has had of the
+/// client, and takes nothing of it; one that it does not know it resets (RFC 9293 §3.8.4). As the client would have said
+/// it, of which so much is known: what it has said (`next`, or less), and heard.
+pub fn keep_alive(next: ClientSeq, heard: ServerSeq, window: u16) -> Header {
+    Header {
+        seq: next.raw().wrapping_sub(1),
+        ack: heard.raw(),
+        window,
+        flags: Flags::ACK,
+        ..Header::default()
+    }
+}
 
 /// How the segments of a spliced flow change on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

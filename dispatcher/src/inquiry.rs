@@ -12,13 +12,13 @@
 //! A server without an agent is asked as TCP asks (RFC 9293 §3.8.4): it resets what it does not know, and its
 //! acknowledgement of what it knows is nothing new to the client (docs/protocol/splice.md 7.7).
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::config::Dispatcher;
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
-use trapeze_core::seq::ServerSeq;
-use trapeze_core::splice::Splice;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::splice::keep_alive;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
@@ -65,7 +65,12 @@ impl Inquiry {
             return Ok(());
         };
         if let Some(splice) = flow.splice.terms().filter(|splice| !splice.split) {
-            let segment = keep_alive(flow, &splice, backend);
+            let next = ClientSeq::new(flow.last_seq);
+            // Of what another owner has said it knows nothing.
+            let first = ServerSeq::new(flow.server_isn) + 1;
+            let heard = first.later_of(ServerSeq::new(flow.last_ack));
+            let question = keep_alive(next, heard, flow.window as u16);
+            let segment = splice.segment(backend, question, Vec::new());
             let to = SocketAddrV4::new(backend, 0);
             self.keep_alives.push(to, |out| segment.write(out));
             return Ok(());
@@ -115,20 +120,6 @@ impl Inquiry {
             self.keep_alives.clear();
         }
     }
-}
-
-/// From before what the server expects, whose socket answers that and takes nothing of it.
-fn keep_alive(flow: &Flow, splice: &Splice, server: Ipv4Addr) -> Segment {
-    // Of what another owner has said it knows nothing.
-    let first = ServerSeq::new(flow.server_isn) + 1;
-    let header = Header {
-        seq: flow.last_seq.wrapping_sub(1),
-        ack: first.later_of(ServerSeq::new(flow.last_ack)).raw(),
-        window: flow.window as u16,
-        flags: Flags::ACK,
-        ..Header::default()
-    };
-    splice.segment(server, header, Vec::new())
 }
 
 /// Whether a flow is to be asked after now, if the last time to ask was `before`.

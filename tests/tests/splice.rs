@@ -304,8 +304,6 @@ fn both_sides_close_and_reset_as_they_like(splice: Splice) {
     });
 }
 
-/// The 4-tuple of the client comes back, and the server's own leftovers are in TIME-WAIT:
-/// it has closed first.
 /// As if both sides' last words had gone by way of a dispatcher that died then.
 fn an_end_that_nobody_has_heard_is_found(splice: Splice) {
     let cluster = splice.cluster("splunheard", |_| {});
@@ -336,6 +334,8 @@ fn an_end_that_nobody_has_heard_is_found(splice: Splice) {
     });
 }
 
+/// The 4-tuple of the client comes back, and the server's own leftovers are in TIME-WAIT:
+/// it has closed first.
 fn a_clients_port_comes_back_again_and_again(splice: Splice) {
     let cluster = splice.cluster("spliceport", |options| options.backends = Some(1));
     let one = cluster.document("1k");

@@ -175,7 +175,9 @@ impl State {
                 next: None,
                 ..extent
             };
-            self.know_no_better(key, record.epoch);
+            if record.is_to_be_asked() {
+                self.know_no_better(key, record.epoch);
+            }
             return self.give_to_owner(now, key, &record, extent, Some(None));
         }
         // Who has kept the flow has given it this very request, which has not come there: nobody else brings it, and

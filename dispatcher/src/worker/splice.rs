@@ -10,6 +10,7 @@ use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::{Answer, Arrived, Body};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::connect::{Connect, Open, Step};
+use trapeze_core::splice::keep_alive;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::meta::{Binding, Care, Refusal, Sender};
 use trapeze_core::wire::segment::Segment;
@@ -476,15 +477,9 @@ impl State {
         }
     }
 
-    /// What it has had of the client a server says whenever something comes from before that (RFC 9293 3.8.4).
+    /// Has a server say what it has had of the client.
     pub(super) fn ask_server(&mut self, record: &Record) {
-        let question = Header {
-            seq: record.next.raw().wrapping_sub(1),
-            ack: record.heard.raw(),
-            window: record.window,
-            flags: Flags::ACK,
-            ..Header::default()
-        };
+        let question = keep_alive(record.next, record.heard, record.window);
         self.splice(record, question, Vec::new());
     }
 
