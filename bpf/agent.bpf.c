@@ -166,14 +166,10 @@ static __always_inline void reckon(const struct setup *known, struct probed *pro
 #define TO_ANSWER (-5)
 #define TO_SAY_WHERE (-7)
 
-/*
- * Its keeper's data path has moved it, by way of us, and had not told the dispatcher that asks, which keeps it now
- * (replication.md 4.6d). What a daemon has moved it has told before.
- */
+/* It has moved, and the dispatcher that asks, which keeps it now, has not been told (replication.md 4.6d). */
 static __always_inline bool has_moved_untold(const struct setup *known, const struct meta *meta)
 {
-	return meta->reason == PROBE_RECKON && is_before(bpf_ntohl(meta->epoch), known->epoch) &&
-	       (!is_given_up(known) || known->next);
+	return meta->reason == PROBE_RECKON && is_before(bpf_ntohl(meta->epoch), known->epoch);
 }
 
 /* Calls, not inlined: each has the stack to itself. */
@@ -233,6 +229,12 @@ static __noinline int tell_probed(struct __sk_buff *skb, const struct segment *s
 	return answer_probe(skb, h.outer, segment, probed->reached, probed->how, probed->next, probed->clock);
 }
 
+/* To whom a daemon has moved it nobody has told us. */
+static __always_inline __be32 latest_owner(const struct setup *known, const struct node *self)
+{
+	return is_given_up(known) ? known->next : self->address;
+}
+
 static __noinline int tell_where(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
 	struct node *self = this_node();
@@ -240,7 +242,31 @@ static __noinline int tell_where(struct __sk_buff *skb, const struct segment *se
 
 	if (!segment || !known || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
-	return answer_elsewhere(skb, h.outer, segment, known, is_given_up(known) ? known->next : self->address);
+	return answer_elsewhere(skb, h.outer, segment, known, latest_owner(known, self));
+}
+
+/* Far ahead of all epochs of a flow's. */
+#define ANY_EPOCH (1u << 30)
+
+/* The owner before does not know to whom it has gone, so all are asked (replication.md 4.6f). */
+static __noinline int tell_whose(struct __sk_buff *skb, struct segment *segment)
+{
+	struct node *self = this_node();
+	const struct setup *known;
+	struct headers h;
+	struct meta meta;
+
+	if (!segment || !self || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
+		return drop(DROP_MALFORMED);
+	find_seat(segment, bpf_ntohl(meta.epoch) + ANY_EPOCH);
+	known = bpf_map_lookup_elem(&setups, &segment->key);
+	if (known && (!is_flows(known, segment) || !is_before(bpf_ntohl(meta.epoch), known->epoch)))
+		known = NULL;
+	if (!known && has_just_come_up())
+		return drop(DROP_EARLY);
+	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+		return drop(DROP_MALFORMED);
+	return answer_elsewhere(skb, h.outer, segment, known, known ? latest_owner(known, self) : 0);
 }
 
 /* Two calls, one behind the other: neither has the other's stack above it. */
@@ -281,6 +307,9 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 
 	if (!read_inner(h, &segment))
 		return drop(DROP_MALFORMED);
+	if (meta.kind == META_PROBE && meta.reason == PROBE_WHOSE)
+		return is_proved(h->encapsulated, h->tcp->source, h->tcp->dest) ? tell_whose(skb, &segment) :
+										  drop(DROP_BAD_TAG);
 	known = bpf_map_lookup_elem(&setups, &segment.key);
 	strange = known && !is_flows(known, &segment);
 	if (!known || known->seated) {

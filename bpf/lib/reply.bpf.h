@@ -107,20 +107,25 @@ static __always_inline int answer_probe(struct __sk_buff *skb, const struct enca
 	return send_reply(skb, segment);
 }
 
-/* The flow has gone on to the backend at `owner`, or has come back here, and whoever asks has not been told. */
+/*
+ * The flow has gone on to the backend at `owner`, or has come here, and whoever asks has not been told.
+ * `known` is NULL: it is not here.
+ */
 static __always_inline int answer_elsewhere(struct __sk_buff *skb, const struct encapsulation *received,
 					    const struct segment *segment, const struct setup *known, __be32 owner)
 {
 	struct encapsulation *outer = begin_reply(received);
-	__be32 end = bpf_htonl(known->end);
+	__be32 end = known ? bpf_htonl(known->end) : 0;
 
 	if (!outer)
 		return drop(DROP_REWRITE);
 	outer->meta.kind = META_ELSEWHERE;
 	outer->meta.reason = 0;
-	outer->meta.epoch = bpf_htonl(known->epoch);
-	outer->meta.start = bpf_htonl(known->start);
 	outer->meta.value = owner;
+	if (known) {
+		outer->meta.epoch = bpf_htonl(known->epoch);
+		outer->meta.start = bpf_htonl(known->start);
+	}
 	__builtin_memcpy(&outer->meta.mss, &end, sizeof(end));
 	return send_reply(skb, segment);
 }

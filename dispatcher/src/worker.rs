@@ -40,6 +40,7 @@ mod support;
 mod takeover;
 mod unsure;
 mod way;
+mod whose;
 mod words;
 
 use std::collections::HashMap;
@@ -475,7 +476,8 @@ impl State {
             }
             Kind::Elsewhere { owner, end } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
-                    self.hears_where(now, &arrived.key, &packet.meta, (owner, end));
+                    let said = (owner, end);
+                    self.hears_elsewhere(now, &arrived.key, &packet.meta, from, said);
                 }
             }
             Kind::Next { .. } => self.on_next(now, &packet.meta, packet.inner),

@@ -409,3 +409,106 @@ fn an_answer_from_where_nobody_was_told_goes_on() {
     let followed = counted(&cluster, "d2", &MOVE).1;
     assert!(followed > 0, "{followed}");
 }
+
+const GET: &str = "GET /1k HTTP/1.1\r\nHost: site.example\r\n\r\n";
+
+/// A head that comes in pieces is the daemon's.
+fn send_in_pieces(clients: &mut [Connection]) {
+    let (line, rest) = GET.split_at(10);
+    for client in &mut *clients {
+        client.send(line);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    for client in clients {
+        client.send(rest);
+    }
+}
+
+/// Connections that d1 keeps and that have been given two requests, of which d2 has been told.
+fn asked_twice<const N: usize>(cluster: &Cluster, wanted: &[u8]) -> [Connection; N] {
+    let clients: Vec<Connection> = kept_by(cluster, "d1").take(N).collect();
+    let mut clients: [Connection; N] = clients.try_into().expect("so many");
+    for _ in 0..2 {
+        (clients.iter_mut()).for_each(|client| same(&client.send(GET).response().body, wanted));
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    clients
+}
+
+fn until_counted(cluster: &Cluster, names: &[&str]) {
+    until("d2 counts what it has done", || {
+        let counters = cluster.dispatch_status("d2")?.counters;
+        let is_counted = |name: &&str| counters.get(*name).is_some_and(|&times| times > 0);
+        names.iter().all(is_counted).then_some(())
+    });
+}
+
+/// Their keeper has moved them, and the word of that was lost. The owners before do not know who has them.
+#[test]
+fn connections_that_a_daemon_has_moved_are_found_when_nobody_was_told() {
+    let cluster = by_turns("stayfound");
+    let wanted = cluster.document("1k");
+    let mut clients = asked_twice::<4>(&cluster, &wanted);
+    cluster.run("d1", &["ip", "route", "add", "blackhole", "10.77.0.12"]);
+    for _ in 0..2 {
+        send_in_pieces(&mut clients);
+        (clients.iter_mut()).for_each(|client| same(&client.response().body, &wanted));
+    }
+    cluster.kill("d1", None).unwrap();
+    send_in_pieces(&mut clients);
+    (clients.iter_mut()).for_each(|client| same(&client.response().body, &wanted));
+    until_counted(&cluster, &["asked-others", "followed"]);
+}
+
+/// The other one has heard that their owners were asked to give some of them up, of some who has them next, of some both
+/// and of some nothing.
+#[test]
+fn connections_that_a_daemon_moves_are_found_whatever_news_are_lost() {
+    let cluster = by_turns("staylossy");
+    let wanted = cluster.document("1k");
+    let mut clients = asked_twice::<60>(&cluster, &wanted);
+    cluster.run(
+        "d1",
+        &[
+            "nft",
+            "table ip lossy {\nchain out {\ntype filter hook output priority 0;\n\
+             ip daddr 10.77.0.12 numgen random mod 2 == 0 drop\n}\n}",
+        ],
+    );
+    send_in_pieces(&mut clients);
+    for (client, asks_ahead) in clients.iter_mut().zip([true, false].into_iter().cycle()) {
+        if asks_ahead {
+            client.send(GET).send(GET);
+            (0..2).for_each(|_| same(&client.response().body, &wanted));
+        }
+        same(&client.response().body, &wanted);
+    }
+    cluster.kill("d1", None).unwrap();
+    send_in_pieces(&mut clients);
+    (clients.iter_mut()).for_each(|client| same(&client.response().body, &wanted));
+}
+
+/// An owner has given a connection up, and who asked for that has not heard it.
+#[test]
+fn a_connection_that_nobody_has_goes_on() {
+    let cluster = by_turns("staynobody");
+    let wanted = cluster.document("1k");
+    let mut client = asked_twice::<1>(&cluster, &wanted);
+    let owner = {
+        let answer = client[0].send(GET).response();
+        cluster.backend(answer.backend()).address
+    };
+    std::thread::sleep(Duration::from_millis(300));
+    let given_up = || cluster.agents().of("given-up");
+    let before = given_up();
+    let rule = format!(
+        "table ip deaf {{\nchain in {{\ntype filter hook input priority 0;\nip saddr {owner} drop\n}}\n}}"
+    );
+    cluster.run("d1", &["nft", &rule]);
+    send_in_pieces(&mut client);
+    until("it is given up", || (given_up() > before).then_some(()));
+    cluster.kill("d1", None).unwrap();
+    same(&client[0].response().body, &wanted);
+    until_counted(&cluster, &["asked-others", "found-with-nobody"]);
+    same(&client[0].send(GET).response().body, &wanted);
+}

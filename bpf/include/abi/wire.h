@@ -101,7 +101,7 @@ enum meta_kind {
 	META_ANSWERED = 29, /* owner's daemon -> dispatcher: so many requests are, up to there */
 	/* docs/protocol/replication.md 4.7 */
 	META_ENTRUSTED = 30, /* keeper -> its heir: a connection's first request, and what its record says */
-	META_ELSEWHERE = 31, /* owner of before -> dispatcher: who has the flow, since when */
+	META_ELSEWHERE = 31, /* owner of before, or any backend -> dispatcher: who has the flow, since when */
 };
 
 /* Why an owner does not give a flow up. */
@@ -128,8 +128,10 @@ enum held {
 #define PROBE_NOT_BEGUN 3 /* and has said nothing to its first request but interim answers (1xx) */
 #define PROBE_RECKONED 4 /* has answered all that it was given: `requests` of them. Only to who asks how many */
 
-/* `reason` of a PROBE: how many requests have been answered, if that is all? */
+/* `reason` of a PROBE, to the owner: how many requests have been answered, if that is all? */
 #define PROBE_RECKON 1
+/* To one that is not known to have the flow: has it, under a later epoch? */
+#define PROBE_WHOSE 2
 
 /* `reason` of a RELEASE and of a RELEASED. */
 #define RELEASE_HALF_PIPE 1

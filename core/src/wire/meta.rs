@@ -107,6 +107,8 @@ pub enum Kind {
     /// The same of a flow that another dispatcher has kept: and how many requests have been
     /// answered, if that is all?
     Reckon,
+    /// To a backend that is not known to have the flow: has it, under a later epoch?
+    Whose,
     /// Backend to dispatcher: so far, and that is all. *requests* says how many.
     Reckoned {
         /// The next byte that the server's socket expects.
@@ -246,10 +248,10 @@ pub enum Kind {
         /// As in [`Self::Release`], at most 2^24 - 1 bytes behind *start*.
         reach: ClientSeq,
     },
-    /// Owner of before to dispatcher that asks it [`Self::Reckon`]: a data path has moved the flow since, to its
-    /// owner of the option's epoch and start.
+    /// Backend to dispatcher that asks it [`Self::Reckon`] or [`Self::Whose`]: the flow has moved since, to its owner
+    /// of the option's epoch and start; or, if the epoch is that of the question, the flow is not there.
     Elsewhere {
-        /// That owner, as far as the sender knows: perhaps itself, again.
+        /// That owner, perhaps the sender itself; unspecified: the sender does not know.
         owner: Ipv4Addr,
         /// Where that one's first answer begins.
         end: ServerSeq,
@@ -468,6 +470,7 @@ impl Kind {
             Self::Request { server_isn } => (2, 0, server_isn.raw()),
             Self::Probe => (3, 0, 0),
             Self::Reckon => (3, PROBE_RECKON, 0),
+            Self::Whose => (3, PROBE_WHOSE, 0),
             Self::Reckoned { received } => (4, PROBE_RECKONED, received.raw()),
             Self::ProbeAnswer { received, sender } => {
                 let how = match sender {
@@ -528,6 +531,7 @@ impl Kind {
                 server_isn: ServerSeq::new(value),
             },
             3 if raw[3] == PROBE_RECKON => Self::Reckon,
+            3 if raw[3] == PROBE_WHOSE => Self::Whose,
             3 => Self::Probe,
             4 if raw[3] == PROBE_RECKONED => Self::Reckoned {
                 received: ClientSeq::new(value),
@@ -685,6 +689,8 @@ const FORWARD: u8 = 1;
 /// *reason* of a PROBE that asks how many requests have been answered, and of the word that they
 /// are all.
 const PROBE_RECKON: u8 = 1;
+/// *reason* of a PROBE that asks who has the flow.
+const PROBE_WHOSE: u8 = 2;
 const PROBE_RECKONED: u8 = 4;
 
 const FOLLOW: u8 = 16;

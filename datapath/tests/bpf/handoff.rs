@@ -9,6 +9,9 @@ use trapeze_core::flow::Handshake;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Care, Held, Kind, Leave, Meta};
+use trapeze_datapath::abi::Node;
+use trapeze_datapath::clock;
+use trapeze_datapath::map::Update;
 use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 
 use crate::agent::{META_AT, START};
@@ -678,17 +681,19 @@ fn who_does_not_know_how_many_it_was_given_is_told() {
     );
 }
 
-/// Its keeper's data path has moved it, and who keeps it next does not know (replication.md 4.6d).
+/// Kind, epoch and start of an answer.
+fn told(outcome: Outcome) -> (Kind, u32, u32) {
+    let got = outcome.packet.expect("an answer");
+    let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
+    (told.meta.kind, told.meta.epoch, told.meta.start.raw())
+}
+
+/// It has moved, and who keeps it next does not know (replication.md 4.6d).
 #[test]
 fn who_asks_an_owner_of_before_is_told_where_the_flow_is() {
     let ask = |owner: &Owner, kind: Kind, epoch: u32| {
         let packet = segment(ACK, SECOND ^ 1 << 31, FIRST, b"").packet();
         owner.run(&sealed(&followed(kind, epoch, START), &packet))
-    };
-    let told = |outcome: Outcome| {
-        let got = outcome.packet.expect("an answer");
-        let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
-        (told.meta.kind, told.meta.epoch, told.meta.start.raw())
     };
     let there = |owner, end| Kind::Elsewhere {
         owner,
@@ -719,10 +724,45 @@ fn who_asks_an_owner_of_before_is_told_where_the_flow_is() {
     assert!(matches!(kind, Kind::ProbeAnswer { .. }), "{kind:?}");
     assert_eq!(epoch, MOVE + 1);
 
-    // What a daemon has moved it has told.
+    // To whom a daemon has moved it only that one and the next owner know.
     let owner = Owner::answered();
     let _ = owner.run(&sealed(&release(), &probe().packet()));
-    assert_eq!(ask(&owner, Kind::Reckon, EPOCH), early);
+    let expected = (there(Ipv4Addr::UNSPECIFIED, end), MOVE, SECOND);
+    assert_eq!(told(ask(&owner, Kind::Reckon, EPOCH)), expected);
+    assert_eq!(ask(&owner, Kind::Reckon, MOVE), early);
+    assert_eq!(told(ask(&owner, Kind::Whose, EPOCH)), expected);
+}
+
+/// Its owner of before does not know, so all backends are asked (replication.md 4.6f).
+#[test]
+fn who_asks_whose_a_flow_is_is_told_by_each() {
+    let ask = |agent: &Agent, epoch: u32| {
+        let packet = segment(ACK, SECOND ^ 1 << 31, FIRST, b"").packet();
+        agent.run(
+            &agent.ingress,
+            &sealed(&followed(Kind::Whose, epoch, START), &packet),
+        )
+    };
+    let elsewhere = |owner, end| Kind::Elsewhere {
+        owner,
+        end: ServerSeq::new(end),
+    };
+    let not_here = elsewhere(Ipv4Addr::UNSPECIFIED, 0);
+    let owner = Owner::new();
+    let agent = &owner.agent;
+    let here = elsewhere(HERE, FIRST);
+    assert_eq!(told(ask(agent, EPOCH - 1)), (here, EPOCH, START));
+    for epoch in [EPOCH, EPOCH + 1] {
+        assert_eq!(told(ask(agent, epoch)), (not_here, epoch, START));
+    }
+    // What it has just lost by coming up anew it does not deny.
+    let node = agent.maps.node.get(&0).unwrap().unwrap();
+    let node = Node {
+        since_ns: clock::cluster().as_nanos() as u64,
+        ..node
+    };
+    agent.maps.node.put(&0, &node, Update::Any).unwrap();
+    assert_eq!(ask(agent, EPOCH), Outcome::drop("early"));
 }
 
 /// Two of them may have come before the first one's answer began, and seem to be one.

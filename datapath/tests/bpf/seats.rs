@@ -288,6 +288,23 @@ fn what_is_said_of_a_seat_names_the_flow() {
         geneve::open(&told[ETHERNET + 28..], DISPATCHER.into(), &keys()).expect("its tag is good");
     assert_eq!((told.meta.kind, told.inner), (answer, &ask.packet()[..]));
 
+    // Who asks whose the flow is knows of no seat (replication.md 4.6f).
+    let whose = Meta {
+        kind: Kind::Whose,
+        ..followed(Kind::Forward, MOVE, SECOND)
+    };
+    let got = agent.run(&agent.ingress, &sealed(&whose, &ask.packet()));
+    let told = got.packet.expect("an answer");
+    let told =
+        geneve::open(&told[ETHERNET + 28..], DISPATCHER.into(), &keys()).expect("its tag is good");
+    let here = Kind::Elsewhere {
+        owner: HERE,
+        end: ServerSeq::new(THERE),
+    };
+    let expected = (here, BACK, THIRD);
+    let meta = told.meta;
+    assert_eq!((meta.kind, meta.epoch, meta.start.raw()), expected);
+
     let held_up = |seated: &Seated| seated.older.agent.to_tell(14);
     assert_eq!(held_up(&seated), []);
     seated.answer(ANSWER);

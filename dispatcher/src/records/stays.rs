@@ -19,9 +19,11 @@ use trapeze_datapath::abi::{
 
 use super::Records;
 
-/// Of a flow that has one of these, requests are given to its owner by daemons alone, who tell of
-/// each.
-const DAEMONS: u32 = MARK_TUNNEL | MARK_PIPELINES | MARK_RELEASING | MARK_TAKING;
+/// A flow that has one of these goes on at its owner, whatever its record says.
+const SETTLED: u32 = MARK_TUNNEL | MARK_TAKING;
+
+/// Of a flow that has one of these, requests are given to its owner by daemons alone, who tell of each.
+const DAEMONS: u32 = MARK_PIPELINES | MARK_RELEASING;
 
 /// Who says FIN, and something more after so long, waits for the rest of an answer.
 const CLOSES_WITHIN: Duration = Duration::from_secs(1);
@@ -206,10 +208,55 @@ pub(super) fn is_of_use(flow: &Flow) -> bool {
         || lasted > CLOSES_WITHIN
 }
 
-/// May requests have stayed with the owner since this record was told?
+/// May more have become of it than this record tells? What a daemon has told may have been lost; where there is no
+/// agent to be asked, it is taken to have come.
 pub(super) fn is_unsure(told: &Flow) -> bool {
+    let known = match told.splice.terms() {
+        None => SETTLED,
+        Some(splice) if !splice.split => SETTLED | DAEMONS,
+        Some(_) => return false,
+    };
     told.state == FlowState::Established as u32
         && told.expect == Expected::Head.number()
-        && told.marks & DAEMONS == 0
-        && told.splice.terms().is_none_or(|splice| !splice.split)
+        && told.marks & known == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use trapeze_datapath::abi::{Pod, SPLICE_SPLIT, Splice};
+
+    use super::*;
+
+    #[test]
+    fn owners_are_asked_after_all_that_was_told_of_heads() {
+        let rebuilt = Splice::zeroed();
+        let spliced = Splice {
+            port: [0, 7],
+            ..rebuilt
+        };
+        let split = Splice {
+            changes: SPLICE_SPLIT,
+            ..spliced
+        };
+        let is_asked = |marks, splice| {
+            is_unsure(&Flow {
+                marks,
+                splice,
+                state: FlowState::Established as u32,
+                expect: Expected::Head.number(),
+                ..Flow::zeroed()
+            })
+        };
+        for (marks, rebuilt_is, spliced_is) in [
+            (0, true, true),
+            (MARK_PIPELINES, true, false),
+            (MARK_RELEASING, true, false),
+            (MARK_TUNNEL, false, false),
+            (MARK_TAKING, false, false),
+        ] {
+            assert_eq!(is_asked(marks, rebuilt), rebuilt_is, "{marks}");
+            assert_eq!(is_asked(marks, spliced), spliced_is, "{marks}");
+            assert!(!is_asked(marks, split), "{marks}");
+        }
+    }
 }

@@ -25,7 +25,7 @@ use crate::records::Record;
 
 /// Another dispatcher that has asked an owner to give a flow up, and keeps the flow no
 /// more, is to be done with it by then.
-const ANOTHERS_TURN: Duration = Duration::from_millis(500);
+pub(super) const ANOTHERS_TURN: Duration = Duration::from_millis(500);
 
 impl State {
     /// Something reaches beyond the boundary of a flow that has an owner.
@@ -304,15 +304,18 @@ impl State {
     /// Asks the owner, once all dispatchers can know that it is asked. One of them may have
     /// asked before this one kept the flow: if it is there, it is to end what it began.
     fn ask_when_nobody_else_does(&mut self, now: Duration, key: &FlowKey, record: &Record) {
-        let maker = record.maker;
-        let peers = &self.shared.peers;
-        if record.is_releasing() && maker != peers.own && peers.has_living(maker) {
+        if self.is_anothers_turn(record) {
             return self.waiting.defer(key, now + ANOTHERS_TURN);
         }
         if self.shared.records.releasing(key).is_err() {
             self.count("record-failures");
         }
         self.ask(now, key);
+    }
+
+    pub(super) fn is_anothers_turn(&self, record: &Record) -> bool {
+        let (maker, peers) = (record.maker, &self.shared.peers);
+        record.is_releasing() && maker != peers.own && peers.has_living(maker)
     }
 
     /// It stays with its owner, which does not know of a HEAD in its midst: then nobody

@@ -1,12 +1,12 @@
 //! Flows that another dispatcher has kept: of requests that stayed with the owner, and of others to which the
 //! flow has moved since, it may not have told. So before anything is read at the boundary the owner is asked how
 //! far it has come (docs/protocol/replication.md 4.6), and what the client says waits here meanwhile. One that has
-//! given the flow up says to whom, and that one is asked. An owner that does not know, or is silent, leaves what
+//! given the flow up says to whom, and that one is asked (or all are: whose.rs). An owner that does not know, or is silent, leaves what
 //! the record says. With one that is not done for a long
 //! time, or cannot tell where its answers end, the flow stays.
 
 use std::collections::HashMap;
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
@@ -14,11 +14,13 @@ use trapeze_core::intake::Arrived;
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Kind, Meta};
+use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 
 use super::State;
+use super::later::ANOTHERS_TURN;
+use super::whose::Others;
 use crate::memory::Placed;
 use crate::records::{Moved, Record};
 
@@ -39,18 +41,24 @@ pub(super) struct Unsure {
 }
 
 #[derive(Debug)]
-struct Asked {
+pub(super) struct Asked {
     due: Duration,
     pause: Duration,
     since: Duration,
     /// The owner has had more than the record says, and is not done with that.
     is_at_work: bool,
     packets: Vec<(Meta, Vec<u8>)>,
+    /// The owner has given it up, and these are asked who has it.
+    pub(super) others: Option<Others>,
 }
 
 impl Unsure {
     pub(super) fn next_due(&self) -> Option<Duration> {
         self.all.values().map(|asked| asked.due).min()
+    }
+
+    pub(super) fn find(&mut self, key: &FlowKey) -> Option<&mut Asked> {
+        self.all.get_mut(key)
     }
 }
 
@@ -128,21 +136,42 @@ impl State {
             since: now,
             is_at_work: false,
             packets: Vec::new(),
+            others: None,
         };
         self.unsure.all.insert(*key, asked);
-        self.send_question(key, record);
+        self.ask_owner(now, now, key, record);
+    }
+
+    /// `since`: the packets wait.
+    fn ask_owner(&mut self, now: Duration, since: Duration, key: &FlowKey, record: &Record) {
+        // It has been asked to give the flow up, and who has done that may be about to tell what became of it.
+        if self.is_anothers_turn(record) && now < since + ANOTHERS_TURN {
+            return;
+        }
+        match self.backend_address(record.slot) {
+            Some(owner) => self.send_question(owner, key, record, Kind::Reckon),
+            None => self.count("no-backend"),
+        }
     }
 
     /// At a number that no socket can expect, as inquiries are.
-    fn send_question(&mut self, key: &FlowKey, record: &Record) {
-        let way = self.sealed(key, record, |meta| Meta {
-            kind: Kind::Reckon,
-            requests: record.requests as u16,
-            ..meta
-        });
-        let Some((to, option)) = way else {
-            return self.count("no-backend");
+    pub(super) fn send_question(
+        &mut self,
+        backend: SocketAddrV4,
+        key: &FlowKey,
+        record: &Record,
+        kind: Kind,
+    ) {
+        let binding = Binding::of_flow(IpAddr::V4(*backend.ip()), key.client, key.vip);
+        let (Ok(agreed), Some(binding)) = (Meta::decode(&record.option), binding) else {
+            return;
         };
+        let question = Meta {
+            kind,
+            requests: record.requests as u16,
+            ..agreed
+        };
+        let option = question.seal(&self.cluster.keys, &binding);
         let question = Segment::of_client(
             key,
             Header {
@@ -153,7 +182,7 @@ impl State {
             },
         );
         let packet = question.to_packet();
-        (self.to_backends).push(to, |out| geneve::write(&option, &packet, out));
+        (self.to_backends).push(backend, |out| geneve::write(&option, &packet, out));
     }
 
     /// The owner has answered all that it has had, so many requests.
@@ -177,7 +206,7 @@ impl State {
         &mut self,
         now: Duration,
         key: &FlowKey,
-        meta: &Meta,
+        place: (u32, ClientSeq),
         (owner, end): (Ipv4Addr, ServerSeq),
     ) {
         let record = self.shared.records.get(key).ok().flatten();
@@ -192,13 +221,12 @@ impl State {
         let choice = (self.cluster).choice(record.pool, backend, Placed::unnoticed(record.request));
         // Of another pool: its connection stands, and nobody looks for the server's port.
         let server_port = choice.map_or(0, |choice| choice.server_port);
-        let place = (meta.epoch, meta.start);
         let Some(option) = self.option_for(key, &record, owner, (place, server_port)) else {
             return;
         };
         let moved = Moved {
-            epoch: meta.epoch,
-            start: meta.start,
+            epoch: place.0,
+            start: place.1,
             end,
             slot,
             option,
@@ -294,7 +322,8 @@ impl State {
             }
             asked.pause = (asked.pause * 2).min(LAST);
             asked.due = now + asked.pause;
-            self.send_question(&key, &record);
+            let since = asked.since;
+            self.ask_owner(now, since, &key, &record);
         }
     }
 }

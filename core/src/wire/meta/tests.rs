@@ -102,6 +102,7 @@ fn every_kind_is_read_as_written() {
             server_isn: ServerSeq::new(12),
         },
         Kind::Reckon,
+        Kind::Whose,
         Kind::Reckoned {
             received: ClientSeq::new(13),
         },
