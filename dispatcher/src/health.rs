@@ -239,9 +239,7 @@ impl Health {
     /// An answer to heartbeat number `beat`, by that `incarnation` of the host's network stack (0: it does not say).
     pub fn heard(&self, slot: u32, beat: u32, incarnation: u32) -> Heard {
         let entry = &self.slots[slot as usize];
-        let last = entry.beat.load(Ordering::Relaxed);
-        // RFC 1982; the first one is taken as it comes.
-        if last != 0 && (beat.wrapping_sub(last as u32) as i32) <= 0 {
+        if has_answered(entry, beat) {
             return Heard::Late;
         }
         entry
@@ -535,6 +533,12 @@ impl Health {
         (self.beats).are_missed(heard, now_ms, self.listening.until_ms())
     }
 
+    /// Is it there, as far as is known, and has it not answered that heartbeat or a later one?
+    pub fn is_late(&self, slot: u32, beat: u32) -> bool {
+        let entry = &self.slots[slot as usize];
+        !has_answered(entry, beat) && !self.is_silent(entry, now_ms())
+    }
+
     /// Whether it is to have connections.
     pub fn drain(&self, slot: u32, drained: bool) {
         self.slots[slot as usize]
@@ -569,6 +573,12 @@ impl Health {
         *entry.history.lock().expect("no thread panics with it") = History::default();
         self.loads.reset(slot);
     }
+}
+
+/// That one, or a later one (RFC 1982).
+fn has_answered(entry: &Slot, beat: u32) -> bool {
+    let last = entry.beat.load(Ordering::Relaxed);
+    last != 0 && (beat.wrapping_sub(last as u32) as i32) <= 0
 }
 
 impl Beats {

@@ -17,6 +17,8 @@ use crate::{Shared, v4};
 
 /// Answers are looked for so often in a heartbeat.
 const LOOKS: u32 = 8;
+/// Who has not answered at each so many of them is asked again.
+const LOOKS_TO_REPEAT: u32 = 3;
 /// Who has not answered after so many heartbeats does not.
 const PATIENCE: u32 = 3;
 
@@ -41,22 +43,35 @@ pub fn run(shared: &Arc<Shared>, own: &Dispatcher) -> anyhow::Result<()> {
         let interval = cluster.config.limits.heartbeat;
         let at = Instant::now();
         let number = (first + started.elapsed()).as_millis() as u32;
-        for (slot, server) in servers(&cluster) {
-            if let Ok(knock) = Knock::at(own, server) {
-                asked.push(Asked {
-                    slot,
-                    port: server.port(),
-                    is_here: *server.ip() == own,
-                    number,
-                    at,
-                    knock,
-                });
+        let ask = |whom: &dyn Fn(u32) -> bool, asked: &mut Vec<Asked>| {
+            for (slot, server) in servers(&cluster)
+                .into_iter()
+                .filter(|(slot, _)| whom(*slot))
+            {
+                if let Ok(knock) = Knock::at(own, server) {
+                    asked.push(Asked {
+                        slot,
+                        port: server.port(),
+                        is_here: *server.ip() == own,
+                        number,
+                        at,
+                        knock,
+                    });
+                }
             }
-        }
+        };
+        ask(&|_| true, &mut asked);
         let step = interval / LOOKS;
-        while at.elapsed() < interval {
+        for look in 1.. {
             std::thread::sleep(step.min(interval.saturating_sub(at.elapsed())));
             asked.retain(|one| !is_done(shared, one, interval));
+            if at.elapsed() >= interval {
+                break;
+            }
+            // A packet that is lost is no sign of death.
+            if look % LOOKS_TO_REPEAT == 0 {
+                ask(&|slot| shared.health.is_late(slot, number), &mut asked);
+            }
         }
     }
     Ok(())

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use trapeze_core::config::{Backend, Dispatcher};
+use trapeze_core::config::Dispatcher;
 use trapeze_core::health::word;
 use trapeze_core::wire::meta::{Keys, Kind};
 use trapeze_core::wire::{geneve, ipv4};
@@ -32,6 +32,9 @@ use crate::{Shared, v4};
 const PADDING: &[u8] = &[0; 20];
 /// As long as what an agent has to say of the servers that it checks.
 const ROOM: &[u8] = &[0; word::LEN];
+
+/// So often in an interval a beat is repeated that is not answered in time.
+const REPEATS: u32 = 3;
 
 /// What a backend was given that has come up anew is repeated by clients for so long: as with a silent one this
 /// daemon says who has it then.
@@ -68,21 +71,8 @@ impl Pulse {
             let interval = cluster.config.limits.heartbeat;
             self.shared.health.set_interval(interval);
             let number = (first + started.elapsed()).as_millis() as u32;
-            let mut beats = Outbox::default();
-            let has_agent = |backend: &Backend| backend.transfer.has_agent();
-            let backends = cluster.config.backends.iter().zip(&cluster.targets);
-            for (backend, targets) in backends.filter(|(backend, _)| has_agent(backend)) {
-                if let IpAddr::V4(address) = backend.address {
-                    let room = if targets.is_empty() { PADDING } else { ROOM };
-                    let datagram = self.beat(number, address, room, &cluster.keys);
-                    beats.push(SocketAddrV4::new(address, GENEVE_PORT), |out| {
-                        out.extend_from_slice(&datagram);
-                    });
-                }
-            }
             cable.look(&self.shared, interval);
-            // A beat that is lost is a beat missed.
-            self.socket.send(&beats);
+            self.ask(&cluster, number, |_| true);
             self.shared.health.listen();
             self.shared.health.asked();
             watched.look(&self.shared, &cluster)?;
@@ -97,9 +87,45 @@ impl Pulse {
             checks::note(&self.shared, &cluster);
             self.shared.renew_decisions()?;
             due = (due + interval).max(Instant::now());
+            self.ask_again(&cluster, number, due);
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         Ok(())
+    }
+
+    /// A packet that is lost is no sign of death: until the next beat is due who has not answered is asked again.
+    fn ask_again(&self, cluster: &Cluster, number: u32, due: Instant) {
+        let pause = due.saturating_duration_since(Instant::now()) / REPEATS;
+        for _ in 0..REPEATS {
+            let is_late = |slot| self.shared.health.is_late(slot, number);
+            if !self.ask(cluster, number, is_late) {
+                return;
+            }
+            std::thread::sleep(pause);
+        }
+    }
+
+    /// False: nobody.
+    fn ask(&self, cluster: &Cluster, number: u32, whom: impl Fn(u32) -> bool) -> bool {
+        let mut beats = Outbox::default();
+        let mut is_anybody = false;
+        let backends = cluster.config.backends.iter().zip(&cluster.targets);
+        for ((backend, targets), &slot) in backends.zip(&cluster.slots) {
+            let IpAddr::V4(address) = backend.address else {
+                continue;
+            };
+            if !backend.transfer.has_agent() || !whom(slot) {
+                continue;
+            }
+            is_anybody = true;
+            let room = if targets.is_empty() { PADDING } else { ROOM };
+            let datagram = self.beat(number, address, room, &cluster.keys);
+            beats.push(SocketAddrV4::new(address, GENEVE_PORT), |out| {
+                out.extend_from_slice(&datagram);
+            });
+        }
+        self.socket.send(&beats);
+        is_anybody
     }
 
     /// Who is silent: requests that are sent there again come to the daemon.

@@ -106,7 +106,8 @@ impl Vigil {
             if let Some(number) = self.watch.beat(now) {
                 self.lead(now)?;
                 self.publish_presence(now)?;
-                self.ask_all(number);
+                let all = 0..self.plan.members.len();
+                self.ask(number, all);
                 if now >= self.show_at {
                     self.show_at = now + SHOW_INTERVAL;
                     self.show(now)?;
@@ -114,6 +115,9 @@ impl Vigil {
             } else if !changes.is_empty() {
                 self.lead(now)?;
                 self.publish_presence(now)?;
+            }
+            if let Some((number, late)) = self.watch.repeat(now) {
+                self.ask(number, late);
             }
             self.seat.remind(now);
             if self.watch.has_judged() && (self.seat.is_held() || self.hears_a_leader()) {
@@ -304,10 +308,10 @@ impl Vigil {
         Ok(self.shared.maps.presence.put(&0, &presence, Update::Any)?)
     }
 
-    /// A beat that is lost is a beat missed.
-    fn ask_all(&self, number: u32) {
+    /// Beats, to those places.
+    fn ask(&self, number: u32, places: impl IntoIterator<Item = usize>) {
         let mut beats = Outbox::default();
-        for member in &self.plan.members {
+        for member in places.into_iter().map(|place| &self.plan.members[place]) {
             beats.push(SocketAddrV4::new(member.address, GENEVE_PORT), |out| {
                 self.write_beat(number, member, out);
             });

@@ -7,6 +7,7 @@
 //!   ------------|---------------|---------------|---------------|------------
 //!               | <- slack ->   |               |               |
 //!               judged here: has n been answered?  Not n, n-1 and n-2: silent.
+//!                  . . .  else asked again, by the same number: a lost packet is no sign of death.
 //! ```
 //! A member that dies is found silent two to three intervals and a slack later. Beats are
 //! counted, not time: a judge that sleeps too long has sent fewer beats, and blames nobody
@@ -23,6 +24,8 @@ pub const IN_A_ROW: u32 = 3;
 const FIRST_INTERVAL: Duration = Duration::from_millis(100);
 /// An answer is late after this and a tenth of the interval.
 const LEAST_SLACK: Duration = Duration::from_millis(5);
+/// A beat that is not answered in time is repeated as soon as that is known, and so often in an interval.
+const REPEATS: u32 = 4;
 
 /// How a member is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +93,8 @@ pub struct Watch {
     sent: [Option<Duration>; 2],
     /// When the latest beat is judged, if it has not been.
     judge_at: Option<Duration>,
+    /// When it is repeated to who has not answered it.
+    repeat_at: Option<Duration>,
     rounds: u32,
 }
 
@@ -105,6 +110,7 @@ impl Watch {
             next_beat: now,
             sent: [None; 2],
             judge_at: None,
+            repeat_at: None,
             rounds: 0,
         }
     }
@@ -159,8 +165,9 @@ impl Watch {
 
     /// When there is something to do next.
     pub fn due(&self) -> Duration {
-        self.judge_at
-            .map_or(self.next_beat, |at| at.min(self.next_beat))
+        let due = [self.judge_at, self.repeat_at];
+        let due = due.into_iter().flatten().min();
+        due.map_or(self.next_beat, |at| at.min(self.next_beat))
     }
 
     /// The number to send to all members, if it is time. Not before the last one has been
@@ -172,9 +179,25 @@ impl Watch {
         self.number = self.number.wrapping_add(1);
         self.sent = [Some(now), self.sent[0]];
         self.judge_at = Some(now + self.slack());
+        self.repeat_at = None;
         // No burst after a pause.
         self.next_beat = (self.next_beat + self.pace()).max(now);
         Some(self.number)
+    }
+
+    /// The latest beat once more, if it is time, and for whom: the places of all that were not silent, and have not
+    /// answered it.
+    pub fn repeat(&mut self, now: Duration) -> Option<(u32, Vec<usize>)> {
+        if now < self.repeat_at? {
+            return None;
+        }
+        let members = self.members.iter().enumerate();
+        let late =
+            members.filter(|(_, it)| it.state != State::Silent && it.answered != self.number);
+        let late: Vec<usize> = late.map(|(place, _)| place).collect();
+        let again = now + self.pace() / REPEATS;
+        self.repeat_at = (!late.is_empty() && again < self.next_beat).then_some(again);
+        (!late.is_empty()).then_some((self.number, late))
     }
 
     /// An answer. False: to no beat of this watch, or older than what was heard before.
@@ -219,6 +242,7 @@ impl Watch {
         }
         self.rounds = 0;
         self.judge_at = None;
+        self.repeat_at = None;
     }
 
     /// The beat that is due can be sent, and is not judged.
@@ -238,6 +262,7 @@ impl Watch {
         let is_due = self.judge_at.is_some_and(|at| now >= at);
         if is_due {
             self.judge_at = None;
+            self.repeat_at = Some(now);
             self.rounds = self.rounds.saturating_add(1);
         }
         let number = self.number;
@@ -418,6 +443,42 @@ mod tests {
         assert!(!watch.hear(ms(1), 1, 101, SAID), "no such member");
         assert!(watch.hear(ms(1), 0, 101, SAID));
         assert!(!watch.hear(ms(1), 0, 101, SAID), "repeated");
+    }
+
+    /// Two of three packets are lost, and it is as if none were.
+    #[test]
+    fn what_is_lost_is_asked_for_again() {
+        for interval in [10, 50, 200, 5000] {
+            let mut watch = Watch::new(ms(interval), ms(0), 0);
+            (0..2).for_each(|_| watch.add(State::Alive));
+            let (mut asked, mut repeated) = (0, 0);
+            for now in 0..interval * 30 {
+                if let Some(number) = watch.beat(ms(now)) {
+                    asked = 1;
+                    assert!(watch.hear(ms(now), 1, number, SAID));
+                }
+                assert_eq!(watch.judge(ms(now)), [], "{interval} {now}");
+                if let Some((number, late)) = watch.repeat(ms(now)) {
+                    assert_eq!(late, [0], "the other one has answered");
+                    (asked, repeated) = (asked + 1, repeated + 1);
+                    if asked == 3 {
+                        assert!(watch.hear(ms(now), 0, number, SAID));
+                    }
+                }
+            }
+            assert!(repeated > 30, "{interval}: {repeated}");
+        }
+    }
+
+    #[test]
+    fn nobody_asks_the_silent_more_often() {
+        let mut watch = Watch::new(ms(200), ms(0), 0);
+        watch.add(State::Silent);
+        for now in 0..3000 {
+            watch.beat(ms(now));
+            watch.judge(ms(now));
+            assert_eq!(watch.repeat(ms(now)), None);
+        }
     }
 
     #[test]

@@ -104,6 +104,13 @@ impl Gates {
         Some((number, asked.collect()))
     }
 
+    /// The same once more, for those that have not answered in time.
+    pub fn repeat(&mut self, now: Duration) -> Option<(u32, Vec<Ipv4Addr>)> {
+        let (number, late) = self.watch.repeat(now)?;
+        let asked = late.iter().map(|&place| self.watched[place].1.address);
+        Some((number, asked.collect()))
+    }
+
     /// An answer of `asked`'s, who may be none of them.
     pub fn hear(&mut self, now: Duration, asked: Ipv4Addr, number: u32, said: Presence) {
         let is = |(_, peer): &(usize, Peer)| peer.address == asked;

@@ -232,7 +232,15 @@ impl Vigil {
                     self.show();
                 }
             }
-            if let Some((number, gates)) = self.gates.beat(now) {
+            if let Some((number, late)) = self.watch.repeat(now) {
+                let peers = self.peers.clone();
+                let late = late.iter().map(|&place| peers[place].address);
+                self.ask(number, late, &cluster.keys);
+            }
+            for (number, gates) in [self.gates.beat(now), self.gates.repeat(now)]
+                .into_iter()
+                .flatten()
+            {
                 self.ask(number, gates, &cluster.keys);
             }
             self.ask_for_what_is_lacking(now, &cluster.keys);
@@ -514,7 +522,7 @@ impl Vigil {
         Ok(true)
     }
 
-    /// A beat that is lost is a beat missed.
+    /// Beats, to those addresses.
     fn ask(&mut self, number: u32, asked: impl IntoIterator<Item = Ipv4Addr>, keys: &Keys) {
         let own = self.shared.peers.own;
         for address in asked {
