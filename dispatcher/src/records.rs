@@ -24,7 +24,7 @@ pub use vacancy::Vacated;
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,6 +64,8 @@ pub struct Records {
     highest_epoch: AtomicU64,
     /// What the daemon before may not have told.
     doubted: Mutex<Vec<abi::FlowKey>>,
+    /// What is doubted had been told, and something may have followed from it.
+    may_have_happened: AtomicBool,
 }
 
 /// A record has a backend.
@@ -104,6 +106,7 @@ impl Records {
             changing: Mutex::new(()),
             highest_epoch: AtomicU64::new(0),
             doubted: Mutex::default(),
+            may_have_happened: AtomicBool::new(false),
         }
     }
 

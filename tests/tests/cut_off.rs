@@ -44,6 +44,13 @@ fn set_cable(cluster: &Cluster, host: &str, to: &str) {
 
 /// The cables of `victims` are out at once, while clients work, and then those of the next ones.
 fn pull_cables(cluster: &Cluster, all: &[&str], rounds: &[&[&str]]) {
+    let rounds: Vec<_> = rounds.iter().map(|victims| (*victims, OUT)).collect();
+    pull_cables_for(cluster, all, &rounds, visit);
+}
+
+type Visit = fn(&Numbered, u64, &AtomicBool) -> u64;
+
+fn pull_cables_for(cluster: &Cluster, all: &[&str], rounds: &[(&[&str], Duration)], visit: Visit) {
     let numbered = Numbered::of(cluster, &["1k", "10k", "100k"]);
     let stop = AtomicBool::new(false);
     let asked: u64 = std::thread::scope(|scope| {
@@ -52,12 +59,12 @@ fn pull_cables(cluster: &Cluster, all: &[&str], rounds: &[&[&str]]) {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| scope.spawn(move || cluster.on("c1", || visit(numbered, client, stop))))
             .collect();
-        for victims in rounds {
+        for (victims, out) in rounds {
             std::thread::sleep(Duration::from_millis(700));
             victims
                 .iter()
                 .for_each(|host| set_cable(cluster, host, "down"));
-            std::thread::sleep(OUT);
+            std::thread::sleep(*out);
             victims
                 .iter()
                 .for_each(|host| set_cable(cluster, host, "up"));
@@ -142,4 +149,53 @@ fn the_last_one_goes_on_after_its_cable_was_out() {
 fn one_without_others_goes_on_after_its_cable_was_out() {
     let cluster = Cluster::with("cutalone", turns);
     pull_cables(&cluster, &["d1"], &[&["d1"], &["d1"]]);
+}
+
+/// As [`visit`], but who opens connections has heads that come in pieces.
+fn visit_slowly(numbered: &Numbered, client: u64, stop: &AtomicBool) -> u64 {
+    if !client.is_multiple_of(3) {
+        return visit(numbered, client, stop);
+    }
+    let mut asked = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let mut connection = Connection::open();
+        let numbers = client * 1_000_000 + asked..client * 1_000_000 + asked + 3;
+        for number in numbers {
+            let answered = numbered.drip(&mut connection, [number], 5);
+            let port = connection.port();
+            answered.unwrap_or_else(|e| panic!("client {client} ({port}), request {asked}: {e}"));
+            asked += 1;
+        }
+    }
+    asked
+}
+
+/// It finds itself cut off before others miss it, and nobody else goes on with what it has begun.
+#[test]
+fn who_is_not_missed_goes_on_with_what_it_has_begun() {
+    let mut text = Cluster::nodes(3).replace(
+        "attach = \"tc\"",
+        "attach = \"tc\"\nsplice_address = \"10.77.0.111\"",
+    );
+    for (number, transfer) in [(2, "splice"), (3, "split-splice")] {
+        let name = format!("[[backend]]\nname = \"b{number}\"");
+        text = text.replace(&name, &format!("{name}\ntransfer = \"{transfer}\""));
+        text += &format!(
+            "[[dispatcher]]\nname = \"d{number}\"\naddress = \"10.77.0.1{number}\"\n\
+             interface = \"eth0\"\nattach = \"tc\"\nsplice_address = \"10.77.0.11{number}\"\n"
+        );
+    }
+    text += "[[spray]]\nname = \"s1\"\naddress = \"10.77.0.91\"\ninterface = \"eth0\"\nattach = \"tc\"\n\
+             [[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
+             [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let cluster = Cluster::configured_whole("cutshort", &text, |_| {});
+    for dispatcher in DISPATCHERS {
+        ready(&cluster, &DISPATCHERS, dispatcher);
+    }
+    let outages = [150, 350, 100, 300, 200, 400];
+    let victims: [&[&str]; 3] = [&["d1"], &["d2"], &["d3"]];
+    let rounds: Vec<_> = (victims.into_iter().cycle())
+        .zip(outages.map(Duration::from_millis))
+        .collect();
+    pull_cables_for(&cluster, &DISPATCHERS, &rounds, visit_slowly);
 }

@@ -79,6 +79,21 @@ impl Copies {
         (copy.until > now).then(|| (copy.kept, copy.until.saturating_sub(LIFETIME)))
     }
 
+    /// What `own` has read it has forgotten: whoever comes to keep those flows, this dispatcher too, reads on from here.
+    pub fn disown(&self, own: Ipv4Addr) {
+        let mut held = self.held.lock().expect("no thread panics with it");
+        let its = held.copies.values_mut().filter(|copy| copy.maker == own);
+        its.for_each(|copy| copy.maker = Ipv4Addr::UNSPECIFIED);
+    }
+
+    /// The same of one.
+    pub fn disown_one(&self, key: &FlowKey, own: Ipv4Addr) {
+        let mut held = self.held.lock().expect("no thread panics with it");
+        let its = held.copies.get_mut(key).filter(|copy| copy.maker == own);
+        its.into_iter()
+            .for_each(|copy| copy.maker = Ipv4Addr::UNSPECIFIED);
+    }
+
     /// All that may still be needed, for somebody who was not there.
     pub fn all(&self, now: Duration) -> Vec<Kept> {
         let held = self.held.lock().expect("no thread panics with it");
@@ -265,6 +280,13 @@ mod tests {
         assert_eq!(
             copies.take(NOW, &key, OWN),
             Some((kept(1, 5, 0, b"GET / "), NOW))
+        );
+        // What has been forgotten here is as if another one had read it.
+        copies.add(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
+        copies.disown(OWN);
+        assert_eq!(
+            copies.take(NOW, &key, OWN),
+            Some((kept(1, 5, 0, b"GET "), NOW))
         );
     }
 

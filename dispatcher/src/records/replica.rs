@@ -231,7 +231,8 @@ impl Records {
         let mut told = told;
         if old.cookie == told.cookie {
             let now = self.swap(&changing, &key, |old| {
-                left = Some(*old).filter(|old| is_newer(record, old) || self.is_doubted(old));
+                left =
+                    Some(*old).filter(|old| is_newer(record, old) || self.gives_way(old, record));
                 left.map(|old| goes_on(&told, &old))
             })?;
             told = now.unwrap_or(told);

@@ -1,16 +1,19 @@
 //! Changes of which nobody has been told. A daemon changes a record, tells the others, and then
 //! sends what follows from it; the data path lets nothing follow before (bpf/lib/flow.bpf.h). So
 //! what a daemon had not told when it was killed has not happened: the daemon after it takes
-//! whatever the others have instead (docs/protocol/replication.md 4.3a).
+//! whatever the others have instead (docs/protocol/replication.md 4.3a). What one had told that was cut off
+//! has happened, perhaps, and the others have not heard it (1.6c).
 
 use std::io;
+use std::sync::atomic::Ordering;
 
+use trapeze_core::replica;
 use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{Flow, MARK_MOVING};
 use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::UdpSocket;
 
-use super::Records;
+use super::{Record, Records};
 
 /// A record that is doubted is of a turn so far ahead.
 const DOUBT: u32 = 1 << 30;
@@ -42,8 +45,13 @@ impl Records {
         }
     }
 
-    /// So is what has changed in later turns than this one, told or not.
-    pub fn doubt_after(&self, until: u32) -> io::Result<()> {
+    /// So is what this dispatcher had told, in later turns than this one, before it was cut off.
+    pub fn doubt_cut(&self, until: u32) -> io::Result<()> {
+        self.may_have_happened.store(true, Ordering::Release);
+        self.doubt_after(until)
+    }
+
+    fn doubt_after(&self, until: u32) -> io::Result<()> {
         let mut untold = Vec::new();
         self.maps.flows.for_each(|key, flow| {
             if is_after(flow.turn, until) {
@@ -62,6 +70,7 @@ impl Records {
 
     /// Nobody has known better, of those that could be asked: what is still doubted holds.
     pub fn end_doubt(&self) -> io::Result<()> {
+        self.may_have_happened.store(false, Ordering::Release);
         let doubted = std::mem::take(&mut *self.doubted.lock().expect("no thread panics with it"));
         let changing = self.changing();
         for key in &doubted {
@@ -82,6 +91,21 @@ impl Records {
 
     pub(super) fn is_doubted(&self, flow: &Flow) -> bool {
         flow.turn != 0 && is_after(flow.turn, self.peers.herald.turn().wrapping_add(DOUBT / 2))
+    }
+
+    /// Does a record that is doubted give way to what another dispatcher has? Not, if it may have happened, to what
+    /// this one had told before that, and not to an earlier owner where the client has heard the later one.
+    pub(super) fn gives_way(&self, here: &Flow, record: &replica::Record) -> bool {
+        if !self.is_doubted(here) {
+            return false;
+        }
+        let is_heard_of = |ours: &Record| {
+            let begins = ours.isns.server + 1;
+            begins.before(ours.heard) && is_after(ours.epoch, record.place().epoch)
+        };
+        let is_of_before = record.maker == self.peers.own
+            || Record::read(here).is_some_and(|ours| is_heard_of(&ours));
+        !is_of_before || !self.may_have_happened.load(Ordering::Acquire)
     }
 }
 

@@ -291,7 +291,7 @@ impl State {
         if !self.shared.peers.keeps(&key) {
             // Another dispatcher decides about the flow by now: the client asks it, or this one again.
             self.cluster.not_taken(choice);
-            self.intake.forget(&key);
+            self.leave_to_keeper(&key);
             return self.leave(connecting);
         }
         let request = (connecting.before, connecting.extent);

@@ -32,6 +32,9 @@ impl State {
         let limit = self.cluster.config.limits.reading_bytes;
         // First: who joins meanwhile is told all that is here, or hears this.
         peers.copies.add(now, peers.own, kept.clone(), limit);
+        if self.shared.health.is_deaf() {
+            peers.copies.disown(peers.own);
+        }
         peers.tell_head(&kept);
     }
 
@@ -50,9 +53,17 @@ impl State {
         }
         if self.intake.is_undecided(key) {
             self.count("left-to-keeper");
-            self.intake.forget(key);
+            self.leave_to_keeper(key);
         }
         true
+    }
+
+    /// Whoever keeps the flow reads on from what its client was told. That may be this dispatcher yet: who joins reads
+    /// what is left to it, too.
+    pub(super) fn leave_to_keeper(&mut self, key: &FlowKey) {
+        self.intake.forget(key);
+        let peers = &self.shared.peers;
+        peers.copies.disown_one(key, peers.own);
     }
 
     /// Goes on with a head that another dispatcher was reading, if there is one.

@@ -106,6 +106,8 @@ impl Vigil {
         self.shared.health.be_deaf();
         self.shared.peers.herald.fall_silent();
         self.shared.peers.cuts.fetch_add(1, Ordering::AcqRel);
+        // Workers forget it, and nobody else goes on with it before they have missed this dispatcher.
+        self.shared.peers.copies.disown(self.shared.peers.own);
         self.cut_at = Some(now);
         self.watch.stand_still();
         self.views = Views::default();
@@ -124,7 +126,7 @@ impl Vigil {
         // What they thought of this dispatcher was of before.
         self.views = Views::default();
         self.watch.go_on();
-        self.shared.records.doubt_after(self.told_until)?;
+        self.shared.records.doubt_cut(self.told_until)?;
         self.shared.peers.herald.begin_anew();
         self.tail_told = (0, Duration::ZERO);
         self.shared.health.hear_again();
