@@ -263,6 +263,8 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
 
     attach_dispatcher(&loaded, &options)
         .with_context(|| attach::advice(own.attach, &own.interface))?;
+    // Not before: where sprays have not missed this host, its kernel would refuse what they send.
+    shared.hold_addresses()?;
     shared.announce();
     if let Some(follower) = follower {
         let for_members = shared.clone();
@@ -384,6 +386,7 @@ impl Shared {
         self.standing.suspend()?;
         self.renew_decisions()?;
         self.prepare_host()?;
+        self.hold_addresses()?;
         self.announce();
         Ok(())
     }
@@ -489,27 +492,33 @@ impl Shared {
             return Ok(());
         }
         // First from the host: what still came would be answered there, and reset.
-        self.prepare_host()?;
+        self.hold_addresses()?;
         self.publish_services()
     }
 
-    /// Forwarding, without which the kernel resolves no next hop for the data path. The
-    /// VIPs on the interface, so that ARP is answered; or on lo, where a spray or a router
-    /// has them, silent in ARP, so that what the data path passes on has an end here.
+    /// Forwarding, without which the kernel resolves no next hop for the data path; and no word in ARP of addresses that
+    /// a spray or a router has.
     fn prepare_host(&self) -> anyhow::Result<()> {
         let mut host = self.host.lock().expect("no thread panics with it");
         let host = host.as_mut().expect("until clean_up");
         host.set_sysctl(&format!("net/ipv4/conf/{}/forwarding", self.interface), "1")
             .context("cannot set the forwarding sysctl")?;
-        let behind = self.cluster().config.dispatchers_are_behind();
-        if behind {
+        if self.cluster().config.dispatchers_are_behind() {
             for (name, value) in SILENT_IN_ARP {
                 host.set_sysctl(name, value)
                     .with_context(|| format!("cannot set {name}"))?;
             }
         }
+        self.held_addresses().map(drop)
+    }
+
+    /// The VIPs on the interface, so that ARP is answered; or on lo, where a spray or a router
+    /// has them, so that what the data path passes on has an end here.
+    fn hold_addresses(&self) -> anyhow::Result<()> {
+        let mut host = self.host.lock().expect("no thread panics with it");
+        let host = host.as_mut().expect("until clean_up");
         let vips = self.held_addresses()?;
-        let (place, other) = match behind {
+        let (place, other) = match self.cluster().config.dispatchers_are_behind() {
             true => ("lo", &*self.interface),
             false => (&*self.interface, "lo"),
         };
