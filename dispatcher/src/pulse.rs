@@ -87,22 +87,31 @@ impl Pulse {
             checks::note(&self.shared, &cluster);
             self.shared.renew_decisions()?;
             due = (due + interval).max(Instant::now());
-            self.ask_again(&cluster, number, due);
+            self.ask_again(&cluster, number, due, &mut silent)?;
             std::thread::sleep(due.saturating_duration_since(Instant::now()));
         }
         Ok(())
     }
 
     /// A packet that is lost is no sign of death: until the next beat is due who has not answered is asked again.
-    fn ask_again(&self, cluster: &Cluster, number: u32, due: Instant) {
+    fn ask_again(
+        &self,
+        cluster: &Cluster,
+        number: u32,
+        due: Instant,
+        told: &mut HashMap<u32, bool>,
+    ) -> io::Result<()> {
         let pause = due.saturating_duration_since(Instant::now()) / REPEATS;
         for _ in 0..REPEATS {
             let is_late = |slot| self.shared.health.is_late(slot, number);
             if !self.ask(cluster, number, is_late) {
-                return;
+                break;
             }
             std::thread::sleep(pause);
+            // What has come up anew is not to have what it has forgotten.
+            self.tell_the_data_path(cluster, told)?;
         }
+        Ok(())
     }
 
     /// False: nobody.

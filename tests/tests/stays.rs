@@ -157,9 +157,14 @@ fn while_clients(work: &Work, cluster: &Cluster, mut trouble: impl FnMut(&str)) 
 
 /// `what` of each dies in turn, and comes back; none: its power.
 fn die_in_turn(cluster: &Cluster, work: &Work, what: Option<Process>) {
+    // A data path speaks for its daemon for two seconds: then all that it kept is the other's.
+    let away = match what {
+        None => Duration::from_millis(1500),
+        Some(_) => Duration::from_millis(2500),
+    };
     while_clients(work, cluster, |victim| {
         cluster.kill(victim, what).unwrap();
-        std::thread::sleep(Duration::from_millis(1500));
+        std::thread::sleep(away);
         cluster.start(victim, what).unwrap();
         ready(cluster, &BOTH, victim);
     });
