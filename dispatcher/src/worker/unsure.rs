@@ -1,8 +1,8 @@
 //! Flows that another dispatcher has kept: of requests that stayed with the owner, and of others to which the
 //! flow has moved since, it may not have told. So before anything is read at the boundary the owner is asked how
 //! far it has come (docs/protocol/replication.md 4.6), and what the client says waits here meanwhile. One that has
-//! given the flow up says to whom, and that one is asked (or all are: whose.rs). An owner that does not know, or is silent, leaves what
-//! the record says. With one that is not done for a long
+//! given the flow up says to whom, and that one is asked, or all are if it does not know (whose.rs). One that does not
+//! know how far it has come, or is silent, leaves what the record says. With one that is not done for a long
 //! time, or cannot tell where its answers end, the flow stays.
 
 use std::collections::HashMap;

@@ -38,22 +38,24 @@ impl State {
         let (Some(record), Some(slot)) = (record, self.slot_of(IpAddr::V4(*from.ip()))) else {
             return;
         };
-        let Some(asked) = self.unsure.find(key) else {
-            return;
-        };
-        if meta.epoch == record.epoch {
-            let Some(others) = &mut asked.others else {
-                return;
-            };
-            others.slots.retain(|&other| other != slot);
-            return self.ends_if_nobody_has_it(now, key, &record);
+        match meta.epoch.wrapping_sub(record.epoch).cast_signed() {
+            // To a question of before.
+            ..0 => {}
+            0 => {
+                let asked = self.unsure.find(key);
+                let Some(others) = asked.and_then(|asked| asked.others.as_mut()) else {
+                    return;
+                };
+                others.slots.retain(|&other| other != slot);
+                self.ends_if_nobody_has_it(now, key, &record);
+            }
+            _ if slot == record.slot => self.ask_others(now, key, &record, meta.start),
+            // It was the owner until then.
+            _ => {
+                let place = (meta.epoch.wrapping_sub(1), meta.start);
+                self.hears_where(now, key, place, (*from.ip(), end));
+            }
         }
-        if slot == record.slot {
-            return self.ask_others(now, key, &record, meta.start);
-        }
-        // It was the owner until then.
-        let place = (meta.epoch.wrapping_sub(1), meta.start);
-        self.hears_where(now, key, place, (*from.ip(), end));
     }
 
     fn ask_others(&mut self, now: Duration, key: &FlowKey, record: &Record, left_at: ClientSeq) {
