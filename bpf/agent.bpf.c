@@ -229,20 +229,18 @@ static __noinline int tell_probed(struct __sk_buff *skb, const struct segment *s
 	return answer_probe(skb, h.outer, segment, probed->reached, probed->how, probed->next, probed->clock);
 }
 
-/* To whom a daemon has moved it nobody has told us. */
-static __always_inline __be32 latest_owner(const struct setup *known, const struct node *self)
-{
-	return is_given_up(known) ? known->next : self->address;
-}
-
+/* To whom a daemon has moved it nobody has told us. `known` is NULL: it is not here. */
 static __noinline int tell_where(struct __sk_buff *skb, const struct segment *segment, const struct setup *known)
 {
 	struct node *self = this_node();
 	struct headers h;
+	__be32 owner = 0;
 
-	if (!segment || !known || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
+	if (!segment || !self || !find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
 		return drop(DROP_MALFORMED);
-	return answer_elsewhere(skb, h.outer, segment, known, latest_owner(known, self));
+	if (known)
+		owner = is_given_up(known) ? known->next : self->address;
+	return answer_elsewhere(skb, h.outer, segment, known, owner);
 }
 
 /* Far ahead of all epochs of a flow's. */
@@ -251,12 +249,10 @@ static __noinline int tell_where(struct __sk_buff *skb, const struct segment *se
 /* The owner before does not know to whom it has gone, so all are asked (replication.md 4.6f). */
 static __noinline int tell_whose(struct __sk_buff *skb, struct segment *segment)
 {
-	struct node *self = this_node();
 	const struct setup *known;
-	struct headers h;
 	struct meta meta;
 
-	if (!segment || !self || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
+	if (!segment || bpf_skb_load_bytes(skb, META_AT, &meta, sizeof(meta)))
 		return drop(DROP_MALFORMED);
 	find_seat(segment, bpf_ntohl(meta.epoch) + ANY_EPOCH);
 	known = bpf_map_lookup_elem(&setups, &segment->key);
@@ -264,9 +260,7 @@ static __noinline int tell_whose(struct __sk_buff *skb, struct segment *segment)
 		known = NULL;
 	if (!known && has_just_come_up())
 		return drop(DROP_EARLY);
-	if (!find_headers(skb, &h, INNER_TCP + sizeof(struct tcp_header)))
-		return drop(DROP_MALFORMED);
-	return answer_elsewhere(skb, h.outer, segment, known, known ? latest_owner(known, self) : 0);
+	return tell_where(skb, segment, known);
 }
 
 /* Two calls, one behind the other: neither has the other's stack above it. */

@@ -115,7 +115,7 @@ static __always_inline int answer_elsewhere(struct __sk_buff *skb, const struct 
 					    const struct segment *segment, const struct setup *known, __be32 owner)
 {
 	struct encapsulation *outer = begin_reply(received);
-	__be32 end = known ? bpf_htonl(known->end) : 0;
+	__be32 end = 0;
 
 	if (!outer)
 		return drop(DROP_REWRITE);
@@ -125,6 +125,7 @@ static __always_inline int answer_elsewhere(struct __sk_buff *skb, const struct 
 	if (known) {
 		outer->meta.epoch = bpf_htonl(known->epoch);
 		outer->meta.start = bpf_htonl(known->start);
+		end = bpf_htonl(known->end);
 	}
 	__builtin_memcpy(&outer->meta.mss, &end, sizeof(end));
 	return send_reply(skb, segment);

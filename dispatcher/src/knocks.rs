@@ -43,24 +43,18 @@ pub fn run(shared: &Arc<Shared>, own: &Dispatcher) -> anyhow::Result<()> {
         let interval = cluster.config.limits.heartbeat;
         let at = Instant::now();
         let number = (first + started.elapsed()).as_millis() as u32;
-        let ask = |whom: &dyn Fn(u32) -> bool, asked: &mut Vec<Asked>| {
-            for (slot, server) in servers(&cluster)
-                .into_iter()
-                .filter(|(slot, _)| whom(*slot))
-            {
-                if let Ok(knock) = Knock::at(own, server) {
-                    asked.push(Asked {
-                        slot,
-                        port: server.port(),
-                        is_here: *server.ip() == own,
-                        number,
-                        at,
-                        knock,
-                    });
-                }
-            }
+        let servers = servers(&cluster);
+        let ask = |&(slot, server): &(u32, SocketAddrV4)| {
+            Some(Asked {
+                slot,
+                port: server.port(),
+                is_here: *server.ip() == own,
+                number,
+                at,
+                knock: Knock::at(own, server).ok()?,
+            })
         };
-        ask(&|_| true, &mut asked);
+        asked.extend(servers.iter().filter_map(ask));
         let step = interval / LOOKS;
         for look in 1.. {
             std::thread::sleep(step.min(interval.saturating_sub(at.elapsed())));
@@ -70,7 +64,8 @@ pub fn run(shared: &Arc<Shared>, own: &Dispatcher) -> anyhow::Result<()> {
             }
             // A packet that is lost is no sign of death.
             if look % LOOKS_TO_REPEAT == 0 {
-                ask(&|slot| shared.health.is_late(slot, number), &mut asked);
+                let is_late = |(slot, _): &&_| shared.health.is_late(*slot, number);
+                asked.extend(servers.iter().filter(is_late).filter_map(ask));
             }
         }
     }

@@ -509,6 +509,7 @@ impl Shared {
                     .with_context(|| format!("cannot set {name}"))?;
             }
         }
+        // What cannot be is to be known before anything is attached.
         self.held_addresses().map(drop)
     }
 

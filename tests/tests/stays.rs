@@ -429,6 +429,12 @@ fn send_in_pieces(clients: &mut [Connection]) {
     }
 }
 
+fn read_answers(clients: &mut [Connection], wanted: &[u8]) {
+    for client in clients {
+        same(&client.response().body, wanted);
+    }
+}
+
 /// Connections that d1 keeps and that have been given two requests, of which d2 has been told.
 fn asked_twice<const N: usize>(cluster: &Cluster, wanted: &[u8]) -> [Connection; N] {
     let clients: Vec<Connection> = kept_by(cluster, "d1").take(N).collect();
@@ -457,11 +463,11 @@ fn connections_that_a_daemon_has_moved_are_found_when_nobody_was_told() {
     cluster.run("d1", &["ip", "route", "add", "blackhole", "10.77.0.12"]);
     for _ in 0..2 {
         send_in_pieces(&mut clients);
-        (clients.iter_mut()).for_each(|client| same(&client.response().body, &wanted));
+        read_answers(&mut clients, &wanted);
     }
     cluster.kill("d1", None).unwrap();
     send_in_pieces(&mut clients);
-    (clients.iter_mut()).for_each(|client| same(&client.response().body, &wanted));
+    read_answers(&mut clients, &wanted);
     until_counted(&cluster, &["asked-others", "followed"]);
 }
 
@@ -490,7 +496,7 @@ fn connections_that_a_daemon_moves_are_found_whatever_news_are_lost() {
     }
     cluster.kill("d1", None).unwrap();
     send_in_pieces(&mut clients);
-    (clients.iter_mut()).for_each(|client| same(&client.response().body, &wanted));
+    read_answers(&mut clients, &wanted);
 }
 
 /// An owner has given a connection up, and who asked for that has not heard it.

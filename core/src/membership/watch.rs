@@ -195,9 +195,13 @@ impl Watch {
         let late =
             members.filter(|(_, it)| it.state != State::Silent && it.answered != self.number);
         let late: Vec<usize> = late.map(|(place, _)| place).collect();
+        self.repeat_at = None;
+        if late.is_empty() {
+            return None;
+        }
         let again = now + self.pace() / REPEATS;
-        self.repeat_at = (!late.is_empty() && again < self.next_beat).then_some(again);
-        (!late.is_empty()).then_some((self.number, late))
+        self.repeat_at = (again < self.next_beat).then_some(again);
+        Some((self.number, late))
     }
 
     /// An answer. False: to no beat of this watch, or older than what was heard before.

@@ -689,9 +689,9 @@ const FORWARD: u8 = 1;
 /// *reason* of a PROBE that asks how many requests have been answered, and of the word that they
 /// are all.
 const PROBE_RECKON: u8 = 1;
+const PROBE_RECKONED: u8 = 4;
 /// *reason* of a PROBE that asks who has the flow.
 const PROBE_WHOSE: u8 = 2;
-const PROBE_RECKONED: u8 = 4;
 
 const FOLLOW: u8 = 16;
 const HEAD: u8 = 32;

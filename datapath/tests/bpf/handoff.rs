@@ -682,7 +682,7 @@ fn who_does_not_know_how_many_it_was_given_is_told() {
 }
 
 /// Kind, epoch and start of an answer.
-fn told(outcome: Outcome) -> (Kind, u32, u32) {
+pub fn told(outcome: Outcome) -> (Kind, u32, u32) {
     let got = outcome.packet.expect("an answer");
     let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
     (told.meta.kind, told.meta.epoch, told.meta.start.raw())
@@ -788,9 +788,8 @@ fn of_who_asks_ahead_nobody_knows_how_many_there_were() {
         owner.answer(rest);
         let ask = followed(Kind::Reckon, EPOCH, START);
         let packet = segment(ACK, SECOND ^ 1 << 31, FIRST, b"").packet();
-        let got = owner.run(&sealed(&ask, &packet)).packet.unwrap();
-        let told = geneve::open(&got[ETHERNET + 28..], DISPATCHER.into(), &keys()).unwrap();
-        let known = matches!(told.meta.kind, Kind::Reckoned { .. });
-        assert_eq!(known, is_known, "{what}: {:?}", told.meta.kind);
+        let (kind, ..) = told(owner.run(&sealed(&ask, &packet)));
+        let known = matches!(kind, Kind::Reckoned { .. });
+        assert_eq!(known, is_known, "{what}: {kind:?}");
     }
 }

@@ -294,16 +294,11 @@ fn what_is_said_of_a_seat_names_the_flow() {
         ..followed(Kind::Forward, MOVE, SECOND)
     };
     let got = agent.run(&agent.ingress, &sealed(&whose, &ask.packet()));
-    let told = got.packet.expect("an answer");
-    let told =
-        geneve::open(&told[ETHERNET + 28..], DISPATCHER.into(), &keys()).expect("its tag is good");
     let here = Kind::Elsewhere {
         owner: HERE,
         end: ServerSeq::new(THERE),
     };
-    let expected = (here, BACK, THIRD);
-    let meta = told.meta;
-    assert_eq!((meta.kind, meta.epoch, meta.start.raw()), expected);
+    assert_eq!(crate::handoff::told(got), (here, BACK, THIRD));
 
     let held_up = |seated: &Seated| seated.older.agent.to_tell(14);
     assert_eq!(held_up(&seated), []);

@@ -89,9 +89,9 @@ impl Copies {
     /// The same of one.
     pub fn disown_one(&self, key: &FlowKey, own: Ipv4Addr) {
         let mut held = self.held.lock().expect("no thread panics with it");
-        let its = held.copies.get_mut(key).filter(|copy| copy.maker == own);
-        its.into_iter()
-            .for_each(|copy| copy.maker = Ipv4Addr::UNSPECIFIED);
+        if let Some(copy) = held.copies.get_mut(key).filter(|copy| copy.maker == own) {
+            copy.maker = Ipv4Addr::UNSPECIFIED;
+        }
     }
 
     /// All that may still be needed, for somebody who was not there.

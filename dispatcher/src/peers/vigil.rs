@@ -233,8 +233,8 @@ impl Vigil {
                 }
             }
             if let Some((number, late)) = self.watch.repeat(now) {
-                let peers = self.peers.clone();
-                let late = late.iter().map(|&place| peers[place].address);
+                let late = late.into_iter().map(|place| self.peers[place].address);
+                let late: Vec<Ipv4Addr> = late.collect();
                 self.ask(number, late, &cluster.keys);
             }
             for (number, gates) in [self.gates.beat(now), self.gates.repeat(now)]

@@ -96,16 +96,16 @@ impl Records {
     /// Does a record that is doubted give way to what another dispatcher has? Not, if it may have happened, to what
     /// this one had told before that, and not to an earlier owner where the client has heard the later one.
     pub(super) fn gives_way(&self, here: &Flow, record: &replica::Record) -> bool {
-        if !self.is_doubted(here) {
-            return false;
+        let is_doubted = self.is_doubted(here);
+        if !is_doubted || !self.may_have_happened.load(Ordering::Acquire) {
+            return is_doubted;
         }
-        let is_heard_of = |ours: &Record| {
+        let is_heard_of = |ours: Record| {
             let begins = ours.isns.server + 1;
-            begins.before(ours.heard) && is_after(ours.epoch, record.place().epoch)
+            let ahead = ours.epoch.wrapping_sub(record.place().epoch);
+            begins.before(ours.heard) && ahead.cast_signed() > 0
         };
-        let is_of_before = record.maker == self.peers.own
-            || Record::read(here).is_some_and(|ours| is_heard_of(&ours));
-        !is_of_before || !self.may_have_happened.load(Ordering::Acquire)
+        record.maker != self.peers.own && !Record::read(here).is_some_and(is_heard_of)
     }
 }
 

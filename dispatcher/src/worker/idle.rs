@@ -1,14 +1,13 @@
 //! Owners that have died, or seem to have, and owe their clients nothing: the next request
 //! goes to another backend at once, without their word (docs/protocol/handoff.md §9).
 
-use std::net::IpAddr;
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Arrived;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Leave, Meta};
+use trapeze_core::wire::meta::{Care, Kind, Leave, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 
@@ -143,14 +142,10 @@ impl State {
         (epoch, start): (u32, ClientSeq),
         requests: u32,
     ) {
-        let (Some(to), Ok(agreed)) = (self.backend_address(slot), Meta::decode(&record.option))
-        else {
+        let Some(to) = self.backend_address(slot) else {
             return;
         };
-        let Some(binding) = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip) else {
-            return;
-        };
-        let release = Meta {
+        let release = |agreed: Meta| Meta {
             kind: Kind::Release {
                 leave: Leave::Drained,
                 reach: start,
@@ -164,7 +159,9 @@ impl State {
             },
             ..agreed
         };
-        let option = release.seal(&self.cluster.keys, &binding);
+        let Some(option) = self.sealed_for(*to.ip(), key, record, release) else {
+            return;
+        };
         let packet = acknowledgement(key, start, record.heard).to_packet();
         let mut datagram = Vec::new();
         geneve::write(&option, &packet, &mut datagram);

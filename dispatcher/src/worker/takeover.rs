@@ -33,7 +33,7 @@ impl State {
         // First: who joins meanwhile is told all that is here, or hears this.
         peers.copies.add(now, peers.own, kept.clone(), limit);
         if self.shared.health.is_deaf() {
-            peers.copies.disown(peers.own);
+            peers.copies.disown_one(&kept.key, peers.own);
         }
         peers.tell_head(&kept);
     }

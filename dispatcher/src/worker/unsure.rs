@@ -6,7 +6,7 @@
 //! time, or cannot tell where its answers end, the flow stays.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
@@ -14,7 +14,7 @@ use trapeze_core::intake::Arrived;
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Kind, Meta};
+use trapeze_core::wire::meta::{Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 
@@ -162,16 +162,14 @@ impl State {
         record: &Record,
         kind: Kind,
     ) {
-        let binding = Binding::of_flow(IpAddr::V4(*backend.ip()), key.client, key.vip);
-        let (Ok(agreed), Some(binding)) = (Meta::decode(&record.option), binding) else {
-            return;
-        };
-        let question = Meta {
+        let sealed = self.sealed_for(*backend.ip(), key, record, |meta| Meta {
             kind,
             requests: record.requests as u16,
-            ..agreed
+            ..meta
+        });
+        let Some(option) = sealed else {
+            return;
         };
-        let option = question.seal(&self.cluster.keys, &binding);
         let question = Segment::of_client(
             key,
             Header {

@@ -209,13 +209,12 @@ impl State {
             return Some((to, record.option));
         }
         let by = self.backend_address(record.previous)?;
-        let handoff = Meta {
+        let handoff = |meta| Meta {
             kind: Kind::Handoff { next: *to.ip() },
             requests: record.requests_before as u16,
-            ..Meta::decode(&record.option).ok()?
+            ..meta
         };
-        let binding = Binding::of_flow(IpAddr::V4(*by.ip()), key.client, key.vip)?;
-        Some((by, handoff.seal(&self.cluster.keys, &binding)))
+        Some((by, self.sealed_for(*by.ip(), key, record, handoff)?))
     }
 
     /// The owner's address, and its option as `change` makes it.
@@ -226,9 +225,20 @@ impl State {
         change: impl FnOnce(Meta) -> Meta,
     ) -> Option<(SocketAddrV4, meta::Raw)> {
         let to = self.backend_address(record.slot)?;
+        Some((to, self.sealed_for(*to.ip(), key, record, change)?))
+    }
+
+    /// The same for any backend.
+    pub(super) fn sealed_for(
+        &self,
+        backend: Ipv4Addr,
+        key: &FlowKey,
+        record: &Record,
+        change: impl FnOnce(Meta) -> Meta,
+    ) -> Option<meta::Raw> {
         let meta = Meta::decode(&record.option).ok()?;
-        let binding = Binding::of_flow(IpAddr::V4(*to.ip()), key.client, key.vip)?;
-        Some((to, change(meta).seal(&self.cluster.keys, &binding)))
+        let binding = Binding::of_flow(backend.into(), key.client, key.vip)?;
+        Some(change(meta).seal(&self.cluster.keys, &binding))
     }
 
     /// The option of the flow's packets to an owner that the record does not name, of that epoch and start.
@@ -239,7 +249,7 @@ impl State {
         owner: Ipv4Addr,
         ((epoch, start), server_port): ((u32, ClientSeq), u16),
     ) -> Option<meta::Raw> {
-        let option = Meta {
+        self.sealed_for(owner, key, record, |meta| Meta {
             kind: Kind::Forward,
             epoch,
             start,
@@ -249,10 +259,8 @@ impl State {
                 head: false,
                 ..self.cluster.care(record.pool)
             },
-            ..Meta::decode(&record.option).ok()?
-        };
-        let binding = Binding::of_flow(owner.into(), key.client, key.vip)?;
-        Some(option.seal(&self.cluster.keys, &binding))
+            ..meta
+        })
     }
 
     /// The most payload of one segment to a backend.

@@ -59,22 +59,18 @@ impl State {
     }
 
     fn ask_others(&mut self, now: Duration, key: &FlowKey, record: &Record, left_at: ClientSeq) {
-        let cluster = self.cluster.clone();
-        let agents = (cluster.slots.iter().zip(&cluster.config.backends))
-            .filter(|(_, backend)| backend.transfer.has_agent())
-            .map(|(&slot, _)| slot)
-            .filter(|&slot| slot != record.slot && !self.is_silent(slot));
-        let agents: Vec<u32> = agents.collect();
+        let asked = self.unsure.find(key);
+        let known = asked.and_then(|asked| asked.others.as_ref());
+        let slots = match known {
+            Some(others) => others.slots.clone(),
+            None => self.agents_but(record.slot),
+        };
         let Some(asked) = self.unsure.find(key) else {
             return;
         };
-        let is_first = asked.others.is_none();
-        let others = asked.others.get_or_insert(Others {
-            left_at,
-            slots: agents,
-        });
-        let slots = others.slots.clone();
-        if is_first {
+        if asked.others.is_none() {
+            let slots = slots.clone();
+            asked.others = Some(Others { left_at, slots });
             self.count("asked-others");
         }
         for slot in slots {
@@ -83,6 +79,17 @@ impl State {
             }
         }
         self.ends_if_nobody_has_it(now, key, record);
+    }
+
+    /// Those of all other backends, as far as they are there.
+    fn agents_but(&self, owner: u32) -> Vec<u32> {
+        let cluster = &self.cluster;
+        let backends = cluster.slots.iter().zip(&cluster.config.backends);
+        backends
+            .filter(|(_, backend)| backend.transfer.has_agent())
+            .map(|(&slot, _)| slot)
+            .filter(|&slot| slot != owner && !self.is_silent(slot))
+            .collect()
     }
 
     /// Then all that was given to its owner is answered, and what begins there is nobody's yet.
