@@ -317,7 +317,7 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 				return forward_kept(ctx, segment, flow);
 			if (segment->payload && is_unheard_of(flow))
 				return drop(DROP_UNHEARD_OF);
-			return pass_to_keeper(ctx, segment, keeper, how->times);
+			return pass_to_keeper(ctx, segment, keeper, how);
 		}
 	}
 	if (segment->flags & TCP_SYN) {
@@ -327,6 +327,9 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 		}
 		return answer_syn(ctx, segment, service);
 	}
+	/* The client is asked where it is, and what is late would be taken for its answer (takeover.md 4.1). */
+	if (flow && flow->marks & MARK_TAKING && how->again)
+		return drop(DROP_CAME_AGAIN);
 	if (flow && !is_another_connection(ctx, flow, segment))
 		return dispatch_known(ctx, segment, service, flow);
 	return dispatch_unknown(ctx, segment, service, flow);
@@ -363,11 +366,13 @@ static __noinline int receive(context_t *ctx, struct passage *how)
 		return drop(DROP_BAD_TAG);
 	switch (h.outer.meta.kind) {
 	case META_SPRAYED:
+		how->again = h.outer.meta.reason & CAME_AGAIN;
 		return unpack(ctx, EVENT_UNPACKED);
 	case META_PASSED:
 		how->from = h.outer.ip.saddr;
 		how->times = bpf_ntohl(h.outer.meta.value) + 1;
-		how->by_joining = h.outer.meta.reason == PASSED_BY_JOINING;
+		how->by_joining = h.outer.meta.reason & PASSED_BY_JOINING;
+		how->again = h.outer.meta.reason & CAME_AGAIN;
 		return unpack(ctx, EVENT_ACCEPTED);
 	case META_ENTRUSTED:
 		how->from = h.outer.ip.saddr;
@@ -403,7 +408,7 @@ int dispatch(context_t *ctx)
 	struct node *self = this_node();
 	struct service *service;
 	struct segment segment;
-	struct passage how = {};
+	struct passage how = { .again = context_came_again(ctx) };
 	struct ethhdr *ethernet;
 	struct tcp_header *tcp;
 	struct iphdr *ip;
@@ -441,7 +446,7 @@ int dispatch(context_t *ctx)
 	/* Port 0 is nobody's: under it stands that the address is a VIP. */
 	service = tcp->dest ? find_service(ip->daddr, tcp->dest) : NULL;
 	if (!service)
-		return dispatch_answer(ctx, how.times);
+		return dispatch_answer(ctx, &how);
 	if (!read_segment(ctx, ip, tcp, &segment))
 		return drop(DROP_MALFORMED);
 	if (context_was_held(ctx))

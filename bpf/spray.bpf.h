@@ -21,6 +21,7 @@
 #include "lib/heartbeat.bpf.h"
 #include "lib/lots.bpf.h"
 #include "lib/quoted.bpf.h"
+#include "lib/sent.bpf.h"
 #include "lib/to_dispatcher.bpf.h"
 
 /* Packets sent to each, by slot. */
@@ -61,8 +62,10 @@ static __always_inline int spray_packet(context_t *ctx, const struct iphdr *ip, 
 		return drop(DROP_NO_DISPATCHER);
 	if (!knows_way_to(ctx, to))
 		return VERDICT_DROP;
-	if (ip->protocol == IPPROTO_TCP)
+	if (ip->protocol == IPPROTO_TCP) {
+		keep_sent(ctx, bpf_ntohs(ip->tot_len), slot);
 		says.signed_ports = (__u32)tuple->vip_port << 16 | tuple->client_port;
+	}
 	if (to->far ? !enclose(ctx, to, ip, &says) : !address_frame(ctx, to))
 		return VERDICT_DROP;
 	if (to->far)

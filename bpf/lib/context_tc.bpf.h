@@ -66,6 +66,12 @@ static __always_inline bool context_was_held(const context_t *ctx)
 	return ctx->mark == HELD_MARK;
 }
 
+/* What was passed to a dispatcher that has died. */
+static __always_inline bool context_came_again(const context_t *ctx)
+{
+	return ctx->mark == AGAIN_MARK;
+}
+
 /*
  * All behind the IPv4 header is to be written anew. The kernel does not change the tail of
  * what came encapsulated from a virtual interface, which is marked as such still

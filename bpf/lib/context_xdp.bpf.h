@@ -45,6 +45,12 @@ static __always_inline bool context_was_held(const context_t *ctx)
 	return false;
 }
 
+/* Nothing comes in once more at this hook but from others. */
+static __always_inline bool context_came_again(const context_t *ctx)
+{
+	return false;
+}
+
 /* Makes the first bytes readable in place; false if there are not as many. */
 static __always_inline bool context_pull(context_t *ctx, __u32 bytes)
 {

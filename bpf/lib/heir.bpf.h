@@ -59,6 +59,7 @@ __noinline int entrust(context_t *ctx, const struct segment *segment, const stru
 	}
 	if (!knows_way_to(ctx, to))
 		return VERDICT_DROP;
+	keep_sent(ctx, segment->ip_length, heir);
 	address_head(&head, to, entropy_port(segment), segment->ip_length);
 	*meta = flow->meta;
 	meta->kind = META_ENTRUSTED;

@@ -11,6 +11,7 @@
 #pragma once
 
 #include "lots.bpf.h"
+#include "sent.bpf.h"
 #include "to_dispatcher.bpf.h"
 
 /*
@@ -28,6 +29,7 @@ struct passage {
 	__u8 times;
 	__u8 by_joining; /* that one keeps nothing yet */
 	__u8 in_trust; /* it has placed it; what it says of it is on the bench */
+	__u8 again; /* it had been sent to one that has died, and may be late */
 };
 
 /* Are there flows that only others have records of? */
@@ -142,7 +144,7 @@ static __always_inline int pass(context_t *ctx, const struct iphdr *ip, __u32 sl
 	if (!knows_way_to(ctx, to))
 		return VERDICT_DROP;
 	says->kind = META_PASSED;
-	says->reason = is_fit() ? 0 : PASSED_BY_JOINING;
+	says->reason |= is_fit() ? 0 : PASSED_BY_JOINING;
 	if (!enclose(ctx, to, ip, says))
 		return VERDICT_DROP;
 	count_event(EVENT_PASSED);
@@ -150,19 +152,21 @@ static __always_inline int pass(context_t *ctx, const struct iphdr *ip, __u32 sl
 }
 
 /* To the keeper in that slot, as it came. */
-static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segment, __u32 slot, __u32 times)
+static __noinline int pass_to_keeper(context_t *ctx, const struct segment *segment, __u32 slot, const struct passage *how)
 {
 	struct wrapping says = {};
 	struct iphdr ip = {};
 
-	if (!segment)
+	if (!segment || !how)
 		return VERDICT_DROP;
+	keep_sent(ctx, segment->ip_length, slot);
 	ip.saddr = segment->client;
 	ip.daddr = segment->vip;
 	ip.tot_len = bpf_htons(segment->ip_length);
 	says.source_port = segment->key.client_port;
 	says.signed_ports = (__u32)segment->key.vip_port << 16 | segment->key.client_port;
-	says.value = bpf_htonl(times);
+	says.reason = how->again ? CAME_AGAIN : 0;
+	says.value = bpf_htonl(how->times);
 	return pass(ctx, &ip, slot, &says);
 }
 

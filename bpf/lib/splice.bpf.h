@@ -261,9 +261,9 @@ static __noinline __u32 keeper_of_followed(const struct spliced *to)
 
 /*
  * A TCP packet to no service: to a splice address, from a server, or the host's. In the
- * segment the server is the client. It has been passed so many times.
+ * segment the server is the client.
  */
-__noinline int dispatch_answer(context_t *ctx, __u32 times)
+__noinline int dispatch_answer(context_t *ctx, const struct passage *how)
 {
 	struct iphdr *ip = context_data(ctx) + sizeof(struct ethhdr);
 	struct tcp_header *tcp = (void *)(ip + 1);
@@ -274,7 +274,7 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 	__u32 keeper;
 	bool is_sound;
 
-	if ((void *)(tcp + 1) > context_end(ctx))
+	if (!how || (void *)(tcp + 1) > context_end(ctx))
 		return VERDICT_NEXT;
 	is_sound = read_segment(ctx, ip, tcp, &segment);
 	to = is_sound ? bpf_map_lookup_elem(&splices, &segment.key) : NULL;
@@ -286,8 +286,8 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 			count_drop(DROP_MALFORMED);
 			return VERDICT_DROP;
 		}
-		if (times < (is_in_sub_cluster() ? ANSWER_PASSES_MAX : 1) && address->id != NO_DISPATCHER)
-			return pass_to_keeper(ctx, &segment, address->id, times);
+		if (how->times < (is_in_sub_cluster() ? ANSWER_PASSES_MAX : 1) && address->id != NO_DISPATCHER)
+			return pass_to_keeper(ctx, &segment, address->id, how);
 		count_drop(DROP_NO_SPLICE);
 		return VERDICT_DROP;
 	}
@@ -295,9 +295,9 @@ __noinline int dispatch_answer(context_t *ctx, __u32 times)
 	if (to->state == SPLICED_CONNECTING || segment.flags & TCP_SYN)
 		return give_to_connector(ctx, to, &segment);
 	/* Lots have been dealt anew since it was connected: what it has come to have is its keeper's to hear (splice.md 5.7). */
-	keeper = times || segment.payload ? NO_DISPATCHER : keeper_of_followed(to);
+	keeper = how->times || segment.payload ? NO_DISPATCHER : keeper_of_followed(to);
 	if (keeper != NO_DISPATCHER)
-		return pass_to_keeper(ctx, &segment, keeper, times);
+		return pass_to_keeper(ctx, &segment, keeper, how);
 	if (segment.flags & TCP_ACK && (__s32)(segment.ack - to->server_ack) > 0)
 		to->server_ack = segment.ack;
 	if (to->state == SPLICED_FOLLOWED)

@@ -91,6 +91,10 @@ impl Spray {
             let what = format!("{}, from where connections to servers are", left.join(", "));
             table.row(["of who has left".into(), what.into()]);
         }
+        if spray.sent_again > 0 {
+            let what = format!("{} packets that dead dispatchers had", spray.sent_again);
+            table.row(["sent again".into(), what.into()]);
+        }
         status::add_membership(table, spray.membership.as_ref());
         table.row(["reloads".into(), spray.reloads.into()]);
     }

@@ -7,6 +7,7 @@
 //! | `directory` | who is registered, and who was? |
 //! | `lots` | which dispatcher has a packet, or a flow? |
 //! | `lead` | which spray has the service addresses? |
+//! | `replay` | what had a dead dispatcher not passed on, perhaps? |
 //! | `subclusters` | who has a flow among thousands of nodes, in two levels? |
 //!
 //! Members stand in the configuration by name and address ([`crate::config::Config`]):
@@ -20,6 +21,7 @@
 pub mod directory;
 pub mod lead;
 pub mod lots;
+pub mod replay;
 pub mod subclusters;
 pub mod watch;
 

@@ -4,6 +4,7 @@
 //! sends can panic. Sequence numbers stay raw in here: only who knows which way
 //! a packet travels can say whose space they are in.
 
+pub mod again;
 pub mod checksum;
 pub mod geneve;
 pub mod ipv4;

@@ -69,6 +69,10 @@ pub struct DispatcherMaps {
     pub heirs: Map<u32, abi::Lots>,
     /// Other dispatchers by slot.
     pub dispatchers: Map<u32, abi::Dispatcher>,
+    /// The latest packets that were passed to them; [`crate::sent::SharedSent`] reads them.
+    pub sent: Map<u32, abi::Sent>,
+    /// Where the latest ones to each are, by slot.
+    pub sent_rings: Map<u32, abi::SentRing>,
     /// Drops by reason.
     pub drops: PerCpu,
     /// Events by name.
@@ -118,7 +122,7 @@ pub fn attach_dispatcher(loaded: &object::Loaded, options: &DispatcherOptions) -
     )
 }
 
-/// Has what the daemon gives back ([`crate::held`]) come in where clients' packets do. False: not at this hook, which
+/// Has what the daemon gives back ([`crate::inlet`]) come in where clients' packets do. False: not at this hook, which
 /// sees no segments longer than the interface carries.
 ///
 /// # Errors
@@ -160,6 +164,8 @@ impl DispatcherMaps {
             lots: Map::from_pin(&pins.join("lots"))?,
             heirs: Map::from_pin(&pins.join("heirs"))?,
             dispatchers: Map::from_pin(&pins.join("dispatchers"))?,
+            sent: Map::from_pin(&pins.join("sent"))?,
+            sent_rings: Map::from_pin(&pins.join("sent_rings"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })

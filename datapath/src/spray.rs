@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use trapeze_core::config::Attach;
 
 use crate::abi::{
-    self, Dispatcher, Node, Peer, Presence, Server, Service, ServiceKey, SiphashKey, Spraying,
+    self, Dispatcher, Node, Peer, Presence, Sent, SentRing, Server, Service, ServiceKey,
+    SiphashKey, Spraying,
 };
 use crate::attach::{Hook, attach};
 use crate::map::{Map, PerCpu, share};
@@ -37,6 +38,10 @@ pub struct SprayMaps {
     pub dispatchers: Map<u32, Dispatcher>,
     /// Packets sent to each, by slot.
     pub sprayed: PerCpu,
+    /// The latest ones; [`crate::sent::SharedSent`] reads them.
+    pub sent: Map<u32, Sent>,
+    /// Where the latest ones to each are, by slot.
+    pub sent_rings: Map<u32, SentRing>,
     /// Drops by reason.
     pub drops: PerCpu,
     /// Events by name.
@@ -79,6 +84,8 @@ impl SprayMaps {
             lots: Map::from_pin(&pins.join("lots"))?,
             dispatchers: Map::from_pin(&pins.join("dispatchers"))?,
             sprayed: PerCpu::from_pin(&pins.join("sprayed"))?,
+            sent: Map::from_pin(&pins.join("sent"))?,
+            sent_rings: Map::from_pin(&pins.join("sent_rings"))?,
             drops: PerCpu::from_pin(&pins.join("drops"))?,
             events: PerCpu::from_pin(&pins.join("events"))?,
         })

@@ -88,7 +88,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 35] = [
+    let mirrors: [Mirror; 37] = [
         abi::Splice::LAYOUT,
         abi::Spliced::LAYOUT,
         abi::Split::LAYOUT,
@@ -124,6 +124,8 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Dispatcher::LAYOUT,
         abi::Spraying::LAYOUT,
         abi::Lots::LAYOUT,
+        abi::Sent::LAYOUT,
+        abi::SentRing::LAYOUT,
     ];
     let mut met = BTreeMap::new();
     for (object, path) in OBJECTS {
@@ -260,6 +262,8 @@ fn constants_are_the_same() {
     assert_eq!(constant("LOTS"), abi::LOTS as u64);
     assert_eq!(constant("UNREAD_MAX"), abi::UNREAD_MAX as u64);
     assert_eq!(constant("DISPATCHERS_MAX"), abi::DISPATCHERS_MAX as u64);
+    assert_eq!(constant("SENT_ENTRIES"), abi::SENT_ENTRIES as u64);
+    assert_eq!(constant("SENT_BYTES"), abi::SENT_BYTES as u64);
     assert_eq!(constant("NO_DISPATCHER"), u64::from(lots::NOBODY));
     for (name, mode) in [
         ("SPRAY_BATCH", SprayMode::Batch(40)),
@@ -515,11 +519,17 @@ fn the_option_is_the_same() {
         ),
         ("META_SUPPORT", Kind::Support, 0, 0),
         ("META_DONE", Kind::Done, 0, 0),
-        ("META_SPRAYED", Kind::Sprayed, 0, 0),
+        (
+            "META_SPRAYED",
+            Kind::Sprayed { again: true },
+            constant("CAME_AGAIN"),
+            0,
+        ),
         (
             "META_PASSED",
             Kind::Passed {
                 by_joining: true,
+                again: false,
                 before: 3,
             },
             constant("PASSED_BY_JOINING"),

@@ -223,13 +223,16 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         node,
     });
     // Before the data path knows that there are others: it has to know who keeps what.
-    let vigil = peers::Vigil::open(shared.clone(), &own)?;
+    let mut vigil = peers::Vigil::open(shared.clone(), &own)?;
     shared.publish(&own)?;
     shared.prepare_host()?;
     drain::tell_health(&shared);
 
     let by_loopback = attach_loopback(&loaded, &options)
         .context("cannot give back to the data path what is held of requests")?;
+    if by_loopback {
+        vigil.open_inlet(&own.interface)?;
+    }
     let mut threads = Vec::new();
     // In this order: the sockets' places in their group are the workers' numbers.
     for index in 0..own.workers {

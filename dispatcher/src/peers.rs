@@ -3,12 +3,14 @@
 //! the same sub-cluster; the others are in gates.rs.
 //!
 //! ```text
+//!  again   ──► what was passed to a dead one comes in once more
 //!  records ──► herald ──► news to all peers      worker: sends them before what follows
 //!  vigil   ──► beats, lots: who keeps what       records ◄── news of the others
 //!          ──► catching up
 //!  gates   ──► other sub-clusters' lots
 //! ```
 
+mod again;
 mod caught_up;
 mod copies;
 mod gates;
@@ -39,6 +41,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::dispatchers::{self, Shares};
 use trapeze_datapath::map::Update;
+use trapeze_datapath::sent;
 use trapeze_datapath::spray::SharedLots;
 
 use crate::listening::Listening;
@@ -190,6 +193,8 @@ impl Peers {
         let by_flow = Spraying::new(SprayMode::FlowHash, &config.name);
         self.maps.spraying.put(&0, &by_flow, Update::Any)?;
         self.herald.address(&peers);
+        let slots: Vec<u16> = peers.iter().map(|peer| peer.slot).collect();
+        sent::divide(&self.maps.sent_rings, &slots)?;
         self.are_there.store(!others.is_empty(), Ordering::Release);
         let elsewhere = Elsewhere::new(config, (&self.name, own.into()), elsewhere);
         *self.elsewhere.write().expect("no thread panics with it") = Arc::new(elsewhere);

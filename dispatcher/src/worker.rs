@@ -60,8 +60,8 @@ use trapeze_core::wire::meta::{Kind, Meta, Sender};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::{ENCAP_LEN, Finished, GENEVE_PORT};
 use trapeze_datapath::clock;
-use trapeze_datapath::held::{self, HeldSegments, HeldSocket};
 use trapeze_datapath::host;
+use trapeze_datapath::inlet::{self, Inlet, InletFrames};
 use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
@@ -144,8 +144,8 @@ pub(crate) struct State {
     questions: u32,
     raw: RawSocket,
     /// The way back to the data path, if there is one.
-    held: Option<HeldSocket>,
-    to_data_path: HeldSegments,
+    held: Option<Inlet>,
+    to_data_path: InletFrames,
     to_backends: Outbox,
     /// How far they have come with what goes there before.
     probes: Outbox,
@@ -170,7 +170,7 @@ impl Worker {
         let ear = socket.ear()?;
         shared.health.listening().open(index, ear);
         let held = match by_loopback {
-            true => Some(HeldSocket::open(&own.interface)?),
+            true => Some(Inlet::of_held(&own.interface)?),
             false => None,
         };
         let intake = State::empty_intake(&shared, &cluster, held.is_some());
@@ -198,7 +198,7 @@ impl Worker {
                 questions: 0,
                 raw: RawSocket::open()?,
                 held,
-                to_data_path: HeldSegments::default(),
+                to_data_path: InletFrames::default(),
                 to_backends: Outbox::default(),
                 probes: Outbox::default(),
                 to_clients: Outbox::default(),
@@ -336,7 +336,7 @@ impl Worker {
 impl State {
     fn bounds(cluster: &Cluster, by_loopback: bool) -> Bounds {
         Bounds {
-            burst: if by_loopback { held::LONGEST } else { 0 },
+            burst: if by_loopback { inlet::LONGEST } else { 0 },
             ..Bounds::per_worker(&cluster.config.limits, cluster.own.workers)
         }
     }

@@ -59,6 +59,9 @@ pub struct Status {
     pub heartbeat_ms: u64,
     /// Reloads since the start.
     pub reloads: u64,
+    /// Packets that had gone to dispatchers that were found dead, sent to others since this daemon's start.
+    #[serde(default)]
+    pub sent_again: u64,
     /// As it hears them.
     pub dispatchers: Vec<MemberStatus>,
     /// The others.

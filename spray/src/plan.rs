@@ -94,6 +94,15 @@ impl Plan {
         Ok(())
     }
 
+    /// The slots of the dispatchers.
+    pub fn slots(&self) -> Vec<u16> {
+        let slots = self.members.iter().filter_map(|member| match member.role {
+            MemberRole::Dispatcher(slot) => Some(slot),
+            MemberRole::Spray(_) => None,
+        });
+        slots.collect()
+    }
+
     /// Empties the slots of those who are not configured any more: once no lot names them.
     pub fn retire_dispatchers(&self, maps: &SprayMaps) -> anyhow::Result<()> {
         let is_used = |slot| {

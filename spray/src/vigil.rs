@@ -10,17 +10,19 @@ use std::time::Duration;
 use trapeze_core::config::SprayMode;
 use trapeze_core::flow::Handshake;
 use trapeze_core::membership::lead::{self, Lead, Other, Own};
-use trapeze_core::membership::lots::{Holder, Lots};
-use trapeze_core::membership::watch::{State, Watch};
+use trapeze_core::membership::lots::{self, Holder, Lots};
+use trapeze_core::membership::replay::Replay;
+use trapeze_core::membership::watch::{Change, State, Watch};
 use trapeze_core::membership::{Presence, SprayState, Workload};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
-use trapeze_core::wire::{geneve, ipv4};
-use trapeze_datapath::abi::{self, GENEVE_PORT};
-use trapeze_datapath::clock;
+use trapeze_core::wire::{again, geneve, ipv4};
+use trapeze_datapath::abi::{self, ENCAP_LEN, GENEVE_PORT};
 use trapeze_datapath::map::Update;
+use trapeze_datapath::sent::{self, SharedSent};
 use trapeze_datapath::spray::SharedLots;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
+use trapeze_datapath::{clock, host};
 
 use crate::control::{MemberStatus, Status};
 use crate::plan::{Member, MemberRole, Plan};
@@ -50,6 +52,13 @@ pub struct Vigil {
     holders: Vec<Holder>,
     seat: Seat,
     say: SprayState,
+    /// What went to those that are dead.
+    replay: Replay,
+    sent: SharedSent,
+    /// The longest packet that fits into the encapsulation.
+    inner_max: usize,
+    /// Packets that were sent again, so far.
+    sent_again: u64,
     show_at: Duration,
 }
 
@@ -79,6 +88,10 @@ impl Vigil {
             watch,
             seat,
             say,
+            replay: Replay::default(),
+            sent: SharedSent::map(&shared.maps.sent)?,
+            inner_max: host::mtu(&plan.own.interface)? as usize - ENCAP_LEN,
+            sent_again: 0,
             show_at: Duration::ZERO,
             plan,
             shared,
@@ -90,7 +103,9 @@ impl Vigil {
     /// Watches until the daemon stops; gives back what it held of the host.
     pub fn run(mut self) -> anyhow::Result<Seat> {
         while !self.shared.stopping.load(Ordering::Relaxed) {
-            let wait = self.watch.due().saturating_sub(clock::monotonic());
+            let due = self.watch.due();
+            let due = self.replay.due().map_or(due, |at| at.min(due));
+            let wait = due.saturating_sub(clock::monotonic());
             let count = self.socket.receive(wait.min(LONGEST_WAIT / 2))?;
             let now = clock::monotonic();
             for index in 0..count {
@@ -103,6 +118,9 @@ impl Vigil {
                 println!("{} is {}", member.name, change.state.name());
             }
             self.deal(reloaded || !changes.is_empty())?;
+            changes
+                .iter()
+                .for_each(|change| self.plan_replay(now, change));
             if let Some(number) = self.watch.beat(now) {
                 self.lead(now)?;
                 self.publish_presence(now)?;
@@ -118,6 +136,9 @@ impl Vigil {
             }
             if let Some((number, late)) = self.watch.repeat(now) {
                 self.ask(number, late);
+            }
+            for (slot, since) in self.replay.take(now) {
+                self.send_again(slot, since);
             }
             self.seat.remind(now);
             if self.watch.has_judged() && (self.seat.is_held() || self.hears_a_leader()) {
@@ -193,6 +214,7 @@ impl Vigil {
         // Those who come are in their slots before lots name them, and those who go stay
         // there until none does.
         self.plan.publish_dispatchers(&self.shared.maps)?;
+        sent::divide(&self.shared.maps.sent_rings, &self.plan.slots())?;
         self.lots.fill(mode, &holders);
         self.shared_lots.set(self.lots.slots());
         self.holders = holders;
@@ -324,17 +346,68 @@ impl Vigil {
         let mut inner = Vec::new();
         ipv4::write_header(own, member.address, NO_PROTOCOL, PADDING.len(), &mut inner);
         inner.extend_from_slice(&PADDING);
+        let kind = Kind::Beat(Presence::Spray(self.say));
+        self.write(kind, number, member, &inner, out);
+    }
+
+    /// A packet in the encapsulation.
+    fn write(&self, kind: Kind, epoch: u32, to: &Member, inner: &[u8], out: &mut Vec<u8>) {
         let meta = Meta {
-            kind: Kind::Beat(Presence::Spray(self.say)),
-            epoch: number,
+            kind,
+            epoch,
             start: ClientSeq::new(0),
             handshake: Handshake::default(),
             server_port: 0,
             requests: 0,
             care: Care::default(),
         };
-        let binding = Binding::of_packet(member.address.into(), &inner).expect("an IPv4 packet");
-        geneve::write(&meta.seal(&self.plan.keys, &binding), &inner, out);
+        let binding = Binding::of_packet(to.address.into(), inner).expect("an IPv4 packet");
+        geneve::write(&meta.seal(&self.plan.keys, &binding), inner, out);
+    }
+
+    /// Of a dispatcher that is found dead others get what it had since it was heard.
+    fn plan_replay(&mut self, now: Duration, change: &Change) {
+        let MemberRole::Dispatcher(slot) = self.plan.members[change.member].role else {
+            return;
+        };
+        let heard = self.watch.members()[change.member].heard_at;
+        match (change.state, heard) {
+            (State::Silent, Some(heard)) => {
+                let interval = self.plan.config.spraying.heartbeat;
+                self.replay.begin(slot, heard, now, interval);
+            }
+            _ => self.replay.end(slot),
+        }
+    }
+
+    /// What has gone to that slot's dispatcher since then, to those that have its lots now.
+    fn send_again(&mut self, slot: u16, since: Duration) {
+        let by_lot = self.plan.config.spraying.mode == SprayMode::FlowHash;
+        let mut others = self.holders.iter().map(|it| it.slot).cycle();
+        let mut datagrams = Outbox::default();
+        for packet in again::unanswered(self.sent.since(slot, since)) {
+            let to = match by_lot {
+                true => self.holder_of(&packet),
+                false => others.next(),
+            };
+            // Where nobody is left, its lots are its own still.
+            let to = to.filter(|&to| to != slot).map(MemberRole::Dispatcher);
+            let member = self.plan.members.iter().find(|it| Some(it.role) == to);
+            let segment = again::first_segment(&packet, self.inner_max);
+            if let (Some(member), Some(segment)) = (member, segment) {
+                datagrams.push(SocketAddrV4::new(member.address, GENEVE_PORT), |out| {
+                    self.write(Kind::Sprayed { again: true }, 0, member, &segment, out);
+                });
+                self.sent_again += 1;
+            }
+        }
+        self.socket.send(&datagrams);
+    }
+
+    fn holder_of(&self, packet: &[u8]) -> Option<u16> {
+        let flow = again::flow_of(packet)?;
+        self.shared_lots
+            .get(lots::lot_of(&self.plan.lots_key, &flow)?)
     }
 
     /// For commands, which see it without the daemon, too.
@@ -399,6 +472,7 @@ impl Vigil {
             mode: spraying.mode.name().into(),
             heartbeat_ms: spraying.heartbeat.as_millis() as u64,
             reloads: self.generation,
+            sent_again: self.sent_again,
             dispatchers: of(true),
             sprays: of(false),
             left: self.plan.left.clone(),

@@ -554,7 +554,16 @@ fn forged_heartbeats_and_garbage_change_nothing() {
                     d1,
                     heartbeat(7, Kind::Beat(active), number, [10, 77, 0, 66], d1),
                 ),
-                (d1, heartbeat(7, Kind::Sprayed, number, [10, 77, 0, 66], d1)),
+                (
+                    d1,
+                    heartbeat(
+                        7,
+                        Kind::Sprayed { again: false },
+                        number,
+                        [10, 77, 0, 66],
+                        d1,
+                    ),
+                ),
                 (s1, vec![round as u8; round as usize * 2 + 1]),
                 (d1, vec![round as u8; round as usize * 2 + 1]),
             ] {

@@ -16,6 +16,7 @@
 	X(NO_COOKIE_KEY, "no-cookie-key", "the daemon has not set this hour's cookie key")     \
 	X(HANDSHAKE_ACK, "handshake-ack", "the bare ACK of a handshake: expected")             \
 	X(REPEATED, "repeated", "a copy of a packet that is being handed over")                \
+	X(CAME_AGAIN, "came-again", "what a dead dispatcher had had, of a client that is asked how far it has come") \
 	X(NO_BACKEND, "no-backend", "its record names a backend that is not there")            \
 	X(NO_ROUTE, "no-route", "no route to the backend: check routes and forwarding")        \
 	X(NO_NEIGHBOUR, "no-neighbour", "the backend's link address is not known (yet)")       \

@@ -87,3 +87,25 @@ struct spraying {
 struct lots {
 	__u16 slots[LOTS];
 };
+
+/*
+ * A packet that a spray has sent to a dispatcher: its first bytes, from its IPv4 header on.
+ * The latest ones are there, for a daemon that finds that dispatcher dead.
+ */
+#define SENT_ENTRIES 8192 /* a power of two, for all dispatchers together */
+#define SENT_BYTES 1428 /* an MTU of 1500 less the encapsulation */
+struct sent {
+	__u64 at_ns; /* CLOCK_MONOTONIC_COARSE; 0: it is being written, or there is none */
+	__u32 turn; /* of the packets of its ring, in their order */
+	__u16 slot; /* of the dispatcher */
+	__u16 length; /* of `packet`; all of what was sent, or SENT_BYTES */
+	__u8 packet[SENT_BYTES];
+	__u32 pad;
+};
+
+/* Where the packets to one dispatcher are among all of them, in turn. */
+struct sent_ring {
+	__u32 first;
+	__u32 entries; /* a power of two; 0: none is kept */
+	__u32 turn; /* the next one's */
+};

@@ -62,6 +62,8 @@ struct meta {
 #define TURN_MARK 0x545a0009
 /* Of a client's bytes that a dispatcher's daemon has held: to where they go now (dispatch_tc.bpf.c). */
 #define HELD_MARK 0x545a000a
+/* Of a client's packet that comes in once more: it was passed to a dispatcher that has died. */
+#define AGAIN_MARK 0x545a000b
 
 enum meta_kind {
 	META_FORWARD = 1, /* dispatcher -> backend: a packet of a flow */
@@ -140,8 +142,10 @@ enum held {
 #define RELEASED_DRAINED 1
 #define RELEASED_HALF_PIPE 2
 
-/* `reason` of a PASSED, if who passes keeps no flows yet; its `value`: how often it has been passed before. */
+/* Bits of a PASSED's `reason`: who passes keeps no flows yet; its `value`: how often it has been passed before. */
 #define PASSED_BY_JOINING 1
+/* And of a SPRAYED's, too: it was sent to another one before, that has died, and may be late. */
+#define CAME_AGAIN 2
 
 /* `reason` of a BEAT and of a BEAT_REPLY: what the sender is. */
 enum member_role {

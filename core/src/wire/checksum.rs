@@ -80,17 +80,23 @@ pub enum TcpChecksum {
 /// Judges the checksum of a segment, from its TCP header to its end.
 /// A segment too short to hold the field is [`TcpChecksum::Wrong`].
 pub fn verify_tcp(source: IpAddr, destination: IpAddr, segment: &[u8]) -> TcpChecksum {
-    let Some(field) = segment.get(TCP_FIELD..TCP_FIELD + 2) else {
+    if segment.len() < TCP_FIELD + 2 {
         return TcpChecksum::Wrong;
-    };
+    }
     let pseudo = tcp_pseudo_header(source, destination, segment.len());
     if pseudo.plus(segment).fold() == 0xffff {
         TcpChecksum::Complete
-    } else if u16::from_be_bytes([field[0], field[1]]) == pseudo.fold() {
+    } else if is_tcp_begun(source, destination, segment, segment.len()) {
         TcpChecksum::Partial
     } else {
         TcpChecksum::Wrong
     }
+}
+
+/// Whether the checksum of a segment of `len` bytes, of which the first ones are given, is [`TcpChecksum::Partial`].
+pub fn is_tcp_begun(source: IpAddr, destination: IpAddr, start: &[u8], len: usize) -> bool {
+    let sum = tcp_pseudo_header(source, destination, len).fold();
+    start.get(TCP_FIELD..TCP_FIELD + 2) == Some(&sum.to_be_bytes()[..])
 }
 
 /// Writes the pseudo-header's sum into a segment, as [`TcpChecksum::Partial`] has it, whatever its field held.

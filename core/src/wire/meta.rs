@@ -202,7 +202,10 @@ pub enum Kind {
         reach: ClientSeq,
     },
     /// Spray to dispatcher: a client's packet, as it came (docs/protocol/spray.md).
-    Sprayed,
+    Sprayed {
+        /// It was sent to another one before, that has died: it may be late.
+        again: bool,
+    },
     /// Spray to dispatcher or spray: are you there? And what the sender is.
     Beat(Presence),
     /// Dispatcher or spray to spray: its data path is, and what it is.
@@ -211,6 +214,8 @@ pub enum Kind {
     Passed {
         /// The sender is about to keep flows, and keeps none yet.
         by_joining: bool,
+        /// As of [`Kind::Sprayed`].
+        again: bool,
         /// How often it has been passed before.
         before: u32,
     },
@@ -461,6 +466,13 @@ impl Meta {
     }
 }
 
+/// In the reason of SPRAYED and PASSED.
+pub const CAME_AGAIN: u8 = 2;
+
+fn again_bit(again: bool) -> u8 {
+    if again { CAME_AGAIN } else { 0 }
+}
+
 impl Kind {
     /// The bytes `kind` and `reason`, and the word `value`.
     fn encode(self) -> (u8, u8, u32) {
@@ -504,10 +516,14 @@ impl Kind {
             Self::Gc { end, .. } => (16, 0, end.raw()),
             Self::Retired { end, .. } => (17, 0, end.raw()),
             Self::Next { server_isn } => (18, 0, server_isn.raw()),
-            Self::Sprayed => (19, 0, 0),
+            Self::Sprayed { again } => (19, again_bit(again), 0),
             Self::Beat(presence) => (20, presence.role(), presence.word()),
             Self::BeatReply(presence) => (21, presence.role(), presence.word()),
-            Self::Passed { by_joining, before } => (22, by_joining.into(), before),
+            Self::Passed {
+                by_joining,
+                again,
+                before,
+            } => (22, u8::from(by_joining) | again_bit(again), before),
             Self::Records => (23, 0, 0),
             Self::Splice => (24, 0, 0),
             Self::Split { server_isn, .. } => (25, 0, server_isn.raw()),
@@ -610,11 +626,14 @@ impl Kind {
             18 => Self::Next {
                 server_isn: ServerSeq::new(value),
             },
-            19 => Self::Sprayed,
+            19 => Self::Sprayed {
+                again: raw[3] & CAME_AGAIN != 0,
+            },
             20 => Self::Beat(presence(raw[3], value)?),
             21 => Self::BeatReply(presence(raw[3], value)?),
             22 => Self::Passed {
-                by_joining: raw[3] == 1,
+                by_joining: raw[3] & 1 != 0,
+                again: raw[3] & CAME_AGAIN != 0,
                 before: value,
             },
             23 => Self::Records,

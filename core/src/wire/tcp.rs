@@ -7,6 +7,8 @@ use std::ops::{BitOr, BitOrAssign};
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
+/// Where its control bits are.
+pub const FLAGS_AT: usize = 13;
 
 /// The control bits of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]

@@ -67,6 +67,23 @@ pod!(
         slots: [u16; LOTS],
     }
 );
+pod!(
+    struct Sent {
+        at_ns: u64,
+        turn: u32,
+        slot: u16,
+        length: u16,
+        packet: [u8; SENT_BYTES],
+        pad: u32,
+    }
+);
+pod!(
+    struct SentRing {
+        first: u32,
+        entries: u32,
+        turn: u32,
+    }
+);
 
 /// How clients' packets come to a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,6 +100,10 @@ pub enum Front {
 
 /// Slots for dispatchers in a data path that knows several.
 pub const DISPATCHERS_MAX: usize = 256;
+/// Packets that a spray keeps for the case that their dispatcher has died.
+pub const SENT_ENTRIES: usize = 8192;
+/// Of each at most so many bytes.
+pub const SENT_BYTES: usize = 1428;
 /// `AMONG_SUB_CLUSTERS`.
 pub const AMONG_SUB_CLUSTERS: u8 = 2;
 /// Lots of a spray.

@@ -36,6 +36,8 @@ pub const PASS_BY_MARK: u32 = 0x545a_0007;
 pub const TURN_MARK: u32 = 0x545a_0009;
 /// Of a client's bytes that a dispatcher's daemon has held, for its data path to forward.
 pub const HELD_MARK: u32 = 0x545a_000a;
+/// Of a client's packet that comes in once more.
+pub const AGAIN_MARK: u32 = 0x545a_000b;
 
 impl From<CoreKey> for FlowKey {
     fn from(key: CoreKey) -> Self {

@@ -2,6 +2,7 @@
 //! that one sends on to the backend.
 
 use std::net::SocketAddrV4;
+use std::time::Duration;
 
 use trapeze_core::membership::lots::{LOTS, NOBODY as NO_ONE};
 use trapeze_core::wire::geneve;
@@ -10,6 +11,7 @@ use trapeze_datapath::abi::{
     self, Decision, Flow, FlowState, MARK_ENTRUSTED, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod,
 };
 use trapeze_datapath::map::Update;
+use trapeze_datapath::sent::{self, SharedSent};
 
 use crate::bench::*;
 use crate::keeper::{Daemon, KEEPER, KEEPERS_SLOT, among, arriving};
@@ -72,6 +74,8 @@ fn sorted(outcome: &Outcome) -> Vec<&'static str> {
 fn a_first_request_goes_to_its_backend_by_way_of_the_heir() {
     for hook in [Hook::Tc, Hook::Xdp] {
         let bench = with_an_heir(hook);
+        sent::divide(&bench.maps.sent_rings, &[KEEPERS_SLOT]).unwrap();
+        let kept = SharedSent::map(&bench.maps.sent).unwrap();
         prove(&bench);
         let frame = first(REQUEST).frame();
         let outcome = bench.run(&frame);
@@ -93,6 +97,8 @@ fn a_first_request_goes_to_its_backend_by_way_of_the_heir() {
         let expected = Outcome::new(Verdict::Redirect, packet, &["decided", "entrusted"]);
         assert_eq!(outcome.difference(&expected), None, "{hook:?}");
         assert_eq!(bench.state().load.active, 11);
+        // If the heir is dead, it comes in once more.
+        assert_eq!(kept.since(KEEPERS_SLOT, Duration::ZERO), [inner]);
         // Repeated, since one of the two ways is broken: the other.
         let again = bench.run(&frame);
         let packet = to_backend(&begins(flow.meta), CLIENT.port(), &frame);

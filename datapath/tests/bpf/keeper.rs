@@ -13,6 +13,7 @@ use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::{self, Dispatcher, Flow, FlowState, Node, Pod, Spraying};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
+use trapeze_datapath::sent::{self, SharedSent};
 
 use crate::backend::sealed_for;
 use crate::bench::*;
@@ -102,7 +103,11 @@ fn apart(bench: &Bench, slot_of: impl Fn(usize) -> u16, daemon: Daemon) {
 }
 
 fn meta(by_joining: bool, before: u32) -> Meta {
-    Meta::of(Kind::Passed { by_joining, before })
+    Meta::of(Kind::Passed {
+        by_joining,
+        again: false,
+        before,
+    })
 }
 
 /// On its way to the keeper.
@@ -351,6 +356,22 @@ fn what_the_keeper_passes_is_left_to_this_one() {
         let forged = with(arriving.clone(), &[(at, arriving[at] ^ 1)]);
         bench.expect("forged", &forged, &Outcome::drop("bad-tag"));
         assert_eq!(bench.flow(), told());
+    }
+}
+
+/// As they came from their client: for the case that the keeper is dead.
+#[test]
+fn what_is_passed_on_is_kept() {
+    for bench in Bench::both() {
+        among(&bench, |_| KEEPERS_SLOT, Daemon::Fit);
+        sent::divide(&bench.maps.sent_rings, &[KEEPERS_SLOT]).unwrap();
+        let kept = SharedSent::map(&bench.maps.sent).unwrap();
+        let next = segment(ACK | PSH, NEXT, SERVER_ISN + 1, REQUEST).frame();
+        let end = segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame();
+        bench.run(&next);
+        bench.run(&arriving(THIRD, &meta(false, 0), &end));
+        let expected = [next, end].map(|frame| frame[ETHERNET..].to_vec());
+        assert_eq!(kept.since(KEEPERS_SLOT, Duration::ZERO), expected);
     }
 }
 

@@ -18,6 +18,7 @@ use trapeze_datapath::abi::{
 use trapeze_datapath::clock;
 use trapeze_datapath::map::{Update, fill_tag_keys};
 use trapeze_datapath::object;
+use trapeze_datapath::sent::{self, SharedSent};
 use trapeze_datapath::spray::{SharedLots, SprayMaps};
 
 use crate::backend::{ASKER_PORT, sealed_for};
@@ -173,7 +174,7 @@ fn enclosed(slot: u32, client_port: u16, frame: &[u8]) -> Outcome {
     let inner = &frame[ETHERNET..];
     let binding = Binding::of_packet(address(slot).into(), inner).unwrap();
     let mut payload = Vec::new();
-    let raw = Meta::of(Kind::Sprayed).seal(&keys(), &binding);
+    let raw = Meta::of(Kind::Sprayed { again: false }).seal(&keys(), &binding);
     geneve::write(&raw, inner, &mut payload);
     let source = SocketAddrV4::new(NODE, client_port | 0xc000);
     let outer = udp(
@@ -527,7 +528,7 @@ fn only_heartbeats_with_a_key_are_heard() {
     let other_kind = sealed_for(NODE, &Meta::of(Kind::Echo), &inner);
     let tcp = sealed_for(
         NODE,
-        &Meta::of(Kind::Sprayed),
+        &Meta::of(Kind::Sprayed { again: false }),
         &segment(SYN, 5, 6, b"").packet(),
     );
     let for_another = sealed_for(NODE, &Meta::of(Kind::Beat(ACTIVE)), &inner);
@@ -552,5 +553,41 @@ fn only_heartbeats_with_a_key_are_heard() {
             spray.expect(&format!("byte {at}"), &forged, &Outcome::drop("bad-tag"));
         }
         assert_eq!(spray.maps.peers.all().unwrap().len(), 0);
+    }
+}
+
+/// For those that have them if their dispatcher is found dead.
+#[test]
+fn the_latest_packets_to_each_dispatcher_are_kept() {
+    for spray in Spray::both() {
+        let [ours, others] = [CLIENT, OTHER].map(|client| slot_of(client) as u16);
+        let kept = SharedSent::map(&spray.maps.sent).unwrap();
+        let of = |slot| kept.since(slot, Duration::ZERO);
+        let tcp = |seq, payload: &[u8]| segment(ACK | PSH, seq, 6, payload).frame();
+        spray.run(&tcp(1, REQUEST));
+        assert!(of(ours).is_empty(), "there is no room for them yet");
+
+        let all: Vec<u16> = (0..DISPATCHERS_MAX as u16).collect();
+        sent::divide(&spray.maps.sent_rings, &all).unwrap();
+        let frames = [tcp(2, REQUEST), tcp(3, &[7; 1440]), tcp(4, b"")];
+        for frame in &frames {
+            spray.run(frame);
+        }
+        let whole = |frame: &Vec<u8>| {
+            let packet = &frame[ETHERNET..];
+            packet[..packet.len().min(abi::SENT_BYTES)].to_vec()
+        };
+        assert_eq!(of(ours), frames.each_ref().map(whole), "{:?}", spray.hook);
+        assert!(of(others).is_empty());
+        let later = clock::monotonic() + Duration::from_secs(1);
+        assert!(kept.since(ours, later).is_empty());
+
+        let room = abi::SENT_ENTRIES / DISPATCHERS_MAX;
+        let frames: Vec<Vec<u8>> = (0..room + 5).map(|seq| tcp(seq as u32, b"")).collect();
+        for frame in &frames {
+            spray.run(frame);
+        }
+        let latest: Vec<Vec<u8>> = frames[5..].iter().map(whole).collect();
+        assert_eq!(of(ours), latest, "{:?}", spray.hook);
     }
 }

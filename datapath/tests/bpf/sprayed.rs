@@ -19,7 +19,11 @@ const NEXT: u32 = CLIENT_ISN.wrapping_add(1);
 
 /// As a spray on another subnet sends it.
 fn sprayed(frame: &[u8]) -> Vec<u8> {
-    sealed_for(NODE, &Meta::of(Kind::Sprayed), &frame[ETHERNET..])
+    sealed_for(
+        NODE,
+        &Meta::of(Kind::Sprayed { again: false }),
+        &frame[ETHERNET..],
+    )
 }
 
 /// The same, and it was unpacked first.

@@ -28,6 +28,7 @@ use trapeze_datapath::abi::PEERS_PORT;
 use trapeze_datapath::clock;
 use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
+use super::again::Again;
 use super::caught_up::{Lesson, Pupil};
 use super::gates::Gates;
 use super::herald::{NO_PROTOCOL, enclose, option};
@@ -108,6 +109,7 @@ pub struct Vigil {
     silent: Silent,
     /// Their data paths are there, and their daemons are not.
     bereft: Vec<Ipv4Addr>,
+    again: Again,
     outbox: Outbox,
     show_at: Duration,
     generation: u64,
@@ -148,6 +150,7 @@ impl Vigil {
             tail_told: (0, Duration::ZERO),
             silent: Silent::default(),
             bereft: Vec::new(),
+            again: Again::open(&shared.maps, &own.interface)?,
             outbox: Outbox::default(),
             show_at: Duration::ZERO,
             watch,
@@ -160,6 +163,11 @@ impl Vigil {
             false => vigil.deal(Stage::CatchingUp, true)?,
         }
         Ok(vigil)
+    }
+
+    /// There is a way into the data path by the loopback device, to the one at that interface.
+    pub fn open_inlet(&mut self, interface: &str) -> anyhow::Result<()> {
+        self.again.open_inlet(interface)
     }
 
     /// Watches until the daemon stops.
@@ -196,6 +204,14 @@ impl Vigil {
             for change in &changes {
                 let peer = &self.peers[change.member];
                 println!("{} is {}", peer.name, change.state.name());
+                let heard = self.watch.members()[change.member].heard_at;
+                match change.state {
+                    State::Silent => {
+                        self.again
+                            .begin(peer, heard, now, cluster.config.spraying.heartbeat)
+                    }
+                    _ => self.again.end(peer),
+                }
             }
             self.catch_up(now, &cluster.keys)?;
             let kept = self.keeps();
@@ -218,6 +234,8 @@ impl Vigil {
                 self.shared.peers.inherit(peer);
             }
             self.give_way();
+            let living = self.living();
+            (self.again).come_in(now, &living, &cluster.keys, &mut self.outbox);
             if self.cut_at.is_none() {
                 self.tell_views(&cluster.keys);
             }
@@ -264,7 +282,7 @@ impl Vigil {
             return LONGEST_WAIT;
         }
         let pupil = self.pupil.as_ref().map(Pupil::due);
-        let due = [Some(self.watch.due()), pupil, gates];
+        let due = [Some(self.watch.due()), self.again.due(), pupil, gates];
         let due = due.into_iter().flatten().min().unwrap_or(now);
         let longest = match self.is_giving_way {
             true => GIVE_WAY_INTERVAL,
@@ -571,6 +589,12 @@ impl Vigil {
                 self.say_tail(place, keys);
             }
         }
+    }
+
+    fn living(&self) -> Vec<Ipv4Addr> {
+        let peers = self.peers.iter().zip(self.watch.members());
+        let living = peers.filter(|(_, watched)| watched.state == State::Alive);
+        living.map(|(peer, _)| peer.address).collect()
     }
 
     fn view_of(&self, place: usize) -> View {

@@ -92,6 +92,7 @@ impl State {
     pub(super) fn pass(&mut self, to: Ipv4Addr, packet: &[u8]) {
         let kind = Kind::Passed {
             by_joining: self.shared.peers.stage() != Stage::Keeping,
+            again: false,
             before: 0,
         };
         let option = option(kind, 0, to, packet, &self.cluster.keys);

@@ -13,7 +13,7 @@ use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
 use trapeze_datapath::abi::GENEVE_PORT;
 use trapeze_datapath::clock;
-use trapeze_datapath::held;
+use trapeze_datapath::inlet;
 
 use super::State;
 use crate::records::Record;
@@ -99,7 +99,7 @@ impl State {
         let length = segment.payload.len();
         // What follows stays behind it.
         let is_long = length > mss.into() || (length > 0 && !self.to_data_path.is_empty());
-        if self.held.is_some() && is_long && length <= held::LONGEST {
+        if self.held.is_some() && is_long && length <= inlet::LONGEST {
             self.count("sent-long");
             return self.to_data_path.push(&segment, mss);
         }

@@ -131,10 +131,17 @@ fn every_kind_is_read_as_written() {
             reach: ClientSeq::new(77),
         },
         Kind::Done,
-        Kind::Sprayed,
+        Kind::Sprayed { again: false },
+        Kind::Sprayed { again: true },
         Kind::Passed {
             by_joining: true,
+            again: false,
             before: 2,
+        },
+        Kind::Passed {
+            by_joining: false,
+            again: true,
+            before: 0,
         },
         Kind::Entrusted {
             backend: Ipv4Addr::new(10, 0, 0, 12),

@@ -1,6 +1,8 @@
-//! A dispatcher's own way into its data path: what its daemon has held of a client's stream goes there in segments as
-//! long as the kernel's own, and is cut as late as those (GSO). One by one, as datagrams, they would cost the way
-//! through this host's stack each (docs/decisions/0035).
+//! A dispatcher's own ways into its data path.
+//!
+//! What its daemon has held of a client's stream goes there in segments as long as the kernel's own, and is cut as late
+//! as those (GSO). One by one, as datagrams, they would cost the way through this host's stack each
+//! (docs/decisions/0035). And packets of clients come in once more, as if they came from them.
 //!
 //! They go by the loopback device (bpf/dispatch_tc.bpf.c), which is to be up.
 #![allow(unsafe_code)]
@@ -28,20 +30,20 @@ const IPV4: usize = 20;
 /// Of a TCP header.
 const CHECKSUM_AT: u16 = 16;
 
-/// A packet socket at the loopback device.
+/// A packet socket at the loopback device, for one of them.
 #[derive(Debug)]
-pub struct HeldSocket {
+pub struct Inlet {
     fd: OwnedFd,
     mac: [u8; 6],
 }
 
-/// Segments that are to leave, in order.
+/// What is to go there, in order.
 #[derive(Debug, Default)]
-pub struct HeldSegments {
+pub struct InletFrames {
     frames: Vec<Vec<u8>>,
 }
 
-impl HeldSegments {
+impl InletFrames {
     /// Adds a segment between two IPv4 addresses, to be cut into pieces of at most `mss` bytes of payload.
     pub fn push(&mut self, segment: &Segment, mss: u16) {
         let mut frame = vec![0; OFFLOAD + ETHERNET];
@@ -59,6 +61,14 @@ impl HeldSegments {
         self.frames.push(frame);
     }
 
+    /// Adds a whole IPv4 packet, as it is.
+    pub fn push_packet(&mut self, packet: &[u8]) {
+        let mut frame = vec![0; OFFLOAD + ETHERNET];
+        frame[OFFLOAD + 12..].copy_from_slice(&ETHERTYPE_IPV4);
+        frame.extend_from_slice(packet);
+        self.frames.push(frame);
+    }
+
     /// Whether there is nothing to send.
     pub fn is_empty(&self) -> bool {
         self.frames.is_empty()
@@ -70,15 +80,27 @@ impl HeldSegments {
     }
 }
 
-impl HeldSocket {
-    /// Of the dispatcher whose data path is at `interface`. Needs CAP_NET_RAW.
+impl Inlet {
+    /// For what was held, at the dispatcher whose data path is at `interface`. Needs CAP_NET_RAW.
     ///
     /// # Errors
     /// There is no such interface, or the kernel has no such sockets.
-    pub fn open(interface: &str) -> io::Result<Self> {
+    pub fn of_held(interface: &str) -> io::Result<Self> {
+        Self::with_mark(interface, abi::HELD_MARK)
+    }
+
+    /// For clients' packets.
+    ///
+    /// # Errors
+    /// As of [`Self::of_held`].
+    pub fn of_clients(interface: &str) -> io::Result<Self> {
+        Self::with_mark(interface, abi::AGAIN_MARK)
+    }
+
+    fn with_mark(interface: &str, mark: u32) -> io::Result<Self> {
         let mac = raw::mac_address(interface)?;
         let fd = raw::socket(libc::AF_PACKET, 0)?;
-        set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, abi::HELD_MARK)?;
+        set_option(&fd, libc::SOL_SOCKET, libc::SO_MARK, mark)?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_SNDBUFFORCE, 8i32 << 20)?;
         set_option(&fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1i32)?;
         let name = raw::packet_address(LOOPBACK_IFINDEX);
@@ -100,7 +122,7 @@ impl HeldSocket {
     ///
     /// # Errors
     /// The loopback device is down.
-    pub fn send(&self, segments: &mut HeldSegments) -> io::Result<usize> {
+    pub fn send(&self, segments: &mut InletFrames) -> io::Result<usize> {
         let mut lost = 0;
         for frame in &mut segments.frames {
             frame[OFFLOAD..OFFLOAD + 6].copy_from_slice(&self.mac);

@@ -1,0 +1,92 @@
+//! The latest packets to each dispatcher, which a data path keeps (bpf/lib/sent.bpf.h).
+#![allow(unsafe_code)]
+
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::time::Duration;
+
+use crate::abi::{DISPATCHERS_MAX, Pod, SENT_ENTRIES, Sent, SentRing};
+use crate::map::{Map, Update, share};
+
+/// Divides the room among the dispatchers in those slots. Where it is as before, rings stay as they are.
+pub fn divide(rings: &Map<u32, SentRing>, slots: &[u16]) -> io::Result<()> {
+    let entries = match slots.len() {
+        0 => 0,
+        number => 1 << (SENT_ENTRIES / number).ilog2(),
+    };
+    for slot in 0..DISPATCHERS_MAX as u32 {
+        let place = slots.iter().position(|&it| u32::from(it) == slot);
+        let (first, entries) = place.map_or((0, 0), |place| (place as u32 * entries, entries));
+        let ring = rings.get(&slot)?.unwrap_or_else(Pod::zeroed);
+        if (ring.first, ring.entries) != (first, entries) {
+            let ring = SentRing {
+                first,
+                entries,
+                ..ring
+            };
+            rings.put(&slot, &ring, Update::Any)?;
+        }
+    }
+    Ok(())
+}
+
+/// The latest packets to dispatchers in this process's memory, where the data path writes them.
+#[derive(Debug)]
+pub struct SharedSent {
+    entries: *const Sent,
+}
+
+// SAFETY: shared memory that is only read, and whose every value is a valid one.
+unsafe impl Send for SharedSent {}
+
+impl SharedSent {
+    /// Maps it; stays mapped for the life of the process.
+    pub fn map(sent: &Map<u32, Sent>) -> io::Result<Self> {
+        Ok(Self {
+            entries: share(sent, SENT_ENTRIES)?.cast(),
+        })
+    }
+
+    /// What was sent to that slot's dispatcher since then (CLOCK_MONOTONIC), in its order: packets from their IPv4
+    /// header on, each all of what was sent or its first [`crate::abi::SENT_BYTES`]. What is being overwritten meanwhile
+    /// is left out.
+    pub fn since(&self, slot: u16, since: Duration) -> Vec<Vec<u8>> {
+        let since = since.as_nanos() as u64;
+        let mut found: Vec<(u64, u32, Vec<u8>)> = (0..SENT_ENTRIES)
+            .filter_map(|place| self.read(place, |at, is| is == slot && at >= since))
+            .collect();
+        // Its clock is a coarse one; turns go round.
+        let first = found.iter().min_by_key(|(at, ..)| *at).map(|it| it.1);
+        found.sort_by_key(|(_, turn, _)| turn.wrapping_sub(first.unwrap_or(0)) as i32);
+        found.into_iter().map(|(.., packet)| packet).collect()
+    }
+
+    fn read(
+        &self,
+        place: usize,
+        is_wanted: impl FnOnce(u64, u16) -> bool,
+    ) -> Option<(u64, u32, Vec<u8>)> {
+        // SAFETY: `place` is within the mapping, which is never unmapped.
+        let entry = unsafe { self.entries.add(place) };
+        // SAFETY: as above; aligned, and the program writes it whole.
+        let written = unsafe { AtomicU64::from_ptr((&raw const (*entry).at_ns).cast_mut()) };
+        let at = written.load(Ordering::Acquire);
+        // SAFETY: as above, of integers: any value that is read is one.
+        let (turn, slot, length) = unsafe {
+            (
+                (&raw const (*entry).turn).read_volatile(),
+                (&raw const (*entry).slot).read_volatile(),
+                (&raw const (*entry).length).read_volatile(),
+            )
+        };
+        if at == 0 || !is_wanted(at, slot) {
+            return None;
+        }
+        // SAFETY: as above.
+        let packet = unsafe { (&raw const (*entry).packet).read_volatile() };
+        fence(Ordering::Acquire);
+        let is_whole = written.load(Ordering::Relaxed) == at;
+        let packet = packet.get(..usize::from(length))?.to_vec();
+        is_whole.then_some((at, turn, packet))
+    }
+}

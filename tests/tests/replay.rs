@@ -1,0 +1,121 @@
+//! What a dispatcher has had when it dies goes to another one, though its client never says it again
+//! (docs/protocol/spray.md 5.6).
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Barrier;
+use std::time::Duration;
+
+use trapeze_lab::Options;
+use trapeze_tests::raw::RawClient;
+use trapeze_tests::scattered::{keeper, ready, scattered_over};
+use trapeze_tests::{Cluster, Connection, VIP, until};
+
+const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+const DISPATCHERS: [&str; 2] = ["d1", "d2"];
+const REQUEST: &[u8] = b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
+/// Long enough for all clients to say something before a death is found.
+const HEARTBEAT: Duration = Duration::from_millis(500);
+/// Of each kind.
+const CLIENTS: u16 = 8;
+
+/// What a client is at when a dispatcher dies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum At {
+    Opening,
+    FirstRequest,
+    NextRequest,
+}
+
+const EACH: [At; 3] = [At::Opening, At::FirstRequest, At::NextRequest];
+
+#[test]
+fn what_was_sprayed_by_flow_to_a_dead_dispatcher() {
+    for transfer in ["rebuild", "splice"] {
+        let cluster = Cluster::with(&format!("replay-{transfer}"), |options| {
+            options.sprays = Some(1);
+            options.dispatchers = Some(2);
+            options.backends = Some(2);
+            options.transfer = Some(transfer.into());
+            options.spray_heartbeat = Some(HEARTBEAT);
+        });
+        for dispatcher in DISPATCHERS {
+            ready(&cluster, &DISPATCHERS, dispatcher);
+        }
+        nothing_is_said_twice(&cluster);
+        until("the spray says so", || {
+            (cluster.spray_status("s1").sent_again > 0).then_some(())
+        });
+    }
+}
+
+/// Half of it by way of the other dispatcher.
+#[test]
+fn what_was_sprayed_in_turn_to_a_dead_dispatcher() {
+    let slow = |options: &mut Options| options.spray_heartbeat = Some(HEARTBEAT);
+    let cluster = scattered_over(&DISPATCHERS, "replay-turns", slow);
+    nothing_is_said_twice(&cluster);
+}
+
+/// Each client says each thing once.
+fn nothing_is_said_twice(cluster: &Cluster) {
+    cluster.lend_address("c1", &CLIENT.to_string());
+    // What is asked for is known, and data paths decide.
+    cluster.on("c1", || {
+        for _ in 0..20 {
+            Connection::open().ask("/1k");
+        }
+    });
+    let length = cluster.document("1k").len();
+    let has = |client: &RawClient, number| answers(client.received(), length) == number;
+    let ports = 0..EACH.len() as u16 * CLIENTS;
+    let client = |port: u16| SocketAddrV4::new(CLIENT, 20_000 + port);
+    let kept: Vec<String> = (ports.clone())
+        .map(|port| keeper(cluster, &DISPATCHERS, client(port)))
+        .collect();
+    for name in DISPATCHERS {
+        assert!(kept.iter().filter(|it| *it == name).count() > 3, "{kept:?}");
+    }
+    // Both wait: clients for the cut, and it for their connections.
+    let barrier = Barrier::new(usize::from(ports.end) + 1);
+    std::thread::scope(|scope| {
+        for port in ports {
+            let (barrier, at) = (&barrier, EACH[usize::from(port) % EACH.len()]);
+            scope.spawn(move || {
+                cluster.on("c1", || {
+                    let open = || RawClient::connect(client(port), VIP);
+                    let mut opened = (at != At::Opening).then(open);
+                    if let (Some(opened), At::NextRequest) = (&mut opened, at) {
+                        opened.send(0, REQUEST);
+                        opened.receive_until("the first answer", |it| has(it, 1));
+                    }
+                    barrier.wait();
+                    barrier.wait();
+                    let mut opened = opened.unwrap_or_else(open);
+                    let before = usize::from(at == At::NextRequest);
+                    opened.send(before * REQUEST.len(), REQUEST);
+                    let what = format!("the answer of {port}, {at:?}");
+                    opened.receive_until(&what, |it| has(it, before + 1));
+                });
+            });
+        }
+        barrier.wait();
+        cluster.kill("d1", None).unwrap();
+        barrier.wait();
+    });
+}
+
+/// How many whole answers with bodies of that length begin these bytes; usize::MAX: they are none.
+fn answers(mut bytes: &[u8], length: usize) -> usize {
+    let mut number = 0;
+    while let Some(end) = bytes.windows(4).position(|it| it == b"\r\n\r\n") {
+        if !bytes.starts_with(b"HTTP/1.1 200") {
+            return usize::MAX;
+        }
+        match bytes.get(end + 4 + length..) {
+            Some(rest) => bytes = rest,
+            None => break,
+        }
+        number += 1;
+    }
+    number
+}
