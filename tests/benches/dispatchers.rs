@@ -50,6 +50,7 @@ const CASES: [Case; 5] = [
 struct Done {
     daemon: Duration,
     data_path: RunTime,
+    spray: RunTime,
 }
 
 /// What a request has cost each dispatcher: microseconds of its daemon's, of its data path's, and how
@@ -59,6 +60,8 @@ struct Cost {
     daemon: f64,
     data_path: f64,
     packets: f64,
+    /// Nanoseconds of the spray's data path for a packet.
+    spray: f64,
 }
 
 impl Cost {
@@ -73,8 +76,12 @@ impl std::fmt::Display for Cost {
             daemon,
             data_path,
             packets,
+            spray,
         } = self;
-        write!(f, "{daemon:6.2} + {data_path:6.2} ({packets:6.1} packets)")
+        write!(
+            f,
+            "{daemon:6.2} + {data_path:6.2} ({packets:6.1} packets; {spray:3.0} ns each at the spray)"
+        )
     }
 }
 
@@ -203,13 +210,18 @@ fn costs(
             - micros(took) * by_time * names(two).len() as f64,
         data_path: micros(after.data_path.time - before.data_path.time),
         packets: (after.data_path.runs - before.data_path.runs) as f64 / number,
+        spray: (after.spray.time - before.spray.time).as_nanos() as f64
+            / (after.spray.runs - before.spray.runs) as f64,
     }
 }
 
 /// By all dispatchers together.
 fn done(cluster: &Cluster, interruptions: &Interruptions, two: bool) -> Done {
     let status = cluster.status().expect("the lab is up");
-    let mut all = Done::default();
+    let mut all = Done {
+        spray: cluster.run_time("s1", "link_spray"),
+        ..Done::default()
+    };
     for name in names(two) {
         let host = status.hosts.iter().find(|host| host.name == *name);
         let pid = host.and_then(|host| host.processes[&Process::Dispatch].pid);

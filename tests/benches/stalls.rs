@@ -22,6 +22,8 @@ const MODES: [&str; 2] = ["flow-hash", "batch"];
 const BEHIND: Duration = Duration::from_secs(3);
 /// Bits a second of the clients' link.
 const RATE: u64 = 400_000_000;
+/// Frames that may wait for it.
+const QUEUE: usize = 200;
 const UPLOAD: usize = 10_000_000;
 /// Of a client's socket, in bytes.
 const BUFFER: usize = 128 << 10;
@@ -81,6 +83,8 @@ fn cluster(mode: &str, transfer: &str, heartbeat: u64) -> Cluster {
     }
     let slow = LinkSettings {
         rate: Some(RATE),
+        // Else what waits for the link is a stall.
+        limit: QUEUE,
         ..LinkSettings::default()
     };
     cluster.link("c1", &slow).expect("a link");
@@ -108,7 +112,7 @@ fn cut(cluster: &Cluster, work: Work, cuts: usize) -> [Vec<f64>; 2] {
             .collect();
         std::thread::sleep(Duration::from_secs(1));
         moments.push(Instant::now());
-        std::thread::sleep(BEHIND);
+        std::thread::sleep(BEHIND + Duration::from_secs(1));
         for cut in 0..cuts {
             let victim = DISPATCHERS[cut % DISPATCHERS.len()];
             moments.push(Instant::now());

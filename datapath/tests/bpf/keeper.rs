@@ -370,8 +370,18 @@ fn what_is_passed_on_is_kept() {
         let end = segment(ACK | FIN, NEXT, SERVER_ISN + 1, b"").frame();
         bench.run(&next);
         bench.run(&arriving(THIRD, &meta(false, 0), &end));
-        let expected = [next, end].map(|frame| frame[ETHERNET..].to_vec());
+        let expected = [&next, &end].map(|frame| frame[ETHERNET..].to_vec());
         assert_eq!(kept.since(KEEPERS_SLOT, Duration::ZERO), expected);
+        // What had been sent to another one before is said to be so.
+        let again = |before| {
+            Meta::of(Kind::Passed {
+                by_joining: false,
+                again: true,
+                before,
+            })
+        };
+        let outcome = bench.run(&arriving(THIRD, &again(0), &end));
+        assert_eq!(outcome.packet, passed_saying(&again(1), &end).packet);
     }
 }
 

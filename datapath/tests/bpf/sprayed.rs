@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use trapeze_core::membership::{Presence, Workload};
 use trapeze_core::wire::meta::{Kind, Meta};
-use trapeze_datapath::abi;
+use trapeze_datapath::abi::{self, Flow, MARK_TAKING};
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
@@ -81,6 +81,33 @@ fn a_packet_that_was_encapsulated_is_as_one_that_was_not() {
             let mut aged = bench.flow();
             aged.last_seen_ns = record.last_seen_ns;
             assert_eq!(aged, record, "{what}");
+        }
+    }
+}
+
+/// A client is asked how far it has come, and this may be older than the question (replication.md 2.3b).
+#[test]
+fn what_was_sent_to_a_dead_dispatcher_is_no_answer() {
+    let ack = segment(ACK, NEXT, SERVER_ISN + 1, b"").frame();
+    let again = sealed_for(
+        NODE,
+        &Meta::of(Kind::Sprayed { again: true }),
+        &ack[ETHERNET..],
+    );
+    for bench in Bench::both() {
+        for (marks, is_taken) in [(0, true), (MARK_TAKING, false)] {
+            let flow = Flow {
+                marks,
+                ..established()
+            };
+            let refused = |outcome: &Outcome| outcome.counted.contains(&"came-again");
+            bench.put_flow(&flow);
+            assert!(!refused(&bench.run(&sprayed(&ack))));
+            assert_eq!(refused(&bench.run(&again)), !is_taken);
+            if bench.hook == Hook::Tc {
+                let outcome = bench.run_marked(&ack, abi::AGAIN_MARK);
+                assert_eq!(refused(&outcome), !is_taken);
+            }
         }
     }
 }

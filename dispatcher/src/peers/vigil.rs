@@ -234,8 +234,10 @@ impl Vigil {
                 self.shared.peers.inherit(peer);
             }
             self.give_way();
-            let living = self.living();
-            (self.again).come_in(now, &living, &cluster.keys, &mut self.outbox);
+            if self.again.due().is_some_and(|at| at <= now) {
+                let living = self.living();
+                (self.again).come_in(now, &living, &cluster.keys, &mut self.outbox);
+            }
             if self.cut_at.is_none() {
                 self.tell_views(&cluster.keys);
             }
