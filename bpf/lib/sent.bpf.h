@@ -25,8 +25,8 @@ struct {
 static __noinline void keep_sent(context_t *ctx, __u32 length, __u32 slot)
 {
 	struct sent_ring *ring = bpf_map_lookup_elem(&sent_rings, &slot);
+	__u32 start = length, end = 0, turn, place;
 	struct sent *entry;
-	__u32 turn, place;
 
 	if (!ring || !ring->entries)
 		return;
@@ -35,19 +35,27 @@ static __noinline void keep_sent(context_t *ctx, __u32 length, __u32 slot)
 	entry = bpf_map_lookup_elem(&sent, &place);
 	if (!entry)
 		return;
-	if (length > SENT_BYTES)
-		length = SENT_BYTES;
+	if (length > SENT_START) {
+		start = SENT_START;
+		end = length - SENT_START;
+	}
+	if (end > SENT_END)
+		end = SENT_END;
 	/* Bounds that the verifier believes: not those of 16 bits, which it would have to be told of again. */
-	barrier_var(length);
-	if (length < sizeof(struct iphdr) || length > SENT_BYTES)
+	barrier_var(start);
+	barrier_var(end);
+	if (start < sizeof(struct iphdr) || start > SENT_START || end > SENT_END)
 		return;
 	entry->at_ns = 0;
 	barrier();
-	if (context_load(ctx, sizeof(struct ethhdr), entry->packet, length))
+	if (context_load(ctx, sizeof(struct ethhdr), entry->start, start))
+		return;
+	if (end && context_load(ctx, sizeof(struct ethhdr) + length - end, entry->end, end))
 		return;
 	entry->turn = turn;
 	entry->slot = slot;
-	entry->length = length;
+	entry->start_length = start;
+	entry->end_length = end;
 	barrier();
 	entry->at_ns = bpf_ktime_get_coarse_ns();
 }

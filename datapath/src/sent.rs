@@ -5,6 +5,8 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use trapeze_core::wire::again::Kept;
+
 use crate::abi::{DISPATCHERS_MAX, Pod, SENT_ENTRIES, Sent, SentRing};
 use crate::map::{Map, Update, share};
 
@@ -47,46 +49,47 @@ impl SharedSent {
         })
     }
 
-    /// What was sent to that slot's dispatcher since then (CLOCK_MONOTONIC), in its order: packets from their IPv4
-    /// header on, each all of what was sent or its first [`crate::abi::SENT_BYTES`]. What is being overwritten meanwhile
-    /// is left out.
-    pub fn since(&self, slot: u16, since: Duration) -> Vec<Vec<u8>> {
+    /// What was sent to that slot's dispatcher since then (CLOCK_MONOTONIC), in its order. What is being overwritten
+    /// meanwhile is left out.
+    pub fn since(&self, slot: u16, since: Duration) -> Vec<Kept> {
         let since = since.as_nanos() as u64;
-        let mut found: Vec<(u64, u32, Vec<u8>)> = (0..SENT_ENTRIES)
+        let mut found: Vec<(u64, u32, Kept)> = (0..SENT_ENTRIES)
             .filter_map(|place| self.read(place, |at, is| is == slot && at >= since))
             .collect();
         // Its clock is a coarse one; turns go round.
         let first = found.iter().min_by_key(|(at, ..)| *at).map(|it| it.1);
         found.sort_by_key(|(_, turn, _)| turn.wrapping_sub(first.unwrap_or(0)) as i32);
-        found.into_iter().map(|(.., packet)| packet).collect()
+        found.into_iter().map(|(.., kept)| kept).collect()
     }
 
     fn read(
         &self,
         place: usize,
         is_wanted: impl FnOnce(u64, u16) -> bool,
-    ) -> Option<(u64, u32, Vec<u8>)> {
+    ) -> Option<(u64, u32, Kept)> {
         // SAFETY: `place` is within the mapping, which is never unmapped.
         let entry = unsafe { self.entries.add(place) };
         // SAFETY: as above; aligned, and the program writes it whole.
         let written = unsafe { AtomicU64::from_ptr((&raw const (*entry).at_ns).cast_mut()) };
         let at = written.load(Ordering::Acquire);
         // SAFETY: as above, of integers: any value that is read is one.
-        let (turn, slot, length) = unsafe {
+        let (turn, slot) = unsafe {
             (
                 (&raw const (*entry).turn).read_volatile(),
                 (&raw const (*entry).slot).read_volatile(),
-                (&raw const (*entry).length).read_volatile(),
             )
         };
         if at == 0 || !is_wanted(at, slot) {
             return None;
         }
         // SAFETY: as above.
-        let packet = unsafe { (&raw const (*entry).packet).read_volatile() };
+        let read = unsafe { entry.read_volatile() };
         fence(Ordering::Acquire);
         let is_whole = written.load(Ordering::Relaxed) == at;
-        let packet = packet.get(..usize::from(length))?.to_vec();
-        is_whole.then_some((at, turn, packet))
+        let kept = Kept {
+            start: read.start.get(..read.start_length.into())?.to_vec(),
+            end: read.end.get(..read.end_length.into())?.to_vec(),
+        };
+        is_whole.then_some((at, turn, kept))
     }
 }

@@ -263,7 +263,8 @@ fn constants_are_the_same() {
     assert_eq!(constant("UNREAD_MAX"), abi::UNREAD_MAX as u64);
     assert_eq!(constant("DISPATCHERS_MAX"), abi::DISPATCHERS_MAX as u64);
     assert_eq!(constant("SENT_ENTRIES"), abi::SENT_ENTRIES as u64);
-    assert_eq!(constant("SENT_BYTES"), abi::SENT_BYTES as u64);
+    assert_eq!(constant("SENT_START"), abi::SENT_START as u64);
+    assert_eq!(constant("SENT_END"), abi::SENT_END as u64);
     assert_eq!(constant("NO_DISPATCHER"), u64::from(lots::NOBODY));
     for (name, mode) in [
         ("SPRAY_BATCH", SprayMode::Batch(40)),

@@ -387,14 +387,16 @@ impl Vigil {
         let mut datagrams = Outbox::default();
         for packet in again::unanswered(self.sent.since(slot, since)) {
             let to = match by_lot {
-                true => self.holder_of(&packet),
+                true => self.holder_of(&packet.start),
                 false => others.next(),
             };
             // Where nobody is left, its lots are its own still.
             let to = to.filter(|&to| to != slot).map(MemberRole::Dispatcher);
             let member = self.plan.members.iter().find(|it| Some(it.role) == to);
-            let segment = again::first_segment(&packet, self.inner_max);
-            if let (Some(member), Some(segment)) = (member, segment) {
+            let Some(member) = member else {
+                continue;
+            };
+            for segment in again::segments(&packet, self.inner_max) {
                 datagrams.push(SocketAddrV4::new(member.address, GENEVE_PORT), |out| {
                     self.write(Kind::Sprayed { again: true }, 0, member, &segment, out);
                 });

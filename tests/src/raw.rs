@@ -3,6 +3,7 @@
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 use socket2::{Domain, Protocol, Socket, Type};
 use trapeze_core::wire::segment::Segment;
@@ -150,6 +151,16 @@ impl RawClient {
             self.receive();
             enough(self).then_some(())
         });
+    }
+
+    /// As [`Self::hear_until`], but no longer than that. False: in vain.
+    pub fn hear_for(&mut self, time: Duration, mut enough: impl FnMut(&Self) -> bool) -> bool {
+        let start = Instant::now();
+        while !enough(self) && start.elapsed() < time {
+            self.receive();
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        enough(self)
     }
 
     /// As if only so many bytes had arrived.

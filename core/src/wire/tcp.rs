@@ -7,7 +7,9 @@ use std::ops::{BitOr, BitOrAssign};
 
 /// Bytes of a header without options.
 pub const HEADER_LEN: usize = 20;
-/// Where its control bits are.
+/// Where its sequence number is,
+pub const SEQ_AT: usize = 4;
+/// and its control bits.
 pub const FLAGS_AT: usize = 13;
 
 /// The control bits of a header.

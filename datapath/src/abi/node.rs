@@ -72,9 +72,11 @@ pod!(
         at_ns: u64,
         turn: u32,
         slot: u16,
-        length: u16,
-        packet: [u8; SENT_BYTES],
-        pad: u32,
+        start_length: u16,
+        end_length: u16,
+        pad: u16,
+        start: [u8; SENT_START],
+        end: [u8; SENT_END],
     }
 );
 pod!(
@@ -100,10 +102,12 @@ pub enum Front {
 
 /// Slots for dispatchers in a data path that knows several.
 pub const DISPATCHERS_MAX: usize = 256;
-/// Packets that a spray keeps for the case that their dispatcher has died.
-pub const SENT_ENTRIES: usize = 8192;
-/// Of each at most so many bytes.
-pub const SENT_BYTES: usize = 1428;
+/// Packets that are kept for the case that their dispatcher has died.
+pub const SENT_ENTRIES: usize = 4096;
+/// Of each so many bytes,
+pub const SENT_START: usize = 1428;
+/// and of what is behind them so many of its end, at most.
+pub const SENT_END: usize = 1376;
 /// `AMONG_SUB_CLUSTERS`.
 pub const AMONG_SUB_CLUSTERS: u8 = 2;
 /// Lots of a spray.

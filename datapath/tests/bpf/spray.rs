@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 use trapeze_core::config::SprayMode;
 use trapeze_core::flow::{FlowKey as CoreKey, addr_bytes};
 use trapeze_core::membership::{Presence, SprayState, Workload, lots};
+use trapeze_core::wire::again::Kept;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Kind, Meta};
 use trapeze_datapath::abi::{
@@ -569,13 +570,23 @@ fn the_latest_packets_to_each_dispatcher_are_kept() {
 
         let all: Vec<u16> = (0..DISPATCHERS_MAX as u16).collect();
         sent::divide(&spray.maps.sent_rings, &all).unwrap();
-        let frames = [tcp(2, REQUEST), tcp(3, &[7; 1440]), tcp(4, b"")];
+        let long: Vec<u8> = (0..3000).map(|at| at as u8).collect();
+        let frames = [
+            tcp(2, REQUEST),
+            tcp(3, &long[..1440]),
+            tcp(4, &long),
+            tcp(5, b""),
+        ];
         for frame in &frames {
             spray.run(frame);
         }
         let whole = |frame: &Vec<u8>| {
             let packet = &frame[ETHERNET..];
-            packet[..packet.len().min(abi::SENT_BYTES)].to_vec()
+            let (start, rest) = packet.split_at(packet.len().min(abi::SENT_START));
+            Kept {
+                start: start.to_vec(),
+                end: rest[rest.len().saturating_sub(abi::SENT_END)..].to_vec(),
+            }
         };
         assert_eq!(of(ours), frames.each_ref().map(whole), "{:?}", spray.hook);
         assert!(of(others).is_empty());
@@ -587,7 +598,7 @@ fn the_latest_packets_to_each_dispatcher_are_kept() {
         for frame in &frames {
             spray.run(frame);
         }
-        let latest: Vec<Vec<u8>> = frames[5..].iter().map(whole).collect();
+        let latest: Vec<Kept> = frames[5..].iter().map(whole).collect();
         assert_eq!(of(ours), latest, "{:?}", spray.hook);
     }
 }

@@ -76,10 +76,10 @@ impl Again {
         let mut frames = InletFrames::default();
         for (slot, since) in self.replay.take(now) {
             let kept = again::unanswered(self.sent.since(slot, since));
-            let kept = kept
+            for packet in kept
                 .iter()
-                .filter_map(|it| again::first_segment(it, self.inner_max));
-            for packet in kept {
+                .flat_map(|it| again::segments(it, self.inner_max))
+            {
                 if self.inlet.is_some() {
                     frames.push_packet(&packet);
                 } else if let Some(&other) = others.next() {
