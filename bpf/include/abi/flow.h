@@ -16,8 +16,8 @@ enum flow_state {
 /* What starts at a flow's boundary (core/src/head/framing.rs). */
 enum expected {
 	EXPECT_HEAD = 0,
-	EXPECT_CHUNK = 1, /* the size of a chunked body's first chunk */
-	EXPECT_CHUNK_AFTER = 2, /* the end of a chunk, and the size of the next */
+	EXPECT_CHUNK = 1, /* the size of a chunk */
+	EXPECT_CHUNK_AFTER = 2, /* the end of a chunk */
 	EXPECT_TRAILER = 3, /* a line behind the last chunk */
 	EXPECT_UPGRADED = 4, /* a request, if the answer to the one before is no 101: the daemon asks the owner */
 };

@@ -15,9 +15,9 @@ pub enum Expected {
     /// A request.
     #[default]
     Head,
-    /// The size of a chunked body's first chunk (RFC 9112 §7.1).
+    /// The size of a chunk (RFC 9112 §7.1).
     Chunk,
-    /// The end of a chunk, and the size of the next.
+    /// The end of a chunk.
     ChunkAfter,
     /// A line behind the last chunk.
     Trailer,
@@ -108,9 +108,10 @@ pub fn follow(expected: Expected, bytes: &[u8]) -> Followed {
         let rest = bytes.get(at..).unwrap_or(&[]);
         let step = match expected {
             Expected::Head | Expected::Upgraded => None,
-            Expected::Chunk => chunk(rest, 0),
+            Expected::Chunk => chunk(rest),
+            // What ends a chunk is its server's as soon as it has come, whenever the next one does.
             Expected::ChunkAfter => match rest {
-                [b'\r', b'\n', size @ ..] => chunk(size, 2),
+                [b'\r', b'\n', ..] => Some(Some((2, Expected::Chunk))),
                 [] | [b'\r'] => None,
                 _ => return Followed::Lost,
             },
@@ -143,8 +144,8 @@ pub fn follow(expected: Expected, bytes: &[u8]) -> Followed {
 /// None: incomplete. Some(None): nobody knows.
 type Step = Option<Option<(usize, Expected)>>;
 
-/// A chunk's size with its line, `before` bytes behind a boundary.
-fn chunk(bytes: &[u8], before: usize) -> Step {
+/// A chunk's size with its line.
+fn chunk(bytes: &[u8]) -> Step {
     line(bytes).map(|line| {
         let line = line?;
         let size = line.split(|&b| b == b';').next().unwrap_or_default();
@@ -153,7 +154,7 @@ fn chunk(bytes: &[u8], before: usize) -> Step {
             !size.is_empty() && size.len() <= 15 && size.iter().all(u8::is_ascii_hexdigit);
         let size = str::from_utf8(size).ok().filter(|_| is_size)?;
         let size = u64::from_str_radix(size, 16).ok()?;
-        let end = before + line.len() + 2;
+        let end = line.len() + 2;
         match size {
             0 => Some((end, Expected::Trailer)),
             1..=LONGEST => Some((end + size as usize, Expected::ChunkAfter)),
@@ -251,7 +252,8 @@ mod tests {
             ("5\r\n", 8, Expected::ChunkAfter),
             ("5 ; a=b\r\nabcde", 14, Expected::ChunkAfter),
             ("5\r\nabcde\r", 8, Expected::ChunkAfter),
-            ("5\r\nabcde\r\n", 8, Expected::ChunkAfter),
+            ("5\r\nabcde\r\n", 10, Expected::Chunk),
+            ("5\r\nabcde\r\n6\r", 10, Expected::Chunk),
             ("5\r\nabcde\r\nFF\r\n", 8 + 6 + 255, Expected::ChunkAfter),
             ("5\r\nabcde\r\n0\r\n", 13, Expected::Trailer),
             ("0\r\n\r\n", 5, Expected::Head),
