@@ -1,14 +1,70 @@
-//! The latest packets to each dispatcher, which a data path keeps (bpf/lib/sent.bpf.h).
+//! The latest packets to each dispatcher, which a data path keeps (bpf/lib/sent.bpf.h), and what of them is to be sent
+//! again when one has died (core/src/membership/replay.rs).
 #![allow(unsafe_code)]
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-use trapeze_core::wire::again::Kept;
+use trapeze_core::membership::replay::Replay;
+use trapeze_core::wire::again::{self, Kept};
 
-use crate::abi::{DISPATCHERS_MAX, Pod, SENT_ENTRIES, Sent, SentRing};
+use crate::abi::{DISPATCHERS_MAX, ENCAP_LEN, Pod, SENT_ENTRIES, Sent, SentRing};
+use crate::host;
 use crate::map::{Map, Update, share};
+
+/// What was sent to dispatchers that have died, to be sent once more to others.
+#[derive(Debug)]
+pub struct SentToTheDead {
+    replay: Replay,
+    sent: SharedSent,
+    /// The longest packet that fits into the encapsulation.
+    inner_max: usize,
+}
+
+impl SentToTheDead {
+    /// By the data path whose map that is, with packets as `interface` can carry them encapsulated.
+    ///
+    /// # Errors
+    /// The map cannot be mapped, or there is no such interface.
+    pub fn open(sent: &Map<u32, Sent>, interface: &str) -> io::Result<Self> {
+        Ok(Self {
+            replay: Replay::default(),
+            sent: SharedSent::map(sent)?,
+            inner_max: (host::mtu(interface)? as usize).saturating_sub(ENCAP_LEN),
+        })
+    }
+
+    /// The dispatcher in that slot is found dead, with heartbeats of that interval; it was heard last at `heard`. One
+    /// that was never heard has had nothing.
+    pub fn begin(&mut self, slot: u16, heard: Option<Duration>, now: Duration, interval: Duration) {
+        if let Some(heard) = heard {
+            self.replay.begin(slot, heard, now, interval);
+        }
+    }
+
+    /// It is there, or another one has its slot.
+    pub fn end(&mut self, slot: u16) {
+        self.replay.end(slot);
+    }
+
+    /// When there is something to send.
+    pub fn due(&self) -> Option<Duration> {
+        self.replay.due()
+    }
+
+    /// What is to be sent now, in order: whose it was, by slot, and the packet.
+    pub fn take(&mut self, now: Duration) -> Vec<(u16, Vec<u8>)> {
+        let mut packets = Vec::new();
+        for (slot, since) in self.replay.take(now) {
+            for kept in again::unanswered(self.sent.since(slot, since)) {
+                let segments = again::segments(&kept, self.inner_max);
+                packets.extend(segments.into_iter().map(|segment| (slot, segment)));
+            }
+        }
+        packets
+    }
+}
 
 /// Divides the room among the dispatchers in those slots. Where it is as before, rings stay as they are.
 pub fn divide(rings: &Map<u32, SentRing>, slots: &[u16]) -> io::Result<()> {

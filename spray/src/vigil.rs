@@ -11,18 +11,17 @@ use trapeze_core::config::SprayMode;
 use trapeze_core::flow::Handshake;
 use trapeze_core::membership::lead::{self, Lead, Other, Own};
 use trapeze_core::membership::lots::{self, Holder, Lots};
-use trapeze_core::membership::replay::Replay;
 use trapeze_core::membership::watch::{Change, State, Watch};
 use trapeze_core::membership::{Presence, SprayState, Workload};
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta};
 use trapeze_core::wire::{again, geneve, ipv4};
-use trapeze_datapath::abi::{self, ENCAP_LEN, GENEVE_PORT};
+use trapeze_datapath::abi::{self, GENEVE_PORT};
+use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
-use trapeze_datapath::sent::{self, SharedSent};
+use trapeze_datapath::sent::{self, SentToTheDead};
 use trapeze_datapath::spray::SharedLots;
 use trapeze_datapath::udp::{LONGEST_WAIT, Outbox, UdpSocket};
-use trapeze_datapath::{clock, host};
 
 use crate::control::{MemberStatus, Status};
 use crate::plan::{Member, MemberRole, Plan};
@@ -52,11 +51,7 @@ pub struct Vigil {
     holders: Vec<Holder>,
     seat: Seat,
     say: SprayState,
-    /// What went to those that are dead.
-    replay: Replay,
-    sent: SharedSent,
-    /// The longest packet that fits into the encapsulation.
-    inner_max: usize,
+    sent_to_the_dead: SentToTheDead,
     /// Packets that were sent again, so far.
     sent_again: u64,
     show_at: Duration,
@@ -79,6 +74,7 @@ impl Vigil {
             true => SprayState::Active,
             false => SprayState::Standby,
         };
+        sent::divide(&shared.maps.sent_rings, &plan.slots())?;
         let vigil = Self {
             generation: 0,
             shared_lots: SharedLots::map(&shared.maps.lots)?,
@@ -88,9 +84,7 @@ impl Vigil {
             watch,
             seat,
             say,
-            replay: Replay::default(),
-            sent: SharedSent::map(&shared.maps.sent)?,
-            inner_max: host::mtu(&plan.own.interface)? as usize - ENCAP_LEN,
+            sent_to_the_dead: SentToTheDead::open(&shared.maps.sent, &plan.own.interface)?,
             sent_again: 0,
             show_at: Duration::ZERO,
             plan,
@@ -104,7 +98,7 @@ impl Vigil {
     pub fn run(mut self) -> anyhow::Result<Seat> {
         while !self.shared.stopping.load(Ordering::Relaxed) {
             let due = self.watch.due();
-            let due = self.replay.due().map_or(due, |at| at.min(due));
+            let due = (self.sent_to_the_dead.due()).map_or(due, |at| at.min(due));
             let wait = due.saturating_sub(clock::monotonic());
             let count = self.socket.receive(wait.min(LONGEST_WAIT / 2))?;
             let now = clock::monotonic();
@@ -137,9 +131,7 @@ impl Vigil {
             if let Some((number, late)) = self.watch.repeat(now) {
                 self.ask(number, late);
             }
-            for (slot, since) in self.replay.take(now) {
-                self.send_again(slot, since);
-            }
+            self.send_again(now);
             self.seat.remind(now);
             if self.watch.has_judged() && (self.seat.is_held() || self.hears_a_leader()) {
                 self.shared.settled.store(true, Ordering::Relaxed);
@@ -187,6 +179,14 @@ impl Vigil {
             .map(|member| old.members.iter().position(|was| was == member))
             .collect();
         self.watch.rearrange(&from);
+        for member in &self.plan.members {
+            if let MemberRole::Dispatcher(slot) = member.role
+                && !old.members.contains(member)
+            {
+                self.sent_to_the_dead.end(slot);
+            }
+        }
+        sent::divide(&self.shared.maps.sent_rings, &self.plan.slots())?;
         self.watch
             .set_interval(now, self.plan.config.spraying.heartbeat);
         if self.seat.is_held() {
@@ -214,7 +214,6 @@ impl Vigil {
         // Those who come are in their slots before lots name them, and those who go stay
         // there until none does.
         self.plan.publish_dispatchers(&self.shared.maps)?;
-        sent::divide(&self.shared.maps.sent_rings, &self.plan.slots())?;
         self.lots.fill(mode, &holders);
         self.shared_lots.set(self.lots.slots());
         self.holders = holders;
@@ -370,38 +369,36 @@ impl Vigil {
         let MemberRole::Dispatcher(slot) = self.plan.members[change.member].role else {
             return;
         };
-        let heard = self.watch.members()[change.member].heard_at;
-        match (change.state, heard) {
-            (State::Silent, Some(heard)) => {
+        match change.state {
+            State::Silent => {
+                let heard = self.watch.members()[change.member].heard_at;
                 let interval = self.plan.config.spraying.heartbeat;
-                self.replay.begin(slot, heard, now, interval);
+                self.sent_to_the_dead.begin(slot, heard, now, interval);
             }
-            _ => self.replay.end(slot),
+            _ => self.sent_to_the_dead.end(slot),
         }
     }
 
-    /// What has gone to that slot's dispatcher since then, to those that have its lots now.
-    fn send_again(&mut self, slot: u16, since: Duration) {
+    /// What is due goes to those that have the lots now.
+    fn send_again(&mut self, now: Duration) {
         let by_lot = self.plan.config.spraying.mode == SprayMode::FlowHash;
         let mut others = self.holders.iter().map(|it| it.slot).cycle();
         let mut datagrams = Outbox::default();
-        for packet in again::unanswered(self.sent.since(slot, since)) {
+        for (was, packet) in self.sent_to_the_dead.take(now) {
             let to = match by_lot {
-                true => self.holder_of(&packet.start),
+                true => self.holder_of(&packet),
                 false => others.next(),
             };
             // Where nobody is left, its lots are its own still.
-            let to = to.filter(|&to| to != slot).map(MemberRole::Dispatcher);
+            let to = to.filter(|&to| to != was).map(MemberRole::Dispatcher);
             let member = self.plan.members.iter().find(|it| Some(it.role) == to);
             let Some(member) = member else {
                 continue;
             };
-            for segment in again::segments(&packet, self.inner_max) {
-                datagrams.push(SocketAddrV4::new(member.address, GENEVE_PORT), |out| {
-                    self.write(Kind::Sprayed { again: true }, 0, member, &segment, out);
-                });
-                self.sent_again += 1;
-            }
+            datagrams.push(SocketAddrV4::new(member.address, GENEVE_PORT), |out| {
+                self.write(Kind::Sprayed { again: true }, 0, member, &packet, out);
+            });
+            self.sent_again += 1;
         }
         self.socket.send(&datagrams);
     }

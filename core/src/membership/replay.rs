@@ -42,7 +42,7 @@ impl Replay {
         });
     }
 
-    /// It is there, or is no member any more.
+    /// It is there, or another one has its slot.
     pub fn end(&mut self, slot: u16) {
         self.due.retain(|due| due.slot != slot);
     }

@@ -26,6 +26,7 @@ use trapeze_core::wire::meta::{Keys, Kind};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::PEERS_PORT;
 use trapeze_datapath::clock;
+use trapeze_datapath::sent::SentToTheDead;
 use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
 use super::again::Again;
@@ -109,6 +110,7 @@ pub struct Vigil {
     silent: Silent,
     /// Their data paths are there, and their daemons are not.
     bereft: Vec<Ipv4Addr>,
+    sent_to_the_dead: SentToTheDead,
     again: Again,
     outbox: Outbox,
     show_at: Duration,
@@ -150,7 +152,8 @@ impl Vigil {
             tail_told: (0, Duration::ZERO),
             silent: Silent::default(),
             bereft: Vec::new(),
-            again: Again::open(&shared.maps, &own.interface)?,
+            sent_to_the_dead: SentToTheDead::open(&shared.maps.sent, &own.interface)?,
+            again: Again::none(),
             outbox: Outbox::default(),
             show_at: Duration::ZERO,
             watch,
@@ -167,7 +170,8 @@ impl Vigil {
 
     /// There is a way into the data path by the loopback device, to the one at that interface.
     pub fn open_inlet(&mut self, interface: &str) -> anyhow::Result<()> {
-        self.again.open_inlet(interface)
+        self.again = Again::open(interface)?;
+        Ok(())
     }
 
     /// Watches until the daemon stops.
@@ -207,10 +211,10 @@ impl Vigil {
                 let heard = self.watch.members()[change.member].heard_at;
                 match change.state {
                     State::Silent => {
-                        self.again
-                            .begin(peer, heard, now, cluster.config.spraying.heartbeat)
+                        let interval = cluster.config.spraying.heartbeat;
+                        (self.sent_to_the_dead).begin(peer.slot, heard, now, interval);
                     }
-                    _ => self.again.end(peer),
+                    _ => self.sent_to_the_dead.end(peer.slot),
                 }
             }
             self.catch_up(now, &cluster.keys)?;
@@ -234,9 +238,10 @@ impl Vigil {
                 self.shared.peers.inherit(peer);
             }
             self.give_way();
-            if self.again.due().is_some_and(|at| at <= now) {
+            let sent = self.sent_to_the_dead.take(now);
+            if !sent.is_empty() {
                 let living = self.living();
-                (self.again).come_in(now, &living, &cluster.keys, &mut self.outbox);
+                (self.again).come_in(&sent, &living, &cluster.keys, &mut self.outbox);
             }
             if self.cut_at.is_none() {
                 self.tell_views(&cluster.keys);
@@ -284,7 +289,8 @@ impl Vigil {
             return LONGEST_WAIT;
         }
         let pupil = self.pupil.as_ref().map(Pupil::due);
-        let due = [Some(self.watch.due()), self.again.due(), pupil, gates];
+        let sent = self.sent_to_the_dead.due();
+        let due = [Some(self.watch.due()), sent, pupil, gates];
         let due = due.into_iter().flatten().min().unwrap_or(now);
         let longest = match self.is_giving_way {
             true => GIVE_WAY_INTERVAL,
@@ -532,6 +538,8 @@ impl Vigil {
             .map(|peer| old.iter().position(|was| was == peer))
             .collect();
         self.watch.rearrange(&from);
+        let new = self.peers.iter().filter(|peer| !old.contains(peer));
+        new.for_each(|peer| self.sent_to_the_dead.end(peer.slot));
         let interval = self.shared.cluster().config.spraying.heartbeat;
         self.watch.set_interval(now, interval);
         let elsewhere = self.shared.peers.elsewhere();

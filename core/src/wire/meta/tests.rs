@@ -2,10 +2,13 @@
 
 use super::*;
 use crate::config::ClusterKey;
-use crate::membership::{SprayState, Workload};
+use crate::flow::WindowScales;
+use crate::membership::{Presence, SprayState, Workload};
+use crate::policy::Feedback;
+use crate::seq::ServerSeq;
 use crate::siphash::siphash24;
 use proptest::prelude::*;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
 
 fn keys(ids: &[u8]) -> Keys {
     let keys: Vec<_> = ids
