@@ -26,8 +26,10 @@
 #include "kernel.h"
 #include "lib/address.bpf.h"
 #include "lib/counters.bpf.h"
-#include "lib/dispatch_maps.bpf.h"
 #include "lib/packet.bpf.h"
+#include "lib/checksum.bpf.h"
+#include "lib/encapsulation.bpf.h"
+#include "lib/dispatch_maps.bpf.h"
 #include "lib/handshake.bpf.h"
 #include "lib/forward.bpf.h"
 #include "lib/heartbeat.bpf.h"
@@ -40,6 +42,7 @@
 #include "lib/heir.bpf.h"
 #include "lib/icmp.bpf.h"
 #include "lib/change.bpf.h"
+#include "lib/sieve.bpf.h"
 #include "lib/parting.bpf.h"
 
 static __always_inline int drop(enum drop_reason reason)
@@ -95,7 +98,7 @@ __noinline int start_flow(context_t *ctx, const struct segment *segment, const s
 	if (!segment || !service || !proof)
 		return VERDICT_DROP;
 	if (among)
-		heir = heir_of(segment);
+		heir = bench ? heir_of(bench->lot) : NO_DISPATCHER;
 	/* Without an heir the daemon is to tell those that may be there. */
 	if (bench && (!among || heir != NO_DISPATCHER) && place(ctx, segment, proof, bench, service->id)) {
 		if (!among)
@@ -235,8 +238,8 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		return ask_daemon(ctx, segment, flow);
 	if (would_start_too_early(flow, segment))
 		return drop(DROP_REPEATED);
-	if (flow->packets == 1)
-		spend_proof(&segment->key, flow);
+	if (flow->packets == 1 && !(flow->marks & MARK_SPENT))
+		spend_proof(&segment->key, flow, now);
 	age_flow(flow, segment, now);
 	if ((flow->marks & MARK_TAKING || is_beyond_record(flow, segment)) && has_daemon())
 		return ask_daemon(ctx, segment, flow);
@@ -288,7 +291,7 @@ __noinline int forward_in_trust(context_t *ctx, const struct segment *segment, c
 
 	if (!segment)
 		return VERDICT_DROP;
-	reason = take_in_trust(segment, how, this_workbench());
+	reason = take_in_trust(segment, how, this_workbench(), bpf_ktime_get_coarse_ns());
 	if (reason)
 		return drop(reason);
 	flow = bpf_map_lookup_elem(&flows, &segment->key);
@@ -302,14 +305,18 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 					const struct service *service, const struct passage *how)
 {
 	struct flow *flow = bpf_map_lookup_elem(&flows, &segment->key);
-	__u32 keeper;
+	struct workbench *bench = this_workbench();
+	__u32 keeper, lot;
 
 	if (segment->flags & TCP_SYN && segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
 		return drop(DROP_BAD_FLAGS);
 	if (how->in_trust)
 		return forward_in_trust(ctx, segment, how);
 	if (is_among_others() && (flow || !(segment->flags & TCP_SYN) || is_in_sub_cluster())) {
-		keeper = keeper_of(segment, flow);
+		lot = lot_of_segment(segment, flow);
+		keeper = keeper_by_lot(lot);
+		if (bench)
+			bench->lot = lot;
 		/* Whether a SYN's 4-tuple is in use is known in its own sub-cluster alone. */
 		if (keeper != NO_DISPATCHER && !is_left_to_us(how, keeper) &&
 		    (flow || !(segment->flags & TCP_SYN) || is_elsewhere(keeper))) {
@@ -352,35 +359,42 @@ static __noinline int receive(context_t *ctx, struct passage *how)
 	const __u32 at = sizeof(struct ethhdr);
 	struct workbench *bench = this_workbench();
 	struct node *self = this_node();
-	struct encapsulated h;
+	struct encapsulated *h;
 	__be16 ports[2] = {};
+	int verdict;
 
-	if (!how || !bench || context_load(ctx, at, &h.outer, sizeof(h.outer)) || !self || h.outer.ip.daddr != self->address ||
-	    (!is_ours(&h.outer) && !is_ours_at(&h.outer, PEERS_PORT)))
+	if (!how || !bench || !self)
 		return VERDICT_NEXT;
-	if (context_load(ctx, at, &h, sizeof(h)) || !is_well_formed(&h, context_length(ctx)))
+	h = &bench->arriving;
+	if (context_load(ctx, at, &h->outer, sizeof(h->outer)) || h->outer.ip.daddr != self->address ||
+	    (!is_ours(&h->outer) && !is_ours_at(&h->outer, PEERS_PORT)))
+		return VERDICT_NEXT;
+	if (context_load(ctx, at, h, sizeof(*h)) || !is_well_formed(h, context_length(ctx)))
 		return drop(DROP_BAD_ENCAP);
-	if (h.ip.protocol == IPPROTO_TCP && context_load(ctx, at + sizeof(h), ports, sizeof(ports)))
+	if (h->ip.protocol == IPPROTO_TCP && context_load(ctx, at + sizeof(*h), ports, sizeof(ports)))
 		return drop(DROP_BAD_ENCAP);
-	if (!is_proved(&h, ports[0], ports[1]))
+	if (!is_proved(h, ports[0], ports[1]))
 		return drop(DROP_BAD_TAG);
-	switch (h.outer.meta.kind) {
+	switch (h->outer.meta.kind) {
 	case META_SPRAYED:
-		how->again = h.outer.meta.reason & CAME_AGAIN;
+		how->again = h->outer.meta.reason & CAME_AGAIN;
 		return unpack(ctx, EVENT_UNPACKED);
 	case META_PASSED:
-		how->from = h.outer.ip.saddr;
-		how->times = bpf_ntohl(h.outer.meta.value) + 1;
-		how->by_joining = h.outer.meta.reason & PASSED_BY_JOINING;
-		how->again = h.outer.meta.reason & CAME_AGAIN;
+		how->from = h->outer.ip.saddr;
+		how->times = bpf_ntohl(h->outer.meta.value) + 1;
+		how->by_joining = h->outer.meta.reason & PASSED_BY_JOINING;
+		how->again = h->outer.meta.reason & CAME_AGAIN;
 		return unpack(ctx, EVENT_ACCEPTED);
 	case META_ENTRUSTED:
-		how->from = h.outer.ip.saddr;
+		verdict = note_and_send_on(ctx, h);
+		if (verdict != NOT_NOTED)
+			return verdict;
+		how->from = h->outer.ip.saddr;
 		how->in_trust = 1;
-		bench->entrusted = h.outer.meta;
+		bench->entrusted = h->outer.meta;
 		return unpack(ctx, EVENT_ACCEPTED);
 	case META_BEAT:
-		return answer_beat(ctx, &h);
+		return answer_beat(ctx, h);
 	default:
 		/* An agent may be on this host, too. */
 		return VERDICT_NEXT;

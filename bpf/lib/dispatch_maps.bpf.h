@@ -95,7 +95,9 @@ struct workbench {
 	struct flow flow;
 	struct finished finished;
 	struct way way;
+	struct encapsulated arriving; /* another node's packet, as far as that has written it */
 	struct meta entrusted; /* what a keeper says of a flow that it entrusts to us */
+	__u32 lot; /* of the packet, among other dispatchers */
 	__u8 care; /* CARE_* of the request on the bench */
 	__u8 closes; /* that request is to be its connection's last */
 	__u8 pad[2];

@@ -86,7 +86,7 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 					     const struct segment *segment)
 {
 	/* The SYN of a client that has begun anew while the daemon decided met no record. */
-	bool is_young = flow->packets == 1;
+	bool is_young = flow->packets == 1 && !(flow->marks & MARK_SPENT);
 	/* Nothing has been said to it, so all that it says acknowledges the same. */
 	bool is_unread = flow->state == FLOW_READING && segment->ack - 1 != flow->cookie;
 	bool is_suspect = has_seen_syn(flow) || is_doubtful(flow, segment) || is_unread ||

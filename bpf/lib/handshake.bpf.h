@@ -165,7 +165,7 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 }
 
 /* What a proof was for is done; a late repetition must not be taken for a new connection. */
-static __always_inline void spend_proof(const struct flow_key *key, struct flow *flow)
+static __always_inline void spend_proof(const struct flow_key *key, struct flow *flow, __u64 now)
 {
 	struct proof *known = bpf_map_lookup_elem(&proofs, key);
 
@@ -174,7 +174,7 @@ static __always_inline void spend_proof(const struct flow_key *key, struct flow 
 	/* The client has begun anew while the daemon decided: its SYN met no record. */
 	if (known->mss && known->server_isn != flow->cookie && (__s32)(known->client_isn - flow->client_isn) > 0) {
 		flow->syn_isn = known->client_isn;
-		flow->syn_seen_ns = bpf_ktime_get_coarse_ns();
+		flow->syn_seen_ns = now;
 		return;
 	}
 	known->mss = 0;

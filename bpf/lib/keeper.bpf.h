@@ -74,21 +74,21 @@ static __always_inline struct four_tuple tuple_of(const struct segment *segment)
 	};
 }
 
-/* As keeper_by_lot(). A record keeps its lot, which spares a hash for each packet. */
-static __noinline __u32 keeper_of(const struct segment *segment, struct flow *flow)
+/* A hash, and so drawn once: the record keeps it for the packets that follow. */
+static __noinline __u32 lot_of_segment(const struct segment *segment, struct flow *flow)
 {
 	struct four_tuple tuple;
 	__u32 lot;
 
 	if (!segment)
-		return NO_DISPATCHER;
+		return 0;
 	if (flow && flow->lot)
-		return keeper_by_lot(flow->lot - 1);
+		return flow->lot - 1;
 	tuple = tuple_of(segment);
 	lot = lot_of(&tuple);
 	if (flow)
 		flow->lot = lot + 1;
-	return keeper_by_lot(lot);
+	return lot;
 }
 
 /* Are the records of who is in that slot kept elsewhere? */
@@ -110,7 +110,7 @@ __noinline int is_alone(const struct segment *segment)
 {
 	if (!segment)
 		return 0;
-	return !is_among_others() || (keeper_of(segment, NULL) == NO_DISPATCHER && !is_fit());
+	return !is_among_others() || (keeper_by_lot(lot_of_segment(segment, NULL)) == NO_DISPATCHER && !is_fit());
 }
 
 /* It has given away what it kept: to somebody who may not know of that yet. */
@@ -191,7 +191,7 @@ static __always_inline bool is_beyond_record(const struct flow *flow, const stru
 
 /*
  * This dispatcher's data path has placed it, and has yet to tell of it: who has come to keep it meanwhile would take
- * what starts a request for another connection's. Its client says it again (4.7b).
+ * what starts a request for another connection's. Its client says it again (4.7c).
  */
 static __noinline bool is_unheard_of(const struct flow *flow)
 {

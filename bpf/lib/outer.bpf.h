@@ -16,14 +16,22 @@ struct new_head {
 	struct encapsulation encapsulation;
 };
 
-/* Grows the packet, and puts the new head in place of its Ethernet header. */
-static __always_inline bool encapsulate(context_t *ctx, struct new_head *head)
+/* Puts the new head in the place of the one that is there. */
+static __always_inline bool replace_head(context_t *ctx, struct new_head *head)
 {
-	const __u32 length = sizeof(struct ethhdr) + sizeof(struct encapsulation);
-
-	if (context_grow(ctx) || context_store_head(ctx, &head->ethernet, length)) {
+	if (context_store_head(ctx, &head->ethernet, sizeof(struct ethhdr) + sizeof(struct encapsulation))) {
 		count_drop(DROP_REWRITE);
 		return false;
 	}
 	return true;
+}
+
+/* Grows the packet, and puts the new head in place of its Ethernet header. */
+static __always_inline bool encapsulate(context_t *ctx, struct new_head *head)
+{
+	if (context_grow(ctx)) {
+		count_drop(DROP_REWRITE);
+		return false;
+	}
+	return replace_head(ctx, head);
 }

@@ -296,9 +296,8 @@ static __always_inline __u32 new_epoch(const struct standing *rules, const struc
 
 /* As the daemon writes it (dispatcher/src/records.rs). False: it cannot be sealed. */
 static __always_inline bool fill_flow(struct flow *flow, const struct segment *segment, const struct proof *proof,
-				      const struct turn *turn, __u32 pool, __u8 care, __u32 epoch)
+				      const struct turn *turn, __u32 pool, __u8 care, __u32 epoch, __u64 now)
 {
-	__u64 now = bpf_ktime_get_coarse_ns();
 	struct node *self = this_node();
 	struct backend *backend;
 	struct siphash_key *key;
@@ -416,6 +415,7 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 	struct backend_load *load;
 	struct standing *rules;
 	struct decision *decision;
+	struct proof *known;
 	__u32 zero = 0, slot;
 	struct turn turn;
 
@@ -429,17 +429,22 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 		return false;
 	if (!whose_turn(decision, &turn, NULL) || turn.slot >= BACKENDS_MAX ||
 	    !fill_flow(&bench->flow, segment, proof, &turn, decision->pool, care_for(decision, bench),
-		       new_epoch(rules, proof)))
+		       new_epoch(rules, proof), bpf_ktime_get_coarse_ns()))
 		return false;
 	bench->flow.charge_us = decision->charge_us;
+	bench->flow.marks |= MARK_SPENT;
 	/* Its heir is to have it before the backend has the packet. */
 	if (is_among_others()) {
 		begin_in_trust(&bench->flow, own_address());
 		bench->flow.marks |= MARK_STAYED;
+		bench->flow.lot = bench->lot + 1;
 	}
 	/* Two copies of a request at once: one makes the record, both are the daemon's to sort. */
 	if (bpf_map_update_elem(&flows, &segment->key, &bench->flow, BPF_NOEXIST))
 		return false;
+	known = bpf_map_lookup_elem(&proofs, &segment->key);
+	if (known)
+		known->mss = 0;
 	slot = turn.slot;
 	load = bpf_map_lookup_elem(&loads, &slot);
 	if (load) {

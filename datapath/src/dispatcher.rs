@@ -10,11 +10,11 @@ use trapeze_core::config::Attach;
 
 use crate::abi::{
     self, Backend, BackendLoad, Decision, DecisionKey, Finished, Flow, FlowChange, FlowKey, Node,
-    Overheard, Parting, Peer, Pod, Presence, Proof, Server, Service, ServiceKey, SiphashKey,
-    Spliced, Spraying, Standing, Turn, Turns,
+    Overheard, Parting, Peer, Pod, Presence, Proof, SIEVE_KEYS, Server, Service, ServiceKey,
+    SiphashKey, Spliced, Spraying, Standing, Turn, Turns,
 };
 use crate::attach::{Hook, attach, attach_to_loopback, detach};
-use crate::map::{Map, PerCpu, check, share};
+use crate::map::{Map, PerCpu, Update, check, share};
 use crate::object::{self, LoadError, MapSize};
 use crate::ring::Ring;
 
@@ -215,6 +215,70 @@ impl FlowChanger {
             2 => Ok(FlowChanged::Gone),
             other => Err(io::Error::other(format!("change_flow says {other}"))),
         }
+    }
+}
+
+/// Makes records of the connections that other dispatchers have entrusted to this one (bpf/lib/heir.bpf.h).
+#[derive(Debug)]
+pub struct Claimer {
+    program: OwnedFd,
+}
+
+impl Claimer {
+    /// Of a data path that was loaded.
+    pub fn of(loaded: &object::Loaded) -> Self {
+        Self {
+            program: loaded.program("claim_trusts"),
+        }
+    }
+
+    /// Of all that was entrusted since the last time, and not so long ago that it has ended. For one thread at a time.
+    ///
+    /// # Errors
+    /// The kernel does not run the program.
+    pub fn claim(&self) -> io::Result<()> {
+        run(&self.program, &mut 0u32).map(|_| ())
+    }
+}
+
+/// Finds the flows of which others are to be told (bpf/lib/sieve.bpf.h).
+#[derive(Debug)]
+pub struct Sieve {
+    program: OwnedFd,
+    keys: Map<u32, abi::Sieve>,
+}
+
+impl Sieve {
+    /// Of a data path that was loaded.
+    ///
+    /// # Errors
+    /// Its map is not there.
+    pub fn of(loaded: &object::Loaded) -> io::Result<Self> {
+        Ok(Self {
+            program: loaded.program("sieve_flows"),
+            keys: Map::from_pin(&loaded.pin("sieving"))?,
+        })
+    }
+
+    /// Leaves those of `keys` of whose flows others may have to be told. For one thread at a time.
+    ///
+    /// # Errors
+    /// The kernel does not run the program.
+    pub fn sift(&self, keys: &[FlowKey]) -> io::Result<Vec<FlowKey>> {
+        let mut left = Vec::new();
+        let mut sieve: Box<abi::Sieve> = Box::new(Pod::zeroed());
+        for some in keys.chunks(SIEVE_KEYS) {
+            sieve.count = some.len() as u32;
+            sieve.keys[..some.len()].copy_from_slice(some);
+            self.keys.put(&0, &sieve, Update::Any)?;
+            run(&self.program, &mut 0u32)?;
+            if let Some(sifted) = self.keys.get(&0)? {
+                *sieve = sifted;
+            }
+            let each = some.iter().zip(sieve.keep);
+            left.extend(each.filter(|&(_, keep)| keep == 1).map(|(key, _)| *key));
+        }
+        Ok(left)
     }
 }
 

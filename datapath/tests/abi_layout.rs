@@ -88,7 +88,7 @@ fn c_name(rust: &str) -> String {
 
 #[test]
 fn every_struct_is_the_same_in_rust_and_c() {
-    let mirrors: [Mirror; 37] = [
+    let mirrors: [Mirror; 39] = [
         abi::Splice::LAYOUT,
         abi::Spliced::LAYOUT,
         abi::Split::LAYOUT,
@@ -126,6 +126,8 @@ fn every_struct_is_the_same_in_rust_and_c() {
         abi::Lots::LAYOUT,
         abi::Sent::LAYOUT,
         abi::SentRing::LAYOUT,
+        abi::Trust::LAYOUT,
+        abi::Sieve::LAYOUT,
     ];
     let mut met = BTreeMap::new();
     for (object, path) in OBJECTS {
@@ -263,6 +265,9 @@ fn constants_are_the_same() {
     assert_eq!(constant("UNREAD_MAX"), abi::UNREAD_MAX as u64);
     assert_eq!(constant("DISPATCHERS_MAX"), abi::DISPATCHERS_MAX as u64);
     assert_eq!(constant("SENT_ENTRIES"), abi::SENT_ENTRIES as u64);
+    assert_eq!(constant("SIEVE_KEYS"), abi::SIEVE_KEYS as u64);
+    assert_eq!(constant("TRUST_NS"), abi::TRUST_NS);
+    assert_eq!(constant("CLOSES_WITHIN_NS"), abi::CLOSES_WITHIN_NS);
     assert_eq!(constant("SENT_START"), abi::SENT_START as u64);
     assert_eq!(constant("SENT_END"), abi::SENT_END as u64);
     assert_eq!(constant("NO_DISPATCHER"), u64::from(lots::NOBODY));
@@ -337,6 +342,8 @@ fn constants_are_the_same() {
         ("MARK_ENDS", abi::MARK_ENDS),
         ("MARK_STAYED", abi::MARK_STAYED),
         ("MARK_UNSURE", abi::MARK_UNSURE),
+        ("MARK_ENTRUSTED", abi::MARK_ENTRUSTED),
+        ("MARK_SPENT", abi::MARK_SPENT),
         ("ANSWER_BODY", abi::ANSWER_BODY.into()),
     ] {
         assert_eq!(constant(name), u64::from(mark), "{name}");

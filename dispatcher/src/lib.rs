@@ -75,8 +75,8 @@ use trapeze_datapath::attach;
 use trapeze_datapath::clock;
 use trapeze_datapath::control as socket;
 use trapeze_datapath::dispatcher::{
-    DispatcherMaps, DispatcherOptions, FlowChanger, Loads, Parter, attach_dispatcher,
-    attach_loopback, finished_requests, load_dispatcher,
+    Claimer, DispatcherMaps, DispatcherOptions, FlowChanger, Loads, Parter, Sieve,
+    attach_dispatcher, attach_loopback, finished_requests, load_dispatcher,
 };
 use trapeze_datapath::file;
 use trapeze_datapath::host::{self, Host};
@@ -223,7 +223,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         node,
     });
     // Before the data path knows that there are others: it has to know who keeps what.
-    let mut vigil = peers::Vigil::open(shared.clone(), &own)?;
+    let mut vigil = peers::Vigil::open(shared.clone(), &own, Claimer::of(&loaded))?;
     shared.publish(&own)?;
     shared.prepare_host()?;
     drain::tell_health(&shared);
@@ -245,7 +245,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
     let (farewell, inquiry) = (Farewell::open(&own)?, Inquiry::open(&own)?);
     let pulse = pulse::Pulse::open(shared.clone(), &own)?;
     threads.push(spawn_first("pulse", move || pulse.run())?);
-    let stays = stays::Stays::open(shared.clone(), &own)?;
+    let stays = stays::Stays::open(shared.clone(), &own, Sieve::of(&loaded)?)?;
     threads.push(spawn("stays", move || stays.run())?);
     let (for_knocks, knocker) = (shared.clone(), own.clone());
     threads.push(spawn_first("knocks", move || {

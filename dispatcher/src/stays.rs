@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use trapeze_core::config::Dispatcher;
 use trapeze_datapath::abi::FlowKey;
-use trapeze_datapath::dispatcher::stayed_flows;
+use trapeze_datapath::dispatcher::{Sieve, stayed_flows};
 use trapeze_datapath::ring::Ring;
 use trapeze_datapath::udp::UdpSocket;
 
@@ -22,16 +22,18 @@ pub struct Stays {
     shared: Arc<Shared>,
     socket: UdpSocket,
     flows: Ring<FlowKey>,
+    sieve: Sieve,
 }
 
 impl Stays {
-    pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
+    pub fn open(shared: Arc<Shared>, own: &Dispatcher, sieve: Sieve) -> anyhow::Result<Self> {
         let flows = stayed_flows(&shared.node.pins())?;
         let socket = UdpSocket::bind(SocketAddrV4::new(v4(own.address)?, 0), 0, 1)?;
         Ok(Self {
             shared,
             socket,
             flows,
+            sieve,
         })
     }
 
@@ -54,7 +56,7 @@ impl Stays {
             for key in std::mem::take(&mut again) {
                 self.shared.records.tell_stay(&key)?;
             }
-            for key in stayed {
+            for key in self.sieve.sift(&stayed)? {
                 if self.shared.records.tell_stay(&key)? {
                     again.push(key);
                 }

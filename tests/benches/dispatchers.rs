@@ -5,7 +5,7 @@
 //!
 //! `cargo build --release -p trapeze-cli`, then `cargo bench -p trapeze-tests --bench
 //! dispatchers`, as root, with wrk; `-- ROUNDS` for another number than 3, `-- POLICY` for another
-//! policy than round-robin, under which each request moves.
+//! policy than round-robin, under which each request moves, and part of a case's name for that alone.
 
 use std::time::{Duration, Instant};
 
@@ -90,6 +90,15 @@ fn main() {
     let rounds: usize = rounds.unwrap_or(ROUNDS);
     let named = |arg: String| PolicyKind::ALL.into_iter().find(|kind| kind.name() == arg);
     let policy = std::env::args().find_map(named);
+    let all = CASES.iter().map(|case| case.name);
+    let meant: Vec<&str> = all
+        .filter(|name| {
+            std::env::args()
+                .skip(1)
+                .any(|arg| name.contains(&*arg) && arg.len() > 3)
+        })
+        .collect();
+    let is_meant = |case: &&Case| meant.is_empty() || meant.contains(&case.name);
     let _timing = Timing::begin().expect("the kernel times programs");
     let interruptions = Interruptions::begin().expect("the kernel times softirqs");
     for mode in ["flow-hash", "batch"] {
@@ -99,7 +108,7 @@ fn main() {
             idle(&cluster, &interruptions, two)
         });
         println!("sprayed by {mode}; µs of a processor for each request, daemon + data path:");
-        for case in &CASES {
+        for case in CASES.iter().filter(is_meant) {
             let mut each = [Vec::new(), Vec::new()];
             for round in 0..rounds {
                 for turn in 0..2 {

@@ -59,7 +59,7 @@ fn what_was_sprayed_in_turn_to_a_dead_dispatcher() {
     hardly_anything_is_said_twice(&cluster);
 }
 
-/// Hardly a client says anything twice. A few have to, where keepers change just then (replication.md 4.7b).
+/// Hardly a client says anything twice. A few have to, where keepers change just then (replication.md 4.7c).
 fn hardly_anything_is_said_twice(cluster: &Cluster) {
     cluster.lend_address("c1", &CLIENT.to_string());
     // What is asked for is known, and data paths decide.

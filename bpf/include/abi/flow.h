@@ -37,6 +37,7 @@ enum expected {
 #define MARK_STAYED 2048 /* it has begun, or requests have stayed or moved: other dispatchers are not told yet */
 #define MARK_UNSURE 4096 /* another dispatcher has told it, and requests may have stayed or moved since: its owner is to be asked */
 #define MARK_ENTRUSTED 8192 /* placed by its keeper's data path: that one and its heir alone know it, so far */
+#define MARK_SPENT 16384 /* its proof was spent when it was placed: no later one can have come in between */
 
 /* Epochs: the cluster's clock in units of 2^20 ns, about 954 to a second. */
 #define EPOCH_SHIFT 20
@@ -98,6 +99,41 @@ struct flow {
 	__u32 idle_heard; /* and 1: the owner has heard that the client has all */
 	__u32 began; /* the client's sequence number at which its latest request starts, as far as is known */
 	__u32 lot; /* of its 4-tuple, and 1: who keeps it is dealt by that (lib/keeper.bpf.h); 0: not drawn yet */
+};
+
+/*
+ * A connection that another dispatcher has placed, and entrusted to this one: of what a record is
+ * made, should that one die before it has told of it. A line of the cache.
+ */
+#define TRUSTS 131072 /* a power of two */
+#define TRUST_NS 3000000000 /* what has not been told by then has ended */
+struct trust {
+	__u64 at_ns; /* CLOCK_MONOTONIC_COARSE; 0: it is being written, or there is none */
+	struct meta said; /* by its keeper, in ENTRUSTED */
+	__be32 client;
+	__be32 vip;
+	__be16 client_port;
+	__be16 vip_port;
+	__u16 payload; /* of its first packet, as all that follows */
+	__u16 window;
+	__u32 ack;
+	__be32 from; /* the keeper */
+};
+
+/* Where they are, in turn. */
+struct trusts_turn {
+	__u32 next;
+	__u32 claimed; /* those before it are records, or were too old to be */
+};
+
+/* In the map `sieving`: which of the flows at `keys` the daemon may have to tell of (lib/sieve.bpf.h). */
+#define SIEVE_KEYS 256
+#define CLOSES_WITHIN_NS 1000000000 /* who says FIN, and something more after so long, waits for an answer */
+struct sieve {
+	__u32 count;
+	__u32 pad;
+	__u8 keep[SIEVE_KEYS]; /* 1: this one */
+	struct flow_key keys[SIEVE_KEYS];
 };
 
 /* What the daemon makes of a record that it has read (lib/change.bpf.h). */

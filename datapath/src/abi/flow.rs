@@ -1,5 +1,7 @@
 //! Flow records.
 
+use trapeze_core::wire::meta;
+
 use super::{FlowKey, Pod, Splice};
 
 pod!(
@@ -52,6 +54,28 @@ pod!(
         idle_heard: u32,
         began: u32,
         lot: u32,
+    }
+);
+pod!(
+    struct Trust {
+        at_ns: u64,
+        said: meta::Raw,
+        client: [u8; 4],
+        vip: [u8; 4],
+        client_port: [u8; 2],
+        vip_port: [u8; 2],
+        payload: u16,
+        window: u16,
+        ack: u32,
+        from: [u8; 4],
+    }
+);
+pod!(
+    struct Sieve {
+        count: u32,
+        pad: u32,
+        keep: [u8; SIEVE_KEYS],
+        keys: [FlowKey; SIEVE_KEYS],
     }
 );
 pod!(
@@ -130,6 +154,12 @@ pub fn epoch(cluster: std::time::Duration) -> u32 {
     (cluster.as_nanos() >> EPOCH_SHIFT) as u32
 }
 
+/// What was entrusted to a dispatcher is of no use after so many nanoseconds.
+pub const TRUST_NS: u64 = 3_000_000_000;
+/// Who says FIN, and something more after so many nanoseconds, waits for the rest of an answer.
+pub const CLOSES_WITHIN_NS: u64 = 1_000_000_000;
+/// As many flows are looked at in one call.
+pub const SIEVE_KEYS: usize = 256;
 /// Epochs of a flow that moves often run ahead of the clock by no more than this.
 pub const EPOCH_LEAD_MAX: i32 = 1 << 15;
 /// A mark of a flow without boundaries: TLS, HTTP/2, an upgrade.
@@ -160,3 +190,5 @@ pub const MARK_STAYED: u32 = 2048;
 pub const MARK_UNSURE: u32 = 4096;
 /// Placed by its keeper's data path: that one and its heir alone know it, so far.
 pub const MARK_ENTRUSTED: u32 = 8192;
+/// A mark of a flow that the data path has placed, and whose proof it has spent then.
+pub const MARK_SPENT: u32 = 16384;

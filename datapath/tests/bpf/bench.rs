@@ -13,10 +13,12 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
     self, Backend, BackendLoad, COOKIE_ROTATION_SHIFT, COOKIE_ROTATIONS, Finished, Flow, FlowKey,
-    FlowState, MARK_TUNNEL, Node, Pod, Proof, Service, ServiceKey, SiphashKey,
+    FlowState, MARK_TUNNEL, Node, Pod, Proof, Service, ServiceKey, SiphashKey, Trust,
 };
 use trapeze_datapath::clock;
-use trapeze_datapath::dispatcher::{DispatcherMaps, FlowChanger, Parter, finished_requests};
+use trapeze_datapath::dispatcher::{
+    Claimer, DispatcherMaps, FlowChanger, Parter, Sieve, finished_requests,
+};
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::object;
 use trapeze_datapath::ring::Ring;
@@ -72,6 +74,10 @@ pub struct Bench {
     pub proofs: Map<FlowKey, Proof>,
     pub finished: Ring<Finished>,
     pub changer: FlowChanger,
+    pub claimer: Claimer,
+    pub sieve: Sieve,
+    /// What was entrusted, and whether it is a record by now.
+    pub trusts: Map<u32, Trust>,
     pub parter: Parter,
     _loaded: object::Loaded,
     _pins: Pins,
@@ -105,6 +111,9 @@ impl Bench {
             finished: finished_requests(pins.path()).unwrap(),
             proofs: Map::from_pin(&loaded.pin("proofs")).unwrap(),
             changer: FlowChanger::of(&loaded),
+            claimer: Claimer::of(&loaded),
+            sieve: Sieve::of(&loaded).unwrap(),
+            trusts: Map::from_pin(&loaded.pin("trusts")).unwrap(),
             parter: Parter::of(&loaded),
             _loaded: loaded,
             _pins: pins,

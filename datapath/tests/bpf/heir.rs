@@ -8,7 +8,8 @@ use trapeze_core::membership::lots::{LOTS, NOBODY as NO_ONE};
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, begins};
 use trapeze_datapath::abi::{
-    self, Decision, Flow, FlowState, MARK_ENTRUSTED, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod,
+    self, Decision, Flow, FlowKey, FlowState, MARK_ENTRUSTED, MARK_SPENT, MARK_STAYED, MARK_TUNNEL,
+    MARK_UNSURE, Pod, Trust,
 };
 use trapeze_datapath::map::Update;
 use trapeze_datapath::sent::{self, SharedSent};
@@ -81,7 +82,7 @@ fn a_first_request_goes_to_its_backend_by_way_of_the_heir() {
         let outcome = bench.run(&frame);
         let flow = bench.flow();
         assert_eq!((flow.version, flow.maker), (1, NODE.octets()));
-        assert_eq!(flow.marks, MARK_ENTRUSTED | MARK_STAYED);
+        assert_eq!(flow.marks, MARK_ENTRUSTED | MARK_STAYED | MARK_SPENT);
         assert_eq!(flow.told, FlowState::Established as u32);
         let inner = &frame[ETHERNET..];
         let binding = Binding::of_packet(KEEPER.into(), inner).unwrap();
@@ -171,6 +172,13 @@ fn the_heir_has_the_keepers_record_before_the_backend_has_the_packet() {
             let packet = to_backend(&begins(kept.meta), CLIENT.port(), &frame);
             assert_eq!(outcome.packet, Some(packet), "{hook:?}");
             assert_eq!(sorted(&outcome), ["accepted", "forwarded", "in-trust"]);
+            assert_eq!(bench.state().flows, [], "most are never needed");
+            // A copy goes on as well, and is of the same connection.
+            assert_eq!(
+                sorted(&bench.run(&arriving)),
+                ["accepted", "forwarded", "in-trust"]
+            );
+            bench.claimer.claim().unwrap();
             let flow = bench.flow();
             let doubt = match kept.marks & MARK_TUNNEL {
                 0 => MARK_UNSURE,
@@ -178,25 +186,119 @@ fn the_heir_has_the_keepers_record_before_the_backend_has_the_packet() {
             };
             let expected = Flow {
                 maker: KEEPER.octets(),
-                marks: kept.marks & !MARK_STAYED | doubt,
+                marks: kept.marks & !(MARK_STAYED | MARK_SPENT) | doubt,
                 created_ns: flow.created_ns,
                 last_seen_ns: flow.last_seen_ns,
                 refreshed_ns: flow.refreshed_ns,
                 asked_ns: flow.asked_ns,
                 charge_us: 0,
+                lot: 0,
                 ..kept
             };
             assert_eq!(flow, expected);
             assert_eq!(bench.state().load.active, 11);
             assert_eq!(bench.state().proofs, []);
-            // A copy finds it as it is.
+            // A copy finds it as it is, now and later.
             assert_eq!(
                 sorted(&bench.run(&arriving)),
                 ["accepted", "forwarded", "in-trust"]
             );
+            bench.claimer.claim().unwrap();
+            assert_eq!(bench.flow(), flow);
             assert_eq!(bench.state().load.active, 11);
         }
     }
+}
+
+/// Its keeper tells of what goes on, and what is not told has ended.
+#[test]
+fn what_was_entrusted_long_ago_becomes_no_record() {
+    let bench = with_an_heir(Hook::Tc);
+    let kept = placed(&bench);
+    knows_backend(&bench);
+    bench.reset();
+    bench.run(&arriving(
+        KEEPER,
+        &entrusted(&kept),
+        &first(REQUEST).frame(),
+    ));
+    let noted = bench.trusts.get(&0).unwrap().unwrap();
+    assert_eq!(
+        (noted.client, noted.from),
+        (CLIENT.ip().octets(), KEEPER.octets())
+    );
+    let old = Trust {
+        at_ns: noted.at_ns - abi::TRUST_NS,
+        ..noted
+    };
+    bench.trusts.put(&0, &old, Update::Any).unwrap();
+    bench.claimer.claim().unwrap();
+    assert_eq!(bench.state().flows, []);
+}
+
+/// A record that is told first stands, if it is later.
+#[test]
+fn a_note_takes_the_place_of_nothing_later() {
+    let bench = with_an_heir(Hook::Tc);
+    let kept = placed(&bench);
+    knows_backend(&bench);
+    let said = entrusted(&kept);
+    for (ahead, holds) in [(0, true), (1, true), (u32::MAX, false)] {
+        bench.reset();
+        bench.run(&arriving(KEEPER, &said, &first(REQUEST).frame()));
+        let told = Flow {
+            meta: Meta {
+                epoch: said.epoch.wrapping_add(ahead),
+                ..flow_meta(Kind::Forward)
+            }
+            .encode(KEY_IDS[0]),
+            report: 1,
+            ..established()
+        };
+        bench.put_flow(&told);
+        bench.claimer.claim().unwrap();
+        assert_eq!(bench.flow().maker == told.maker, holds, "{ahead}");
+    }
+}
+
+/// Of many flows, those that are over, or told, or gone, are left out.
+#[test]
+fn only_what_is_to_be_told_is_looked_at_again() {
+    let bench = with_an_heir(Hook::Tc);
+    let live = placed(&bench);
+    let key = |port: u16| flow_key(SocketAddrV4::new(*CLIENT.ip(), port), VIP);
+    let over = Flow {
+        state: FlowState::ClientFin as u32,
+        ..live
+    };
+    let waits = Flow {
+        last_seen_ns: over.created_ns + 1_000_000_001,
+        ..over
+    };
+    let told = Flow {
+        marks: live.marks & !MARK_STAYED,
+        ..live
+    };
+    let known = Flow {
+        marks: live.marks & !MARK_ENTRUSTED,
+        ..over
+    };
+    let kinds = [live, over, waits, told, known];
+    for port in 1..=999 {
+        let flow = kinds[usize::from(port) % kinds.len()];
+        bench
+            .maps
+            .flows
+            .put(&key(port), &flow, Update::Any)
+            .unwrap();
+    }
+    let all: Vec<FlowKey> = (1..=1300).map(key).collect();
+    let expected: Vec<FlowKey> = (1..=999)
+        .filter(|port| [0, 2, 4].contains(&(port % 5)))
+        .map(key)
+        .collect();
+    assert_eq!(bench.sieve.sift(&all).unwrap(), expected);
+    assert_eq!(bench.sieve.sift(&[]).unwrap(), []);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use trapeze_core::head::likeness;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta::{Binding, Kind, Meta, begins};
 use trapeze_datapath::abi::{
-    BackendLoad, Decision, DecisionKey, EPOCH_SHIFT, Flow, FlowState, OTHERS_MAX, Proof,
-    SLOT_BY_TURNS, Standing, Turn,
+    BackendLoad, Decision, DecisionKey, EPOCH_SHIFT, Flow, FlowState, MARK_SPENT, OTHERS_MAX,
+    Proof, SLOT_BY_TURNS, Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::dispatcher::SharedTurns;
@@ -142,9 +142,16 @@ fn a_request_like_one_decided_before_gets_the_record_that_the_daemon_would_write
                 next: (ClientSeq::new(CLIENT_ISN) + 1 + head.len() as u32).raw(),
                 began: (ClientSeq::new(CLIENT_ISN) + 1).raw(),
                 window: 502,
+                marks: established().marks | MARK_SPENT,
                 ..established()
             };
             assert_eq!(flow, expected);
+            let proofs = bench.state().proofs;
+            assert_eq!(
+                proofs.iter().map(|(_, it)| it.mss).collect::<Vec<_>>(),
+                [0],
+                "spent"
+            );
             let packet = to_backend(&begins(option), CLIENT.port(), &frame);
             let counted = ["decided", "forwarded"];
             let difference = outcome.difference(&Outcome::new(Verdict::Redirect, packet, &counted));

@@ -26,6 +26,7 @@ use trapeze_core::wire::meta::{Keys, Kind};
 use trapeze_core::wire::{geneve, ipv4};
 use trapeze_datapath::abi::PEERS_PORT;
 use trapeze_datapath::clock;
+use trapeze_datapath::dispatcher::Claimer;
 use trapeze_datapath::sent::SentToTheDead;
 use trapeze_datapath::udp::{BATCH, LONGEST_WAIT, Outbox, UdpSocket};
 
@@ -112,13 +113,16 @@ pub struct Vigil {
     bereft: Vec<Ipv4Addr>,
     sent_to_the_dead: SentToTheDead,
     again: Again,
+    claimer: Claimer,
+    /// Until then somebody may entrust something to us who has not heard of the latest deal.
+    claims_until: Duration,
     outbox: Outbox,
     show_at: Duration,
     generation: u64,
 }
 
 impl Vigil {
-    pub fn open(shared: Arc<Shared>, own: &Dispatcher) -> anyhow::Result<Self> {
+    pub fn open(shared: Arc<Shared>, own: &Dispatcher, claimer: Claimer) -> anyhow::Result<Self> {
         let address = SocketAddrV4::new(v4(own.address)?, PEERS_PORT);
         let socket = UdpSocket::bind(address, 0, 1)
             .map_err(|e| anyhow::anyhow!("cannot bind UDP {address}: {e}"))?;
@@ -154,6 +158,8 @@ impl Vigil {
             bereft: Vec::new(),
             sent_to_the_dead: SentToTheDead::open(&shared.maps.sent, &own.interface)?,
             again: Again::none(),
+            claimer,
+            claims_until: Duration::ZERO,
             outbox: Outbox::default(),
             show_at: Duration::ZERO,
             watch,
@@ -247,6 +253,7 @@ impl Vigil {
                 self.tell_views(&cluster.keys);
             }
             if let Some(number) = self.watch.beat(now) {
+                self.claim_the_late(now)?;
                 let peers = self.peers.clone();
                 self.ask(number, peers.iter().map(|peer| peer.address), &cluster.keys);
                 if self.cut_at.is_none() {

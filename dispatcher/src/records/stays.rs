@@ -26,10 +26,10 @@ const SETTLED: u32 = MARK_TUNNEL | MARK_TAKING;
 const DAEMONS: u32 = MARK_PIPELINES | MARK_RELEASING;
 
 /// Who says FIN, and something more after so long, waits for the rest of an answer.
-const CLOSES_WITHIN: Duration = Duration::from_secs(1);
+const CLOSES_WITHIN: Duration = Duration::from_nanos(abi::CLOSES_WITHIN_NS);
 
 /// Its heir is told of a connection that lives so long, by the data path that has entrusted it.
-const TOLD_WITHIN: Duration = Duration::from_secs(3);
+const TOLD_WITHIN: Duration = Duration::from_nanos(abi::TRUST_NS);
 
 /// To whom a data path has moved a flow.
 #[derive(Clone, Copy, Debug)]
@@ -57,15 +57,6 @@ impl Records {
             let is_known = flow.marks & MARK_ENTRUSTED == 0 && !self.is_unheard_of(flow);
             flow.marks & MARK_STAYED != 0 && is_of_use(flow) && (keeps || !is_known)
         };
-        // Most of those that were placed since are over.
-        if !self
-            .maps
-            .flows
-            .get(key)?
-            .is_some_and(|flow| is_to_be_told(&flow))
-        {
-            return Ok(false);
-        }
         let changing = self.changing();
         let told = self.swap(&changing, key, |flow| {
             is_to_be_told(flow).then(|| {

@@ -15,6 +15,12 @@ use crate::peers::joining::Stage;
 use crate::peers::{PATIENCE, Peer, SELF};
 use crate::workload;
 
+/// Who is dead, as far as is known, may yet entrust something: its data path, as long as that goes by its daemon's last
+/// word (docs/protocol/replication.md 1.2).
+const CLAIMS_FOR: Duration = Duration::from_secs(3);
+/// So many heartbeats until all others have dealt as this dispatcher has.
+const VIEWS_DIFFER: u32 = 3;
+
 impl Vigil {
     /// Its share of flows is dealt before the data path says that it keeps them. What it passes to the keeper of
     /// before until then is of one that joins: else each of the two could take a packet of a flow for left to it by the
@@ -114,7 +120,10 @@ impl Vigil {
             Some(homes) => self.lots.fill_by_home(homes, &holders),
             None => self.lots.fill(SprayMode::FlowHash, &keepers),
         }
+        // What others have entrusted to us has records before a packet looks for one here; and so has what came meanwhile.
+        self.claimer.claim()?;
         peers.lots.set(self.lots.slots());
+        self.claimer.claim()?;
         let others = keepers.iter().filter(|holder| holder.slot != SELF);
         let heirs: Vec<Holder> = others.copied().collect();
         if heirs.is_empty() {
@@ -124,7 +133,13 @@ impl Vigil {
         peers.heirs.set(self.heirs.slots());
         let is_there =
             |keeper: &Holder| (holders.iter().flatten()).any(|one| one.slot == keeper.slot);
-        peers.note_deal(!self.holders.iter().flatten().all(is_there));
+        let has_lost_one = !self.holders.iter().flatten().all(is_there);
+        let claims_for = match has_lost_one {
+            true => CLAIMS_FOR,
+            false => self.shared.cluster().config.spraying.heartbeat * VIEWS_DIFFER,
+        };
+        self.claims_until = clock::monotonic() + claims_for;
+        peers.note_deal(has_lost_one);
         if elsewhere.homes.is_some() {
             *(peers.dealt.write()).expect("no thread panics with it") = holders.clone();
             self.shared.publish_services()?;
@@ -133,6 +148,14 @@ impl Vigil {
         let is_peers = |slot| self.peers.iter().any(|peer| peer.slot == slot);
         let is_used = |slot| is_peers(slot) || elsewhere.has_slot(slot);
         Ok(dispatchers::retire(&self.shared.maps.dispatchers, is_used)?)
+    }
+
+    /// What was entrusted to us since lots were dealt, by somebody who may not have heard of that yet.
+    pub(super) fn claim_the_late(&self, now: Duration) -> anyhow::Result<()> {
+        if now < self.claims_until {
+            self.claimer.claim()?;
+        }
+        Ok(())
     }
 
     /// Whoever has no lots may be silent all the same: one that has left.
