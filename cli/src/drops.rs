@@ -55,6 +55,7 @@ const EXPECTED: &str = ": expected";
 #[rustfmt::skip]
 const BY_DAEMON: &[(&str, &str)] = &[
     ("rejected", "to the daemon, but not our encapsulation or without a valid tag: forged, or another key"),
+    ("too-early", "for the data path, and came before that was attached: comes again: expected"),
     ("malformed", "encapsulated for the daemon, and not what its kind says"),
     ("bad-checksum", "the client's packet was damaged: it comes again"),
     ("no-backend", "its record names a backend that is not there"),

@@ -280,6 +280,14 @@ pub struct Spraying {
     pub heartbeat: Duration,
 }
 
+impl Spraying {
+    /// So long what a dispatcher's daemon says of itself counts: then it is away, though its data path answers. As
+    /// long as it takes to find a dispatcher dead, but no less than a busy machine may keep it waiting.
+    pub fn lease(&self) -> Duration {
+        (self.heartbeat * 3).clamp(Duration::from_millis(500), Duration::from_secs(2))
+    }
+}
+
 /// Who has a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SprayMode {

@@ -87,6 +87,12 @@ const LEAVING: u32 = 1001;
 const JOINING: u32 = 1002;
 
 impl Presence {
+    /// Has a dispatcher that said this no daemon any more, or another one, as it says that now?
+    pub fn has_lost_daemon(self, now: Self) -> bool {
+        let had_one = matches!(self, Self::Joining | Self::Dispatcher { workload: Some(_) });
+        had_one && now == Self::Dispatcher { workload: None }
+    }
+
     /// The number of its role, as it travels.
     pub fn role(self) -> u8 {
         match self {

@@ -6,6 +6,7 @@ use std::io;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+use trapeze_core::config::Spraying;
 use trapeze_core::membership::replay::Replay;
 use trapeze_core::wire::again::{self, Kept};
 
@@ -41,6 +42,14 @@ impl SentToTheDead {
         if let Some(heard) = heard {
             self.replay.begin(slot, heard, now, interval);
         }
+    }
+
+    /// The daemon of the dispatcher in that slot is away, or has just begun anew: what waited for it is lost. Its data
+    /// path is there, and gets what it passes on.
+    pub fn begin_without_daemon(&mut self, slot: u16, now: Duration, spraying: &Spraying) {
+        let told_late = spraying.lease() + spraying.heartbeat;
+        let heard = now.saturating_sub(told_late);
+        self.replay.begin(slot, heard, now, spraying.heartbeat);
     }
 
     /// It is there, or another one has its slot.

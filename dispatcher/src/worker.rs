@@ -497,6 +497,10 @@ impl State {
             Kind::EchoReply { feedback } => {
                 self.on_echo_reply(&packet.meta, packet.inner, feedback);
             }
+            // The data path's, which is not attached yet.
+            Kind::Sprayed { .. } | Kind::Passed { .. } | Kind::Entrusted { .. } | Kind::Beat(_) => {
+                self.count("too-early");
+            }
             _ => self.count("rejected"),
         }
     }

@@ -15,8 +15,6 @@ use crate::Shared;
 use crate::peers::Stage;
 
 const INTERVAL: Duration = Duration::from_millis(200);
-/// What was said counts for this long.
-const LEASE: Duration = Duration::from_secs(2);
 
 /// Looks at the host until the daemon stops.
 pub fn run(shared: &Shared) -> anyhow::Result<()> {
@@ -66,8 +64,21 @@ const TICK: Duration = Duration::from_millis(10);
 pub fn publish(shared: &Shared) -> std::io::Result<()> {
     // Whoever writes last has seen the latest.
     let _turn = shared.presence.lock().expect("no thread panics with it");
+    say(shared)
+}
+
+/// It is to say so for longer. Does not wait for a thread that is at it.
+pub fn renew(shared: &Shared) -> std::io::Result<()> {
+    match shared.presence.try_lock() {
+        Ok(_turn) => say(shared),
+        Err(_) => Ok(()),
+    }
+}
+
+fn say(shared: &Shared) -> std::io::Result<()> {
     let now = clock::monotonic();
-    shared.peers.renew_lease(now, LEASE);
+    let lease = shared.cluster().config.spraying.lease();
+    shared.peers.renew_lease(now, lease);
     let says = match shared.peers.stage() {
         _ if shared.leaving.load(Ordering::Relaxed) => Presence::Leaving,
         // Who has not caught up keeps no flows.
@@ -81,6 +92,6 @@ pub fn publish(shared: &Shared) -> std::io::Result<()> {
         Presence::Leaving => says,
         _ => Presence::Dispatcher { workload: None },
     };
-    let presence = abi::Presence::new(says, afterwards, now, LEASE);
+    let presence = abi::Presence::new(says, afterwards, now, lease);
     shared.maps.presence.put(&0, &presence, Update::Any)
 }

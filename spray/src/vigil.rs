@@ -164,7 +164,14 @@ impl Vigil {
         if let Some(place) = place
             && self.plan.members[place].role.fits(said)
         {
+            let before = self.watch.members()[place].said;
             self.watch.hear(now, place, packet.meta.epoch, said);
+            if let MemberRole::Dispatcher(slot) = self.plan.members[place].role
+                && before.is_some_and(|before| before.has_lost_daemon(said))
+            {
+                let spraying = &self.plan.config.spraying;
+                (self.sent_to_the_dead).begin_without_daemon(slot, now, spraying);
+            }
         }
     }
 
@@ -389,12 +396,17 @@ impl Vigil {
                 true => self.holder_of(&packet),
                 false => others.next(),
             };
-            // Where nobody is left, its lots are its own still.
-            let to = to.filter(|&to| to != was).map(MemberRole::Dispatcher);
-            let member = self.plan.members.iter().find(|it| Some(it.role) == to);
-            let Some(member) = member else {
+            let to = to.map(MemberRole::Dispatcher);
+            let place = (self.plan.members.iter()).position(|it| Some(it.role) == to);
+            let Some(place) = place else {
                 continue;
             };
+            let member = &self.plan.members[place];
+            // Where nobody is left, its lots are its own still; and where only its daemon is away.
+            let is_its_own = to == Some(MemberRole::Dispatcher(was));
+            if is_its_own && self.watch.members()[place].state != State::Alive {
+                continue;
+            }
             datagrams.push(SocketAddrV4::new(member.address, GENEVE_PORT), |out| {
                 self.write(Kind::Sprayed { again: true }, 0, member, &packet, out);
             });

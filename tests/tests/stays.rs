@@ -254,6 +254,8 @@ fn what_an_heir_alone_knows_it_tells_who_comes_to_keep_it() {
     let cluster = scattered_over(&ALL, "stayheirs", |options| {
         options.backends = Some(3);
         options.policy = Some(PolicyKind::Hrw);
+        // What a daemon that is stopped has said counts for two seconds.
+        options.spray_heartbeat = Some(Duration::from_millis(700));
     });
     let wanted = cluster.document("1k");
     let ask = |client: &mut Connection| {

@@ -37,7 +37,7 @@ use super::herald::{NO_PROTOCOL, enclose, option};
 use super::joining::{Stage, View, Views};
 use super::proofs::{self, Silent};
 use super::{PATIENCE, Peer};
-use crate::{Shared, v4};
+use crate::{Shared, v4, workload};
 use keepers::was_there;
 
 const PADDING: [u8; 20] = [0; 20];
@@ -117,6 +117,7 @@ pub struct Vigil {
     /// Until then somebody may entrust something to us who has not heard of the latest deal.
     claims_until: Duration,
     outbox: Outbox,
+    lease_at: Duration,
     show_at: Duration,
     generation: u64,
 }
@@ -161,6 +162,7 @@ impl Vigil {
             claimer,
             claims_until: Duration::ZERO,
             outbox: Outbox::default(),
+            lease_at: Duration::ZERO,
             show_at: Duration::ZERO,
             watch,
             socket,
@@ -276,6 +278,7 @@ impl Vigil {
                 self.ask(number, gates, &cluster.keys);
             }
             self.ask_for_what_is_lacking(now, &cluster.keys);
+            self.renew_lease(now)?;
             self.silent.tell(now, &self.shared.peers)?;
             // Who is told that it is known has had what it needs before.
             self.shared
@@ -287,6 +290,15 @@ impl Vigil {
         }
         // Nobody hears anything any more: no worker is to wait for it.
         listening.end(0, Some(u64::MAX));
+        Ok(())
+    }
+
+    /// It is this thread that others have to rely on.
+    fn renew_lease(&mut self, now: Duration) -> anyhow::Result<()> {
+        if now >= self.lease_at {
+            self.lease_at = now + LONGEST_SILENCE;
+            workload::renew(&self.shared)?;
+        }
         Ok(())
     }
 
@@ -332,6 +344,14 @@ impl Vigil {
                     if is_new && before.map(kind_of) != Some(kind_of(said)) {
                         self.views.repeat(asked);
                         self.follow_daemon(now, asked, said);
+                        if before.is_some_and(|before| before.has_lost_daemon(said)) {
+                            let spraying = &self.shared.cluster().config.spraying;
+                            (self.sent_to_the_dead).begin_without_daemon(
+                                self.peers[place].slot,
+                                now,
+                                spraying,
+                            );
+                        }
                     }
                 }
                 Ok(())
