@@ -328,7 +328,8 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 		}
 	}
 	if (segment->flags & TCP_SYN) {
-		if (flow) {
+		/* What comes again may be of a connection before this one, and its request would follow. */
+		if (flow && (!how->again || (__s32)(segment->seq - flow->client_isn) > 0)) {
 			flow->syn_isn = segment->seq;
 			flow->syn_seen_ns = bpf_ktime_get_coarse_ns();
 		}

@@ -66,7 +66,7 @@ impl SentToTheDead {
     pub fn take(&mut self, now: Duration) -> Vec<(u16, Vec<u8>)> {
         let mut packets = Vec::new();
         for (slot, since) in self.replay.take(now) {
-            for kept in again::unanswered(self.sent.since(slot, since)) {
+            for kept in again::unanswered(self.sent.since(since, slot), slot) {
                 let segments = again::segments(&kept, self.inner_max);
                 packets.extend(segments.into_iter().map(|segment| (slot, segment)));
             }
@@ -97,6 +97,16 @@ pub fn divide(rings: &Map<u32, SentRing>, slots: &[u16]) -> io::Result<()> {
     Ok(())
 }
 
+/// Of IPv4 without options and TCP with all, in bytes, and one byte that tells whether anything is behind them.
+const HEADERS_MAX: usize = 20 + 60 + 1;
+
+struct Found {
+    at: u64,
+    turn: u32,
+    slot: u16,
+    kept: Kept,
+}
+
 /// The latest packets to dispatchers in this process's memory, where the data path writes them.
 #[derive(Debug)]
 pub struct SharedSent {
@@ -114,24 +124,22 @@ impl SharedSent {
         })
     }
 
-    /// What was sent to that slot's dispatcher since then (CLOCK_MONOTONIC), in its order. What is being overwritten
-    /// meanwhile is left out.
-    pub fn since(&self, slot: u16, since: Duration) -> Vec<Kept> {
+    /// What was sent since then (CLOCK_MONOTONIC), and to whom, by slot: in its order, as far as that is known; of what
+    /// did not go to `whole` the headers alone. What is being overwritten meanwhile is left out.
+    pub fn since(&self, since: Duration, whole: u16) -> Vec<(u16, Kept)> {
         let since = since.as_nanos() as u64;
-        let mut found: Vec<(u64, u32, Kept)> = (0..SENT_ENTRIES)
-            .filter_map(|place| self.read(place, |at, is| is == slot && at >= since))
+        let mut found: Vec<Found> = (0..SENT_ENTRIES)
+            .filter_map(|place| self.read(place, since, whole))
             .collect();
-        // Its clock is a coarse one; turns go round.
-        let first = found.iter().min_by_key(|(at, ..)| *at).map(|it| it.1);
-        found.sort_by_key(|(_, turn, _)| turn.wrapping_sub(first.unwrap_or(0)) as i32);
-        found.into_iter().map(|(.., kept)| kept).collect()
+        // Its clock is a coarse one, and each slot's turns go round.
+        found.sort_by(|a, b| {
+            let by_turn = (a.turn.wrapping_sub(b.turn) as i32).cmp(&0);
+            (a.at.cmp(&b.at)).then(a.slot.cmp(&b.slot)).then(by_turn)
+        });
+        found.into_iter().map(|it| (it.slot, it.kept)).collect()
     }
 
-    fn read(
-        &self,
-        place: usize,
-        is_wanted: impl FnOnce(u64, u16) -> bool,
-    ) -> Option<(u64, u32, Kept)> {
+    fn read(&self, place: usize, since: u64, whole: u16) -> Option<Found> {
         // SAFETY: `place` is within the mapping, which is never unmapped.
         let entry = unsafe { self.entries.add(place) };
         // SAFETY: as above; aligned, and the program writes it whole.
@@ -144,17 +152,26 @@ impl SharedSent {
                 (&raw const (*entry).slot).read_volatile(),
             )
         };
-        if at == 0 || !is_wanted(at, slot) {
+        if at == 0 || at < since {
             return None;
         }
         // SAFETY: as above.
         let read = unsafe { entry.read_volatile() };
         fence(Ordering::Acquire);
         let is_whole = written.load(Ordering::Relaxed) == at;
-        let kept = Kept {
-            start: read.start.get(..read.start_length.into())?.to_vec(),
-            end: read.end.get(..read.end_length.into())?.to_vec(),
+        let (start, end) = match slot == whole {
+            true => (read.start_length.into(), read.end_length.into()),
+            false => (usize::from(read.start_length).min(HEADERS_MAX), 0),
         };
-        is_whole.then_some((at, turn, kept))
+        let kept = Kept {
+            start: read.start.get(..start)?.to_vec(),
+            end: read.end.get(..end)?.to_vec(),
+        };
+        is_whole.then_some(Found {
+            at,
+            turn,
+            slot,
+            kept,
+        })
     }
 }

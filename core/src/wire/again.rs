@@ -29,49 +29,71 @@ pub struct Kept {
     pub end: Vec<u8>,
 }
 
-/// Of packets in their order those that may have been lost: of each flow what its sender has said since it was last
-/// answered, as far as its acknowledgements tell, the last of what is more than an acknowledgement, and the last of all. The
-/// others are no loss, if they are one: what is behind them would be taken for older than the answer to them
-/// (RFC 7323 §5.3).
-pub fn unanswered(packets: Vec<Kept>) -> Vec<Kept> {
-    /// Of a flow: what it acknowledges in the end, and its last packets.
+/// Of packets to several nodes, by slot, those to `dead` that may have been lost: of each flow what its sender has said
+/// since it was last answered, as far as its acknowledgements tell, the last of what is more than an acknowledgement, and the last
+/// of all. The others are no loss, if they are one: what is behind them would be taken for older than the answer to them
+/// (RFC 7323 §5.3). Nothing of a connection whose client has begun another one under its port: nobody waits for that, and
+/// what asks for something may have been answered.
+///
+/// They are in their order, as far as that is known: where their numbers say otherwise, those count.
+pub fn unanswered(packets: Vec<(u16, Kept)>, dead: u16) -> Vec<Kept> {
+    /// Of a flow's latest connection: its first number, what it acknowledges in the end, and its last packets.
     #[derive(Default)]
-    struct End {
+    struct Latest {
+        isn: Option<u32>,
         ack: Option<u32>,
         last: usize,
-        last_said: Option<usize>,
+        said: Option<(u32, usize)>,
     }
-    let read: Vec<Option<(FlowKey, tcp::Header, bool)>> =
-        packets.iter().map(|packet| read(&packet.start)).collect();
-    let mut ends: HashMap<FlowKey, End> = HashMap::new();
-    let each = read.iter().enumerate();
-    for (place, (flow, header, is_bare)) in each.filter_map(|(at, it)| Some((at, it.as_ref()?))) {
-        let end = ends.entry(*flow).or_default();
-        let is_later = |ack: u32| header.ack.wrapping_sub(ack).cast_signed() >= 0;
-        if header.flags.has(tcp::Flags::ACK) && end.ack.is_none_or(is_later) {
-            end.ack = Some(header.ack);
-            end.last = place;
-        } else if end.ack.is_none() {
-            end.last = place;
+    let is_later = |number: u32, than: u32| number.wrapping_sub(than).cast_signed() >= 0;
+    let read: Vec<Option<(FlowKey, tcp::Header, bool)>> = (packets.iter())
+        .map(|(_, packet)| read(&packet.start))
+        .collect();
+    let each = || {
+        let each = read.iter().enumerate();
+        each.filter_map(|(place, it)| it.as_ref().map(|it| (place, it)))
+    };
+    let mut all: HashMap<FlowKey, Latest> = HashMap::new();
+    for (_, (flow, header, _)) in each().filter(|(_, it)| it.1.flags.has(tcp::Flags::SYN)) {
+        all.entry(*flow).or_default().isn = Some(header.seq);
+    }
+    let is_before = |latest: &Latest, header: &tcp::Header| {
+        latest.isn.is_some_and(|isn| !is_later(header.seq, isn))
+    };
+    for (place, (flow, header, is_bare)) in each() {
+        let latest = all.entry(*flow).or_default();
+        if is_before(latest, header) {
+            continue;
         }
-        if header.flags.has(tcp::Flags::ACK) && !is_bare {
-            end.last_said = Some(place);
+        let acks = header.flags.has(tcp::Flags::ACK);
+        if acks && latest.ack.is_none_or(|ack| is_later(header.ack, ack)) {
+            latest.ack = Some(header.ack);
+            latest.last = place;
+        } else if latest.ack.is_none() {
+            latest.last = place;
+        }
+        if acks && !is_bare && latest.said.is_none_or(|(seq, _)| is_later(header.seq, seq)) {
+            latest.said = Some((header.seq, place));
         }
     }
     let is_unanswered = |place: usize| {
         let Some((flow, header, is_bare)) = &read[place] else {
             return false;
         };
-        let end = &ends[flow];
+        let latest = &all[flow];
         let acks = header.flags.has(tcp::Flags::ACK).then_some(header.ack);
-        place == end.last
-            || end.last_said == Some(place)
-            || header.flags.has(tcp::Flags::RST)
-            || acks.is_some() && acks == end.ack && !is_bare
+        !is_before(latest, header)
+            && (place == latest.last
+                || latest.said.is_some_and(|(_, said)| said == place)
+                || header.flags.has(tcp::Flags::RST)
+                || acks.is_some() && acks == latest.ack && !is_bare)
     };
-    let left = packets.into_iter().enumerate();
-    left.filter(|(place, _)| is_unanswered(*place))
-        .map(|(_, packet)| packet)
+    let lost: Vec<bool> = (packets.iter().enumerate())
+        .map(|(place, (slot, _))| *slot == dead && is_unanswered(place))
+        .collect();
+    let left = packets.into_iter().zip(lost);
+    left.filter(|(_, is_lost)| *is_lost)
+        .map(|((_, packet), _)| packet)
         .collect()
 }
 
@@ -153,6 +175,8 @@ mod tests {
     use super::*;
     use crate::wire::segment::Segment;
     use crate::wire::tcp::Flags;
+
+    const DEAD: u16 = 3;
 
     fn segment(payload: usize) -> Segment {
         Segment {
@@ -293,10 +317,10 @@ mod tests {
             ),
             ("some of their answers", packet(6, 700, ACK, 0), true),
             ("a reset", packet(5, 0, Flags::RST, 0), true),
-            ("what is behind it", packet(5, 0, Flags::SYN, 0), true),
+            ("what is behind it", packet(5, 9, ACK, 0), true),
         ];
-        let all: Vec<Kept> = table.iter().map(|(_, packet, _)| packet.clone()).collect();
-        let left = unanswered(all);
+        let all = table.iter().map(|(_, packet, _)| (DEAD, packet.clone()));
+        let left = unanswered(all.collect(), DEAD);
         let expected: Vec<Kept> = (table.iter().filter(|(.., stays)| *stays))
             .map(|(_, packet, _)| packet.clone())
             .collect();
@@ -306,9 +330,39 @@ mod tests {
         }
         assert_eq!(left, expected);
         assert!(
-            unanswered(vec![kept(&[0; 30])]).is_empty(),
+            unanswered(vec![(DEAD, kept(&[0; 30]))], DEAD).is_empty(),
             "what cannot be read"
         );
+    }
+
+    /// What goes to others tells what has become of it.
+    #[test]
+    fn only_what_has_gone_to_the_dead_is_left_and_not_what_others_show_to_be_answered() {
+        const ACK: Flags = Flags::ACK;
+        let packet = |port: u16, seq: u32, ack: u32, flags: Flags, payload: usize| {
+            let mut segment = segment(payload);
+            segment.source.set_port(port);
+            (segment.header.seq, segment.header.ack, segment.header.flags) = (seq, ack, flags);
+            kept(&segment.to_packet())
+        };
+        let other = DEAD + 1;
+        let answered = packet(1, 7, 1, ACK, 100);
+        let waits = packet(2, 7, 1, ACK, 100);
+        let of_before = packet(3, 7, 1, ACK, 100);
+        // As read in another order than they were sent in.
+        let of_next = packet(3, 9001, 50, ACK, 100);
+        let all = vec![
+            (DEAD, answered),
+            (DEAD, waits.clone()),
+            (DEAD, of_before),
+            (DEAD, packet(3, 107, 900, Flags::RST | ACK, 0)),
+            (DEAD, of_next.clone()),
+            (other, packet(1, 107, 900, ACK, 0)),
+            (other, packet(1, 107, 900, ACK, 20)),
+            (other, packet(2, 7, 1, ACK, 0)),
+            (other, packet(3, 9000, 0, Flags::SYN, 0)),
+        ];
+        assert_eq!(unanswered(all, DEAD), [waits, of_next]);
     }
 
     #[test]

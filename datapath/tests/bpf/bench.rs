@@ -9,6 +9,7 @@ use std::time::Duration;
 use trapeze_core::config::ClusterKey;
 use trapeze_core::flow::{FlowKey as CoreKey, Handshake, WindowScales, addr_bytes};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
+use trapeze_core::wire::again::Kept;
 use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Care, Keys, Kind, Meta, Raw};
 use trapeze_datapath::abi::{
@@ -22,6 +23,7 @@ use trapeze_datapath::dispatcher::{
 use trapeze_datapath::map::{Map, Update, fill_tag_keys};
 use trapeze_datapath::object;
 use trapeze_datapath::ring::Ring;
+use trapeze_datapath::sent::SharedSent;
 
 use crate::cookie::{self, key_of};
 use crate::kernel::{self, Pins};
@@ -492,6 +494,14 @@ pub fn to_daemon_after(
 fn inner_packet(frame: &[u8]) -> &[u8] {
     let packet = &frame[packet::ETHERNET..];
     &packet[..u16::from_be_bytes([packet[2], packet[3]]).into()]
+}
+
+/// What has been sent to that slot's dispatcher.
+pub fn to(sent: &SharedSent, slot: u16) -> Vec<Kept> {
+    let all = sent.since(Duration::ZERO, slot).into_iter();
+    all.filter(|(to, _)| *to == slot)
+        .map(|(_, kept)| kept)
+        .collect()
 }
 
 pub fn flow_key(client: SocketAddrV4, vip: SocketAddrV4) -> FlowKey {

@@ -2,7 +2,6 @@
 //! that one sends on to the backend.
 
 use std::net::SocketAddrV4;
-use std::time::Duration;
 
 use trapeze_core::membership::lots::{LOTS, NOBODY as NO_ONE};
 use trapeze_core::wire::geneve;
@@ -99,7 +98,7 @@ fn a_first_request_goes_to_its_backend_by_way_of_the_heir() {
         assert_eq!(outcome.difference(&expected), None, "{hook:?}");
         assert_eq!(bench.state().load.active, 11);
         // If the heir is dead, it comes in once more.
-        let starts = kept.since(KEEPERS_SLOT, Duration::ZERO).into_iter();
+        let starts = to(&kept, KEEPERS_SLOT).into_iter();
         assert_eq!(starts.map(|it| it.start).collect::<Vec<_>>(), [inner]);
         // Repeated, since one of the two ways is broken: the other.
         let again = bench.run(&frame);

@@ -371,7 +371,7 @@ fn what_is_passed_on_is_kept() {
         bench.run(&next);
         bench.run(&arriving(THIRD, &meta(false, 0), &end));
         let expected = [&next, &end].map(|frame| frame[ETHERNET..].to_vec());
-        let starts = kept.since(KEEPERS_SLOT, Duration::ZERO).into_iter();
+        let starts = to(&kept, KEEPERS_SLOT).into_iter();
         assert_eq!(starts.map(|it| it.start).collect::<Vec<_>>(), expected);
         // What had been sent to another one before is said to be so.
         let again = |before| {

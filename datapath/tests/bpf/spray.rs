@@ -563,7 +563,7 @@ fn the_latest_packets_to_each_dispatcher_are_kept() {
     for spray in Spray::both() {
         let [ours, others] = [CLIENT, OTHER].map(|client| slot_of(client) as u16);
         let kept = SharedSent::map(&spray.maps.sent).unwrap();
-        let of = |slot| kept.since(slot, Duration::ZERO);
+        let of = |slot| to(&kept, slot);
         let tcp = |seq, payload: &[u8]| segment(ACK | PSH, seq, 6, payload).frame();
         spray.run(&tcp(1, REQUEST));
         assert!(of(ours).is_empty(), "there is no room for them yet");
@@ -591,7 +591,7 @@ fn the_latest_packets_to_each_dispatcher_are_kept() {
         assert_eq!(of(ours), frames.each_ref().map(whole), "{:?}", spray.hook);
         assert!(of(others).is_empty());
         let later = clock::monotonic() + Duration::from_secs(1);
-        assert!(kept.since(ours, later).is_empty());
+        assert!(kept.since(later, ours).is_empty());
 
         let room = abi::SENT_ENTRIES / DISPATCHERS_MAX;
         let frames: Vec<Vec<u8>> = (0..room + 5).map(|seq| tcp(seq as u32, b"")).collect();

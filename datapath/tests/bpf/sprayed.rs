@@ -112,6 +112,38 @@ fn what_was_sent_to_a_dead_dispatcher_is_no_answer() {
     }
 }
 
+/// A client that uses its port again at once is not taken back to the connection before: else the request of that
+/// one, which comes again, too, would run twice.
+#[test]
+fn a_syn_that_comes_again_announces_no_earlier_connection() {
+    let table = [
+        (
+            "again, of the one before",
+            true,
+            CLIENT_ISN.wrapping_sub(1000),
+            false,
+        ),
+        ("again, of this one", true, CLIENT_ISN, false),
+        (
+            "again, of the next",
+            true,
+            CLIENT_ISN.wrapping_add(1000),
+            true,
+        ),
+        ("not again", false, CLIENT_ISN.wrapping_sub(1000), true),
+    ];
+    for bench in Bench::both() {
+        for (what, again, isn, is_noted) in table {
+            let syn = segment(SYN, isn, 0, b"").frame();
+            let sprayed = Meta::of(Kind::Sprayed { again });
+            bench.put_flow(&established());
+            let outcome = bench.run(&sealed_for(NODE, &sprayed, &syn[ETHERNET..]));
+            assert!(outcome.counted.contains(&"syn-answered"), "{what}");
+            assert_eq!(bench.flow().syn_seen_ns != 0, is_noted, "{what}");
+        }
+    }
+}
+
 #[test]
 fn a_forged_one_is_not() {
     let good = sprayed(&segment(ACK | PSH, NEXT, SERVER_ISN + 1, REQUEST).frame());
