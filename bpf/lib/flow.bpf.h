@@ -69,12 +69,16 @@ static __always_inline bool has_seen_syn(const struct flow *flow)
 	return flow->syn_seen_ns && bpf_ktime_get_coarse_ns() - flow->syn_seen_ns <= MSL_NS;
 }
 
-/* A SYN may have gone by at another dispatcher, of those that have come since the record was made, too. */
+/*
+ * A SYN may have gone by at another dispatcher, of those that have come since the record was made, too. The end of
+ * the connection before may have been lost with one, and its port used again at once: then our own number tells.
+ */
 static __always_inline bool is_doubtful(const struct flow *flow, const struct segment *segment)
 {
 	return (flow->version || is_among_others()) &&
 	       (flow->state != FLOW_ESTABLISHED ||
-		!is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ));
+		!is_near(segment->seq + segment->payload, flow->last_seq, PLAUSIBLE_SEQ) ||
+		!is_near(segment->ack, flow->last_ack, PLAUSIBLE_ACK));
 }
 
 /*
