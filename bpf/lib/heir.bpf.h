@@ -95,6 +95,11 @@ __noinline int entrust(context_t *ctx, const struct segment *segment, const stru
 	return context_send(ctx, to->ifindex);
 }
 
+static __always_inline bool is_later_epoch(const struct meta *one, const struct meta *other)
+{
+	return (__s32)(bpf_ntohl(one->epoch) - bpf_ntohl(other->epoch)) > 0;
+}
+
 /*
  * The keeper at `how->from` has entrusted this connection to us: its record, unless a later one is here. Or why
  * there is none. Who keeps it next does not know what has been asked since, and asks the owner (4.6).
@@ -116,7 +121,7 @@ static __noinline enum drop_reason take_in_trust(const struct segment *segment, 
 	proof.client_isn = bpf_ntohl(said->start) - 1;
 	proof.server_isn = segment->ack - 1;
 	old = bpf_map_lookup_elem(&flows, &segment->key);
-	if (old && (__s32)(bpf_ntohl(said->epoch) - bpf_ntohl(old->meta.epoch)) <= 0)
+	if (old && !is_later_epoch(said, &old->meta))
 		return old->cookie == proof.server_isn ? DROP_NONE : DROP_STALE_EPOCH;
 	backend = said->value;
 	slot = bpf_map_lookup_elem(&slots, &backend);
@@ -250,6 +255,9 @@ static __noinline int note_and_send_on(context_t *ctx, const struct encapsulated
 	return verdict;
 }
 
+/* More than there are CPUs that write notes. */
+#define TRUSTS_BEING_WRITTEN 1024
+
 struct claim {
 	__u64 now;
 	__u32 first;
@@ -279,7 +287,7 @@ static long claim_trust(__u32 step, struct claim *claim)
 	segment.window = trust->window;
 	trust->at_ns = 0;
 	old = bpf_map_lookup_elem(&flows, &segment.key);
-	if (old)
+	if (old && is_later_epoch(&trust->said, &old->meta))
 		old->report = 0; /* that is told by way of a bench that packets use */
 	take_in_trust(&segment, &how, bench, claim->now);
 	return 0;
@@ -295,7 +303,8 @@ int claim_trusts(void *unused)
 
 	if (!turn)
 		return 0;
-	claim.first = turn->claimed;
+	/* Other CPUs may have been writing the latest of those before. */
+	claim.first = turn->claimed - TRUSTS_BEING_WRITTEN;
 	count = turn->next - claim.first;
 	if (count > TRUSTS) {
 		claim.first += count - TRUSTS;

@@ -256,7 +256,9 @@ fn a_note_takes_the_place_of_nothing_later() {
         };
         bench.put_flow(&told);
         bench.claimer.claim().unwrap();
-        assert_eq!(bench.flow().maker == told.maker, holds, "{ahead}");
+        let flow = bench.flow();
+        assert_eq!(flow.maker == told.maker, holds, "{ahead}");
+        assert_eq!(flow.report == told.report, holds, "{ahead}");
     }
 }
 
