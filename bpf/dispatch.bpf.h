@@ -18,8 +18,9 @@
  *   an ICMP error about one    forwarded to its backend          icmp
  *   anything else              dropped under a named reason
  *
- * The daemon changes records, and takes flows from servers without an agent, by way of programs
- * of its own (change, parting).
+ * The daemon changes records, makes those of what was entrusted to it, looks which are to be told
+ * of, and takes flows from servers without an agent, by way of programs of its own (change, heir,
+ * sieve, parting).
  *
  * All other packets pass to the host, but for forged ones to the daemon's port.
  */
@@ -97,8 +98,8 @@ __noinline int start_flow(context_t *ctx, const struct segment *segment, const s
 
 	if (!segment || !service || !proof)
 		return VERDICT_DROP;
-	if (among)
-		heir = bench ? heir_of(bench->lot) : NO_DISPATCHER;
+	if (among && bench)
+		heir = heir_of(bench->lot);
 	/* Without an heir the daemon is to tell those that may be there. */
 	if (bench && (!among || heir != NO_DISPATCHER) && place(ctx, segment, proof, bench, service->id)) {
 		if (!among)
@@ -305,7 +306,7 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 					const struct service *service, const struct passage *how)
 {
 	struct flow *flow = bpf_map_lookup_elem(&flows, &segment->key);
-	struct workbench *bench = this_workbench();
+	struct workbench *bench;
 	__u32 keeper, lot;
 
 	if (segment->flags & TCP_SYN && segment->flags & (TCP_ACK | TCP_FIN | TCP_RST))
@@ -315,6 +316,7 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 	if (is_among_others() && (flow || !(segment->flags & TCP_SYN) || is_in_sub_cluster())) {
 		lot = lot_of_segment(segment, flow);
 		keeper = keeper_by_lot(lot);
+		bench = this_workbench();
 		if (bench)
 			bench->lot = lot;
 		/* Whether a SYN's 4-tuple is in use is known in its own sub-cluster alone. */

@@ -74,63 +74,49 @@ static __always_inline bool knows_way(context_t *ctx, struct backend *backend)
 	return now - backend->resolved_ns <= NEXT_HOP_LIFETIME_NS || resolve_next_hop(ctx, backend, now);
 }
 
-/* All that goes in front of a packet to that backend. False: counted, drop. */
-static __always_inline bool head_to_backend(context_t *ctx, struct backend *backend, const struct meta *meta,
-					    __be16 source_port, __u16 inner_length, struct new_head *head)
+/* To backend number `slot`: a packet as it came, or one that is encapsulated, which gets another head. */
+static __always_inline int send_headed(context_t *ctx, __u32 slot, const struct meta *meta, __be16 source_port,
+				       __u16 inner_length, bool is_encapsulated)
 {
+	struct backend *backend = backend_at(slot);
+	struct new_head head = {};
+	__u32 ifindex;
+
+	if (!backend)
+		return VERDICT_DROP;
 	if (inner_length > 0xffff - ENCAP_LEN) {
 		count_drop(DROP_TOO_BIG);
-		return false;
+		return VERDICT_DROP;
 	}
 	if (!knows_way(ctx, backend))
-		return false;
-	__builtin_memcpy(head->ethernet.h_dest, backend->destination_mac, ETH_ALEN);
-	__builtin_memcpy(head->ethernet.h_source, backend->source_mac, ETH_ALEN);
-	head->ethernet.h_proto = bpf_htons(ETH_P_IP);
-	fill_encapsulation(&head->encapsulation, backend->source, mapped_ipv4(backend->addr), source_port,
+		return VERDICT_DROP;
+	ifindex = backend->ifindex;
+	__builtin_memcpy(head.ethernet.h_dest, backend->destination_mac, ETH_ALEN);
+	__builtin_memcpy(head.ethernet.h_source, backend->source_mac, ETH_ALEN);
+	head.ethernet.h_proto = bpf_htons(ETH_P_IP);
+	fill_encapsulation(&head.encapsulation, backend->source, mapped_ipv4(backend->addr), source_port,
 			   inner_length);
-	head->encapsulation.meta = *meta;
-	return true;
-}
-
-static __always_inline int send_on(context_t *ctx, __u32 ifindex)
-{
+	head.encapsulation.meta = *meta;
+	if (is_encapsulated ? !replace_head(ctx, &head) : !encapsulate(ctx, &head))
+		return VERDICT_DROP;
 	if (ifindex)
 		return context_send(ctx, ifindex);
 	count_event(EVENT_TO_OWN_HOST);
 	return VERDICT_NEXT;
 }
 
-/* To backend number `slot`, with its option as it is. */
+/* With its option as it is. */
 static __noinline int send_to_backend(context_t *ctx, __u32 slot, const struct meta *meta,
 				      __be16 source_port, __u16 inner_length)
 {
-	struct backend *backend = backend_at(slot);
-	struct new_head head = {};
-	__u32 ifindex;
-
-	if (!backend || !head_to_backend(ctx, backend, meta, source_port, inner_length, &head))
-		return VERDICT_DROP;
-	ifindex = backend->ifindex;
-	if (!encapsulate(ctx, &head))
-		return VERDICT_DROP;
-	return send_on(ctx, ifindex);
+	return send_headed(ctx, slot, meta, source_port, inner_length, false);
 }
 
-/* The same of what has come here encapsulated, and goes on so: with another head in the place of that. */
+/* The same of what has come here encapsulated, and goes on so. */
 static __noinline int send_on_to_backend(context_t *ctx, __u32 slot, const struct meta *meta,
 					 __be16 source_port, __u16 inner_length)
 {
-	struct backend *backend = backend_at(slot);
-	struct new_head head = {};
-	__u32 ifindex;
-
-	if (!backend || !head_to_backend(ctx, backend, meta, source_port, inner_length, &head))
-		return VERDICT_DROP;
-	ifindex = backend->ifindex;
-	if (!replace_head(ctx, &head))
-		return VERDICT_DROP;
-	return send_on(ctx, ifindex);
+	return send_headed(ctx, slot, meta, source_port, inner_length, true);
 }
 
 /*

@@ -415,7 +415,6 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 	struct backend_load *load;
 	struct standing *rules;
 	struct decision *decision;
-	struct proof *known;
 	__u32 zero = 0, slot;
 	struct turn turn;
 
@@ -442,9 +441,7 @@ static __noinline bool place(context_t *ctx, const struct segment *segment, cons
 	/* Two copies of a request at once: one makes the record, both are the daemon's to sort. */
 	if (bpf_map_update_elem(&flows, &segment->key, &bench->flow, BPF_NOEXIST))
 		return false;
-	known = bpf_map_lookup_elem(&proofs, &segment->key);
-	if (known)
-		known->mss = 0;
+	spend_proof(&segment->key, &bench->flow, bench->flow.last_seen_ns);
 	slot = turn.slot;
 	load = bpf_map_lookup_elem(&loads, &slot);
 	if (load) {

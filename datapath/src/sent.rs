@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use trapeze_core::config::Spraying;
+use trapeze_core::membership::Presence;
 use trapeze_core::membership::replay::Replay;
 use trapeze_core::wire::again::{self, Kept};
 
@@ -44,9 +45,19 @@ impl SentToTheDead {
         }
     }
 
-    /// The daemon of the dispatcher in that slot is away, or has just begun anew: what waited for it is lost. Its data
-    /// path is there, and gets what it passes on.
-    pub fn begin_without_daemon(&mut self, slot: u16, now: Duration, spraying: &Spraying) {
+    /// The dispatcher in that slot says something of itself, and has said something before. If its daemon is away, or has
+    /// just begun anew, what waited for it is lost; its data path is there, and gets what it passes on.
+    pub fn hear(
+        &mut self,
+        slot: u16,
+        before: Option<Presence>,
+        said: Presence,
+        now: Duration,
+        spraying: &Spraying,
+    ) {
+        if !before.is_some_and(|before| before.has_lost_daemon(said)) {
+            return;
+        }
         let told_late = spraying.lease() + spraying.heartbeat;
         let heard = now.saturating_sub(told_late);
         self.replay.begin(slot, heard, now, spraying.heartbeat);

@@ -165,12 +165,10 @@ impl Vigil {
             && self.plan.members[place].role.fits(said)
         {
             let before = self.watch.members()[place].said;
-            self.watch.hear(now, place, packet.meta.epoch, said);
-            if let MemberRole::Dispatcher(slot) = self.plan.members[place].role
-                && before.is_some_and(|before| before.has_lost_daemon(said))
-            {
+            let is_new = self.watch.hear(now, place, packet.meta.epoch, said);
+            if is_new && let MemberRole::Dispatcher(slot) = self.plan.members[place].role {
                 let spraying = &self.plan.config.spraying;
-                (self.sent_to_the_dead).begin_without_daemon(slot, now, spraying);
+                (self.sent_to_the_dead).hear(slot, before, said, now, spraying);
             }
         }
     }

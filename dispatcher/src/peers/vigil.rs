@@ -37,7 +37,7 @@ use super::herald::{NO_PROTOCOL, enclose, option};
 use super::joining::{Stage, View, Views};
 use super::proofs::{self, Silent};
 use super::{PATIENCE, Peer};
-use crate::{Shared, v4, workload};
+use crate::{Shared, v4};
 use keepers::was_there;
 
 const PADDING: [u8; 20] = [0; 20];
@@ -293,15 +293,6 @@ impl Vigil {
         Ok(())
     }
 
-    /// It is this thread that others have to rely on.
-    fn renew_lease(&mut self, now: Duration) -> anyhow::Result<()> {
-        if now >= self.lease_at {
-            self.lease_at = now + LONGEST_SILENCE;
-            workload::renew(&self.shared)?;
-        }
-        Ok(())
-    }
-
     fn wait(&self, now: Duration) -> Duration {
         let gates = self.gates.due();
         if self.peers.is_empty() && gates.is_none() {
@@ -344,14 +335,9 @@ impl Vigil {
                     if is_new && before.map(kind_of) != Some(kind_of(said)) {
                         self.views.repeat(asked);
                         self.follow_daemon(now, asked, said);
-                        if before.is_some_and(|before| before.has_lost_daemon(said)) {
-                            let spraying = &self.shared.cluster().config.spraying;
-                            (self.sent_to_the_dead).begin_without_daemon(
-                                self.peers[place].slot,
-                                now,
-                                spraying,
-                            );
-                        }
+                        let spraying = &self.shared.cluster().config.spraying;
+                        let slot = self.peers[place].slot;
+                        (self.sent_to_the_dead).hear(slot, before, said, now, spraying);
                     }
                 }
                 Ok(())

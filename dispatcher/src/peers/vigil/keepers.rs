@@ -10,7 +10,7 @@ use trapeze_core::membership::watch::{State, Watched};
 use trapeze_core::membership::{Presence, Workload};
 use trapeze_datapath::{clock, dispatchers};
 
-use super::Vigil;
+use super::{LONGEST_SILENCE, Vigil};
 use crate::peers::joining::Stage;
 use crate::peers::{PATIENCE, Peer, SELF};
 use crate::workload;
@@ -32,6 +32,15 @@ impl Vigil {
         }
         (self.shared.peers.stage).store(stage as u8, Ordering::Release);
         Ok(workload::publish(&self.shared)?)
+    }
+
+    /// It is this thread that others have to rely on.
+    pub(super) fn renew_lease(&mut self, now: Duration) -> anyhow::Result<()> {
+        if now >= self.lease_at {
+            self.lease_at = now + LONGEST_SILENCE;
+            workload::renew(&self.shared)?;
+        }
+        Ok(())
     }
 
     /// All records are here: the others are to know.
