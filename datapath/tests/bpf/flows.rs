@@ -578,7 +578,7 @@ fn a_reused_port_is_known_among_others_without_its_syn() {
                 ("alone again", false, 3, &its_own),
             ] {
                 bench.reset();
-                among(&bench, |_| NOBODY, Daemon::Fit);
+                among(bench, |_| NOBODY, Daemon::Fit);
                 if !has_others {
                     let node = bench.maps.node.get(&0).unwrap().unwrap();
                     let alone = Node { among: 0, ..node };
