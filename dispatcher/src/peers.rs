@@ -429,18 +429,24 @@ impl Peers {
 
     /// The data path will say for so long that this daemon is here, unless it has stopped to say so meanwhile.
     pub fn renew_lease(&self, now: Duration, lease: Duration) {
-        self.look_at_lease(now);
+        self.has_lapsed(now);
         let until = (now + lease).as_millis() as u64;
         self.lease_ms.store(until, Ordering::Release);
     }
 
-    /// Where this daemon has been away for longer than its lease, others may keep what it kept: it joins anew.
-    fn look_at_lease(&self, now: Duration) {
-        if (now.as_millis() as u64) < self.lease_ms.load(Ordering::Acquire) || !self.are_there() {
-            return;
+    /// Where this daemon has been away for longer than its lease, others may keep what it kept, and have gone on with that.
+    /// True: so it is, and the vigil has not seen to it yet. Nothing is decided or told then, nor does anything follow from
+    /// what was decided before (docs/protocol/replication.md 1.6a).
+    pub fn has_lapsed(&self, now: Duration) -> bool {
+        let is_over = now.as_millis() as u64 >= self.lease_ms.load(Ordering::Acquire);
+        if is_over && self.are_there() {
+            let lapsed = Stage::Lapsed as u8;
+            for kept in [Stage::Keeping as u8, Stage::Joining as u8] {
+                let stage = &self.stage;
+                let _ = stage.compare_exchange(kept, lapsed, Ordering::AcqRel, Ordering::Acquire);
+            }
         }
-        let (kept, lapsed) = (Stage::Keeping as u8, Stage::Lapsed as u8);
-        let _ = (self.stage).compare_exchange(kept, lapsed, Ordering::AcqRel, Ordering::Acquire);
+        self.stage() == Stage::Lapsed
     }
 
     /// Waits until all that others have said by now is known here, if some of it has been waiting for a while: who
@@ -450,9 +456,8 @@ impl Peers {
         if !self.are_there() {
             return false;
         }
-        self.look_at_lease(now);
         let now_ms = now.as_millis() as u64;
-        let is_known = |by_ms| self.listening.until_ms() >= by_ms && self.stage() != Stage::Lapsed;
+        let is_known = |by_ms| self.listening.until_ms() >= by_ms;
         let soon_ms = now_ms.saturating_sub(SOON.as_millis() as u64);
         // The first look costs no system call.
         if is_known(soon_ms) {

@@ -62,8 +62,9 @@ impl Stays {
                 }
             }
             let keys = &self.shared.cluster().keys;
-            self.shared.records.tell_peers(&self.socket, keys)?;
-            peers.has_told(deal);
+            if self.shared.records.tell_peers(&self.socket, keys)? {
+                peers.has_told(deal);
+            }
         }
         Ok(())
     }

@@ -62,6 +62,10 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     let (mut round_began, mut spent) = (Instant::now(), Duration::ZERO);
     while !shared.stopping.load(Ordering::Relaxed) {
         std::thread::sleep(STEP);
+        // What it knows of others' flows is of before.
+        if shared.peers.has_lapsed(clock::monotonic()) {
+            continue;
+        }
         let cluster = shared.cluster();
         if Instant::now() >= upkeep_due {
             shared.publish_node()?;

@@ -105,7 +105,7 @@ pub(crate) struct State {
     shared: Arc<Shared>,
     cluster: Arc<Cluster>,
     generation: u64,
-    /// How often this dispatcher has been cut off from the others.
+    /// How often this dispatcher has been cut off from the others, or its daemon away for too long.
     cuts: u32,
     /// What there is in the queue came while lots were dealt so.
     deal: u32,
@@ -238,7 +238,8 @@ impl Worker {
                 .filter(|_| !is_cut_off)
                 .map(|at| at.saturating_sub(before));
             let count = self.socket.receive(due.unwrap_or(LONGEST_WAIT))?;
-            if self.state.shared.health.is_deaf() {
+            let peers = &self.state.shared.peers;
+            if self.state.shared.health.is_deaf() || peers.has_lapsed(clock::monotonic()) {
                 self.hear_backends(before, count);
                 continue;
             }
@@ -309,11 +310,14 @@ impl Worker {
         self.state.shared.health.listening().end(self.index, all);
     }
 
-    /// Sends what there is to send.
+    /// Sends what there is to send, unless others have gone on with that since it was decided.
     fn send(&mut self) -> std::io::Result<()> {
         // The other dispatchers know first what follows from a record.
-        let keys = &self.state.cluster.keys;
-        self.state.shared.records.tell_peers(&self.socket, keys)?;
+        let (shared, keys) = (&self.state.shared, &self.state.cluster.keys);
+        let may_follow = shared.records.tell_peers(&self.socket, keys)?;
+        if !may_follow || shared.peers.cuts() != self.state.cuts {
+            return Ok(());
+        }
         // A port's older connection is ended before its SYN comes, which an agent may get.
         if !self.state.to_servers.is_empty() {
             let lost = self.state.raw.send(&self.state.to_servers);
@@ -347,7 +351,7 @@ impl State {
         intake
     }
 
-    /// Others have gone on with all flows since this dispatcher was cut off: what it has begun with is of before, as if
+    /// Others have gone on with all flows since this dispatcher was cut off, or its daemon away: what it has begun with is of before, as if
     /// its daemon had begun anew.
     fn follow_cut(&mut self) {
         let cuts = self.shared.peers.cuts();

@@ -14,7 +14,7 @@ pub enum Stage {
     Joining,
     /// It keeps its share of flows.
     Keeping,
-    /// It kept them, and was away for so long that its data path has said so: others may keep them by now.
+    /// It kept them, or joined, and was away for so long that its data path has said so: others may keep them by now.
     Lapsed,
 }
 

@@ -281,10 +281,9 @@ impl Vigil {
             self.renew_lease(now)?;
             self.silent.tell(now, &self.shared.peers)?;
             // Who is told that it is known has had what it needs before.
-            self.shared
-                .records
-                .tell_peers(&self.socket, &cluster.keys)?;
-            self.socket.send(&self.outbox);
+            if (self.shared.records).tell_peers(&self.socket, &cluster.keys)? {
+                self.socket.send(&self.outbox);
+            }
             self.outbox.clear();
             listening.end(0, has_heard_all.then_some(now.as_millis() as u64));
         }

@@ -10,6 +10,7 @@ use std::sync::atomic::Ordering;
 use trapeze_core::replica;
 use trapeze_core::wire::meta::Keys;
 use trapeze_datapath::abi::{Flow, MARK_MOVING};
+use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 use trapeze_datapath::udp::UdpSocket;
 
@@ -20,11 +21,14 @@ const DOUBT: u32 = 1 << 30;
 
 impl Records {
     /// Tells the others what is to be told. Whoever sends something that follows from a record
-    /// calls this first.
-    pub fn tell_peers(&self, socket: &UdpSocket, keys: &Keys) -> io::Result<()> {
+    /// calls this first. False: nothing may follow, for this daemon has been away, and others have gone on.
+    pub fn tell_peers(&self, socket: &UdpSocket, keys: &Keys) -> io::Result<bool> {
+        if self.peers.has_lapsed(clock::monotonic()) {
+            return Ok(false);
+        }
         let herald = &self.peers.herald;
         if !herald.is_pending() {
-            return Ok(());
+            return Ok(true);
         }
         // Nobody is between a change and its news then.
         let turn = {
@@ -32,7 +36,8 @@ impl Records {
             herald.end_turn()
         };
         let note = |turn| self.maps.told.put(&0, &turn, Update::Any);
-        herald.send(socket, keys, turn, note)
+        herald.send(socket, keys, turn, note)?;
+        Ok(true)
     }
 
     /// What the daemon before had not told when it ended is doubted. Before anything is told.

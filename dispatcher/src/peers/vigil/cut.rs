@@ -1,7 +1,8 @@
 //! Who is answered by nobody any more, no peer and no backend, is cut off: its cable is out, or what it says does not get
 //! there. What it would find out by itself is wrong then, that all others are dead, and by the time that it is back they
 //! have taken it for dead, and have gone on with what it kept. So it is still, and joins anew
-//! (docs/protocol/replication.md 1.6c). Where peers alone do not answer they may be dead, and it goes on.
+//! (docs/protocol/replication.md 1.6c). Where peers alone do not answer they may be dead, and it goes on. A daemon that
+//! has stood still, or has not been let run, for longer than others wait for it does the same (1.6a).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use trapeze_core::membership::watch::State;
-use trapeze_datapath::{host, raw};
+use trapeze_datapath::{clock, host, raw};
 
 use super::Vigil;
 use crate::peers::PATIENCE;
@@ -25,21 +26,41 @@ impl Vigil {
         now: Duration,
         has_heard_all: bool,
     ) -> anyhow::Result<()> {
-        if self.answered_at == now && self.cut_at.is_none() {
-            // What is being changed now is told at this turn's end.
-            self.told_until = self.shared.peers.herald.turn().wrapping_sub(1);
-        }
+        // What is being changed now is told at this turn's end.
+        let told_until = self.shared.peers.herald.turn().wrapping_sub(1);
         match self.cut_at {
-            None if has_heard_all && self.is_cut_off(now) => self.stand_still(now),
+            None if self.shared.peers.has_lapsed(clock::monotonic()) => {
+                println!("was away for too long: others may have gone on, and it joins anew");
+                self.stand_still()
+            }
+            None if has_heard_all && self.is_cut_off(now) => {
+                println!("is answered by nobody: it is cut off, it seems");
+                self.stand_still()
+            }
+            None if self.answered_at == now => {
+                self.told_until = told_until;
+                Ok(())
+            }
             None => Ok(()),
-            Some(since) => match self.answered_at.max(self.shared.health.last_heard()) > since {
-                true => self.come_back(),
-                false => {
-                    self.watch.skip();
-                    Ok(())
-                }
-            },
+            Some(since) if self.is_heard_since(since) && self.has_forgotten(since) => {
+                self.come_back()
+            }
+            Some(_) => {
+                self.watch.skip();
+                Ok(())
+            }
         }
+    }
+
+    fn is_heard_since(&self, since: Duration) -> bool {
+        self.answered_at.max(self.shared.health.last_heard()) > since
+    }
+
+    /// What lay in the workers' queues is of before: others have been sent it again, or their clients repeat it.
+    fn has_forgotten(&self, since: Duration) -> bool {
+        let health = &self.shared.health;
+        health.listen();
+        health.listening().until_ms() >= since.as_millis() as u64
     }
 
     /// Two beats are unanswered by all peers, and since the first of them backends, which were there just before, have not
@@ -101,14 +122,14 @@ impl Vigil {
         }
     }
 
-    fn stand_still(&mut self, now: Duration) -> anyhow::Result<()> {
-        println!("is answered by nobody: it is cut off, it seems");
+    fn stand_still(&mut self) -> anyhow::Result<()> {
         self.shared.health.be_deaf();
         self.shared.peers.herald.fall_silent();
         self.shared.peers.cuts.fetch_add(1, Ordering::AcqRel);
         // Workers forget it, and nobody else goes on with it before they have missed this dispatcher.
         self.shared.peers.copies.disown(self.shared.peers.own);
-        self.cut_at = Some(now);
+        // The clock as it is now: it may have stood still since this turn began.
+        self.cut_at = Some(clock::monotonic());
         self.watch.stand_still();
         self.views = Views::default();
         self.pupil = None;
@@ -120,7 +141,7 @@ impl Vigil {
 
     /// What has changed here since the last word from a peer nobody may know of, and others know better of most.
     fn come_back(&mut self) -> anyhow::Result<()> {
-        println!("is answered again: it joins anew");
+        println!("is answered again, and catches up");
         self.drop_what_waits();
         self.cut_at = None;
         // What they thought of this dispatcher was of before.

@@ -76,13 +76,9 @@ impl Vigil {
     pub(super) fn settle(&mut self, now: Duration) -> anyhow::Result<()> {
         let members = || self.peers.iter().zip(self.watch.members());
         let keepers = || members().filter(|(_, watched)| is_keeper(watched));
-        self.shared.peers.look_at_lease(now);
         match self.shared.peers.stage() {
-            Stage::CatchingUp => {}
-            Stage::Lapsed => {
-                println!("was away for too long: it joins anew");
-                self.join(now)?;
-            }
+            // The next look finds that.
+            Stage::CatchingUp | Stage::Lapsed => {}
             Stage::Joining => {
                 let knows = |(peer, watched): (&Peer, &Watched)| match watched.state {
                     State::Unknown => self.watch.has_judged(),
