@@ -324,7 +324,7 @@ static __always_inline int dispatch_tcp(context_t *ctx, const struct segment *se
 		    (flow || !(segment->flags & TCP_SYN) || is_elsewhere(keeper))) {
 			if (explains(flow, segment) && (attended() || how->from))
 				return forward_kept(ctx, segment, flow);
-			if (segment->payload && is_unheard_of(flow))
+			if (segment->payload && is_unheard_of(flow, segment))
 				return drop(DROP_UNHEARD_OF);
 			return pass_to_keeper(ctx, segment, keeper, how);
 		}

@@ -190,15 +190,17 @@ static __always_inline bool is_beyond_record(const struct flow *flow, const stru
 }
 
 /*
- * This dispatcher's data path has placed it, and has yet to tell of it: who has come to keep it meanwhile would take
- * what starts a request for another connection's. Its client says it again (4.7c).
+ * This dispatcher's data path has placed its connection, and has yet to tell of it: who has come to keep it meanwhile
+ * would take what starts a request for another connection's. Its client says it again (4.7c). Of one that was over
+ * before it had to be told the record is still there when its port is used again: under another cookie.
  */
-static __noinline bool is_unheard_of(const struct flow *flow)
+static __noinline bool is_unheard_of(const struct flow *flow, const struct segment *segment)
 {
 	struct node *self = this_node();
 
-	return flow && self && flow->version == 1 && !flow->turn && flow->marks & MARK_STAYED &&
-	       flow->maker == self->address;
+	return flow && segment && self && flow->version == 1 && !flow->turn && flow->marks & MARK_STAYED &&
+	       flow->maker == self->address &&
+	       segment->ack - flow->cookie <= flow->last_ack - flow->cookie + PLAUSIBLE_ACK;
 }
 
 /* Does the record here say where this packet goes, whoever keeps the flow (2.1)? */

@@ -128,6 +128,11 @@ fn what_the_next_keeper_has_not_heard_of_does_not_start_a_request_there() {
         assert_eq!(goes(&next), ["unheard-of"], "{hook:?}");
         assert_eq!(goes(&fin), ["passed"]);
         assert_eq!(goes(&first(REQUEST)), ["forwarded"], "it is explained");
+        let anew = Tcp {
+            ack: flow.cookie.wrapping_sub(1 << 30),
+            ..next.clone()
+        };
+        assert_eq!(goes(&anew), ["passed"], "another one's, of the same port");
         bench.put_flow(&Flow {
             marks: flow.marks & !MARK_STAYED,
             ..flow
