@@ -25,12 +25,16 @@ impl Vigil {
     /// Its share of flows is dealt before the data path says that it keeps them. What it passes to the keeper of
     /// before until then is of one that joins: else each of the two could take a packet of a flow for left to it by the
     /// other, and both would give the request that is in it to a backend (docs/protocol/replication.md 2.3). Until then
-    /// its workers keep what is left to one that joins, too.
+    /// its workers keep what is left to one that joins, too. Who has been away meanwhile has to catch up first.
     pub(super) fn enter(&mut self, stage: Stage) -> anyhow::Result<()> {
         if stage == Stage::Keeping {
             self.deal(stage, true)?;
         }
-        (self.shared.peers.stage).store(stage as u8, Ordering::Release);
+        let may_leave = |was| was != Stage::Lapsed as u8 || stage == Stage::CatchingUp;
+        let known = &self.shared.peers.stage;
+        let _ = known.fetch_update(Ordering::AcqRel, Ordering::Acquire, |was| {
+            may_leave(was).then_some(stage as u8)
+        });
         Ok(workload::publish(&self.shared)?)
     }
 
@@ -55,6 +59,8 @@ impl Vigil {
     }
 
     fn join(&mut self, now: Duration) -> anyhow::Result<()> {
+        // It takes its time to catch up, and keeps nothing meanwhile that somebody else could keep by now.
+        workload::publish(&self.shared)?;
         self.enter(Stage::Joining)?;
         self.joins_after = self.watch.latest();
         self.watch.hasten(now);
