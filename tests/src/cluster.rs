@@ -376,7 +376,7 @@ impl Cluster {
         self.signal(backend, Process::Server, signal);
     }
 
-    /// Sends a signal to a process, and to those that it has started.
+    /// Sends a signal to a process, and to those that it has started. After `-STOP` none of their threads runs.
     pub fn signal(&self, host: &str, process: Process, signal: &str) {
         let status = self.status().expect("the lab is up");
         let processes = &status.host(host).expect("a host").processes;
@@ -386,8 +386,14 @@ impl Cluster {
         let all = (children.split_whitespace())
             .map(str::to_owned)
             .chain([pid.to_string()]);
-        let sent = Command::new("kill").arg(signal).args(all).status();
+        let all: Vec<String> = all.collect();
+        let sent = Command::new("kill").arg(signal).args(&all).status();
         assert!(sent.expect("kill is installed").success());
+        if signal == "-STOP" {
+            until("all have stopped", || {
+                all.iter().all(|pid| has_stopped(pid)).then_some(())
+            });
+        }
     }
 
     /// Where a backend stores uploads.
@@ -478,6 +484,17 @@ pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(start.elapsed() < PATIENCE, "waited in vain until {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Once one of its threads has been let run the others stop, too: until then they go on.
+fn has_stopped(pid: &str) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
+    let runs = |thread: std::fs::DirEntry| {
+        let state = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = state.rsplit_once(") ").map(|(_, rest)| rest.to_owned());
+        state.is_some_and(|state| !state.starts_with(['T', 'Z', 'X']))
+    };
+    !threads.flatten().any(runs)
 }
 
 fn is_installed(program: &str) -> bool {

@@ -499,9 +499,6 @@ fn what_the_daemon_has_yet_to_read_is_not_placed_twice() {
     let client = Ipv4Addr::new(10, 77, 0, 200);
     cluster.lend_address("c1", &client.to_string());
     let [long, short] = ["1m", "10k"].map(|name| cluster.document(name));
-    let status = cluster.status().unwrap();
-    let daemon = status.host("d1").unwrap().processes[&Process::Dispatch].pid;
-    let daemon = daemon.unwrap().to_string();
     let [first, third] = ["/1k", "/10k"].map(get);
     cluster.on("c1", || {
         for port in 2000..2005 {
@@ -511,14 +508,14 @@ fn what_the_daemon_has_yet_to_read_is_not_placed_twice() {
             raw.send(0, first.as_bytes());
             raw.receive_until("the first answer", |raw| raw.received().len() > 1024);
             let come = cluster.dispatcher().of("to-daemon");
-            cluster.run("d1", &["kill", "-STOP", &daemon]);
+            cluster.signal("d1", Process::Dispatch, "-STOP");
             let at = first.len() + second.len();
             raw.send(first.len(), second.as_bytes());
             raw.send(at, third.as_bytes());
             until("both are there", || {
                 (cluster.dispatcher().of("to-daemon") >= come + 2).then_some(())
             });
-            cluster.run("d1", &["kill", "-CONT", &daemon]);
+            cluster.signal("d1", Process::Dispatch, "-CONT");
             raw.receive_until("the second answer", |raw| raw.received().len() > 20_000);
             std::thread::sleep(Duration::from_millis(20));
             raw.send(at, third.as_bytes());

@@ -235,12 +235,9 @@ fn a_first_segment_that_comes_again_late_does_not_take_the_connection_back() {
     cluster.lend_address("c1", &client.to_string());
     let document = cluster.document("1k");
     let head = HEAD.as_bytes();
-    let status = cluster.status().unwrap();
-    let dispatch = status.host("d1").unwrap().processes[&Process::Dispatch];
-    let pid = dispatch.pid.unwrap().to_string();
     cluster.on("c1", || {
         let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000), VIP);
-        cluster.run("d1", &["kill", "-STOP", &pid]);
+        cluster.signal("d1", Process::Dispatch, "-STOP");
         raw.send(0, &head[..50]);
         raw.send(50, &head[50..]);
         raw.send(0, &head[..50]);
@@ -255,7 +252,7 @@ fn a_first_segment_that_comes_again_late_does_not_take_the_connection_back() {
             raw.send(0, &head[..50]);
         }
         assert!(come() >= 3, "{:?}", cluster.dispatcher());
-        cluster.run("d1", &["kill", "-CONT", &pid]);
+        cluster.signal("d1", Process::Dispatch, "-CONT");
         for answers in 1..=2 {
             raw.receive_until("the answer is whole", |raw| {
                 let got = raw.received().windows(document.len());

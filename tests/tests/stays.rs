@@ -360,11 +360,8 @@ fn an_owner_that_is_at_work_for_long_keeps_the_connection() {
     }
     // d2 knows of these, and then nobody is there who tells it more.
     std::thread::sleep(Duration::from_millis(300));
-    let status = cluster.status().expect("the lab is up");
-    let pid = status.host("d1").unwrap().processes[&Process::Dispatch].pid;
-    let pid = pid.expect("it runs").to_string();
     let before = counted(&cluster, "d1", &STAY).0;
-    cluster.run("d1", &["kill", "-STOP", &pid]);
+    cluster.signal("d1", Process::Dispatch, "-STOP");
     client.send(get("100m"));
     until("it stays", || {
         (cluster.dispatcher_named("d1").of("stayed") > before).then_some(())
@@ -402,11 +399,8 @@ fn an_answer_from_where_nobody_was_told_goes_on() {
         same(&client.send(get("1k")).response().body, &short);
     }
     std::thread::sleep(Duration::from_millis(300));
-    let status = cluster.status().expect("the lab is up");
-    let pid = status.host("d1").unwrap().processes[&Process::Dispatch].pid;
-    let pid = pid.expect("it runs").to_string();
     let before = counted(&cluster, "d1", &MOVE).0;
-    cluster.run("d1", &["kill", "-STOP", &pid]);
+    cluster.signal("d1", Process::Dispatch, "-STOP");
     client.send(get("100m"));
     until("it moves", || {
         (counted(&cluster, "d1", &MOVE).0 > before).then_some(())
