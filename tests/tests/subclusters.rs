@@ -106,16 +106,17 @@ fn the_front_end_passes_on_what_it_has_no_records_of() {
     });
     for name in FRONT {
         let [own, others] = records(&cluster, name);
-        assert!(own > 5 && others == 0, "{name}: {own}, {others}");
+        assert!(own > 2 && others == 0, "{name}: {own}, {others}");
         let counts = cluster.dispatcher_named(name);
         assert!(counts.of("passed") > 100, "{name}: {counts:?}");
     }
+    // Of 54 connections each has a quarter, more or less.
     for name in BACK {
         let [others, own] = records(&cluster, name);
-        assert!(own > 5 && others == 0, "{name}: {own}, {others}");
+        assert!(own > 2 && others == 0, "{name}: {own}, {others}");
         let counts = cluster.dispatcher_named(name);
         let (accepted, forwarded) = (counts.of("accepted"), counts.of("forwarded"));
-        assert!(accepted > 100 && forwarded > 100, "{name}: {counts:?}");
+        assert!(accepted > 20 && forwarded > 20, "{name}: {counts:?}");
     }
 }
 
