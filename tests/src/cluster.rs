@@ -383,10 +383,10 @@ impl Cluster {
         let pid = processes[&process].pid.expect("it runs");
         let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
         let children = children.expect("the kernel says it");
-        let all = (children.split_whitespace())
+        let all: Vec<String> = (children.split_whitespace())
             .map(str::to_owned)
-            .chain([pid.to_string()]);
-        let all: Vec<String> = all.collect();
+            .chain([pid.to_string()])
+            .collect();
         let sent = Command::new("kill").arg(signal).args(&all).status();
         assert!(sent.expect("kill is installed").success());
         if signal == "-STOP" {
@@ -491,8 +491,8 @@ fn has_stopped(pid: &str) -> bool {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it is there");
     let runs = |thread: std::fs::DirEntry| {
         let state = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let state = state.rsplit_once(") ").map(|(_, rest)| rest.to_owned());
-        state.is_some_and(|state| !state.starts_with(['T', 'Z', 'X']))
+        let state = state.rsplit_once(") ");
+        state.is_some_and(|(_, state)| !state.starts_with(['T', 'Z', 'X']))
     };
     !threads.flatten().any(runs)
 }

@@ -92,14 +92,8 @@ fn answers_are_protected_after_their_agents_restart() {
 fn answers_are_protected_after_their_agent_has_been_stopped_for_a_moment() {
     let site = Site::up("take-stopped", 2);
     for name in ["b1", "b2"] {
-        let status = site.cluster.status().unwrap();
-        let pid = status.host(name).unwrap().processes[&Process::Agent].pid;
-        let pid = pid.unwrap().to_string();
         for signal in ["-STOP", "-CONT"] {
-            let sent = std::process::Command::new("kill")
-                .args([signal, &pid])
-                .status();
-            assert!(sent.unwrap().success());
+            site.cluster.signal(name, Process::Agent, signal);
             std::thread::sleep(Duration::from_millis(300));
         }
     }

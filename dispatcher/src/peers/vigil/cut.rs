@@ -26,7 +26,8 @@ impl Vigil {
         now: Duration,
         has_heard_all: bool,
     ) -> anyhow::Result<()> {
-        // What is being changed now is told at this turn's end.
+        // What is being changed now is told at this turn's end. Before the look at the lease: whose daemon stands still
+        // behind that has told nothing more.
         let told_until = self.shared.peers.herald.turn().wrapping_sub(1);
         match self.cut_at {
             None if self.shared.peers.has_lapsed(clock::monotonic()) => {
