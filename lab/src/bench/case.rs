@@ -164,11 +164,13 @@ impl Case {
         }
     }
 
-    /// The client's threads: one, which leaves the servers a core. Where answers are so long that to read
-    /// them is the work, one is the limit of all targets but proxies: then as many as there are cores.
-    pub fn threads(self, cores: usize) -> usize {
+    /// The client's threads: one, which leaves the server a core. Where answers are so long that to read
+    /// them is the work, or several servers share it, one is the limit of all targets but proxies: then as
+    /// many as there are cores.
+    pub fn threads(self, cores: usize, backends: u8) -> usize {
+        let one_is_the_limit = self.size.bytes >= 100_000 || backends > 1;
         match self.mode {
-            Mode::KeepAlive if self.size.bytes >= 10 << 20 => cores,
+            Mode::KeepAlive if one_is_the_limit => cores,
             _ => 1,
         }
     }

@@ -223,7 +223,7 @@ impl Measurement {
             connections,
             // wrk takes no more threads than connections.
             threads: case
-                .threads(self.environment.machine.cores)
+                .threads(self.environment.machine.cores, self.settings.backends)
                 .min(connections.into()),
             close: case.mode == Mode::ConnectionPerRequest,
             seconds: self.settings.seconds,
