@@ -237,8 +237,9 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 	}
 	if (is_untold(flow))
 		return ask_daemon(ctx, segment, flow);
+	/* Its owner has that, perhaps, and is not heard: the daemon tells the client. */
 	if (would_start_too_early(flow, segment))
-		return drop(DROP_REPEATED);
+		return has_daemon() ? ask_daemon(ctx, segment, flow) : drop(DROP_REPEATED);
 	if (flow->packets == 1 && !(flow->marks & MARK_SPENT))
 		spend_proof(&segment->key, flow, now);
 	age_flow(flow, segment, now);

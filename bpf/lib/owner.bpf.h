@@ -487,8 +487,11 @@ static __noinline int receive_release(struct __sk_buff *skb, const struct segmen
 		return hold(skb, segment, known, HELD_STRANGER);
 	if (!is_before(known->epoch, bpf_ntohl(meta.epoch)))
 		return drop(DROP_STALE_EPOCH);
-	/* What the client has had concerns the owner before us, too. */
-	if (known->before && !is_given_up(known))
+	/*
+	 * That the client has had all of the owner before us concerns that one, too. What else it has acknowledged that one
+	 * has heard by its own packets, and would put off its question whether a small window has opened (5.1b).
+	 */
+	if (known->before && !is_given_up(known) && !is_before(segment->ack, known->first))
 		send_gc(skb);
 	if (meta.value != meta.start && meta.reason != RELEASE_FORSAKEN && is_set_up(known))
 		note_told(&known->told, bpf_ntohl(meta.value));

@@ -358,6 +358,10 @@ impl Intake {
             if flow.connection.half_piped {
                 let (key, seq) = (*key, retained.end(&flow.connection));
                 self.actions.push_back(Action::Acknowledge { key, seq });
+                let beyond = flow.connection.our_start();
+                if let Some(sender) = sender.filter(|sender| sender.next.before(beyond)) {
+                    self.reassure_connection(&mut flow.connection, seq, sender);
+                }
             }
         } else {
             let more = retained.more(&flow.connection);
@@ -381,6 +385,34 @@ impl Intake {
         }
         self.table.put(flow);
         false
+    }
+
+    /// Acknowledges what lies before `received` to a client that does not hear its owner, which stands at `sender` as far
+    /// as the client takes its numbers. `arrived` is what the client said last.
+    pub fn reassure(&mut self, arrived: &Arrived<'_>, received: ClientSeq, sender: Sender) {
+        let arrived = Arrived {
+            isns: Isns {
+                client: received + u32::MAX,
+                ..arrived.isns
+            },
+            ..*arrived
+        };
+        let mut connection = Connection::new(&arrived, self.bounds.first_window.into());
+        self.reassure_connection(&mut connection, received, sender);
+    }
+
+    fn reassure_connection(
+        &mut self,
+        connection: &mut Connection,
+        received: ClientSeq,
+        sender: Sender,
+    ) {
+        let edge = self.edge(connection);
+        connection.sender = Some(sender);
+        let ack =
+            connection.segment_to_client(sender.next, received, Flags::default(), Vec::new(), edge);
+        self.counters.acks += 1;
+        self.actions.push_back(Action::ToClient(ack));
     }
 
     /// Answers a connection ourselves: the one that this packet belongs to,

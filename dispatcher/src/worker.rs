@@ -38,6 +38,7 @@ mod returned;
 mod splice;
 mod support;
 mod takeover;
+mod unheard_owners;
 mod unsure;
 mod way;
 mod whose;
@@ -80,6 +81,7 @@ use heirs::Heritage;
 use retry::Retries;
 use splice::Connections;
 use support::Takings;
+use unheard_owners::Repeated;
 use unsure::Unsure;
 
 /// What a worker counts, as shown by `trapeze status`.
@@ -127,6 +129,8 @@ pub(crate) struct State {
     behind: Behind,
     /// What waits until it is known how far its owner has come.
     unsure: Unsure,
+    /// What clients repeat because they do not hear who has it.
+    repeated: Repeated,
     /// Answers that are to outlive their backends, and those that do just now.
     support: Support,
     /// What may have been sent ahead of answers that are not told of yet.
@@ -187,6 +191,7 @@ impl Worker {
                 pauses: Pauses::default(),
                 behind: Behind::default(),
                 unsure: Unsure::default(),
+                repeated: Repeated::default(),
                 support: Support::default(),
                 early: Early::default(),
                 takings: Takings::default(),
@@ -369,6 +374,7 @@ impl State {
         self.pauses = Pauses::default();
         self.behind = Behind::default();
         self.unsure = Unsure::default();
+        self.repeated = Repeated::default();
         self.support = Support::default();
         self.early = Early::default();
         self.takings = Takings::default();
@@ -453,10 +459,12 @@ impl State {
             Kind::ProbeAnswer { received, sender } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
                     let sender = sender.map(|sender| self.as_known(&arrived.key, sender));
-                    if (self.intake).on_probe_answer(now, &arrived.key, received, sender) {
+                    let said = sender.map(|sender| self.as_client_takes_it(&arrived.key, sender));
+                    if (self.intake).on_probe_answer(now, &arrived.key, received, said) {
                         self.go_on(now, &arrived.key);
                         self.act();
                     }
+                    self.tell_client(&arrived.key, received, sender);
                     if sender.is_some() {
                         self.stands_anew(&arrived.key, packet.meta.epoch);
                     }

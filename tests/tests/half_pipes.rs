@@ -65,7 +65,7 @@ fn what_is_said_again_with_an_old_acknowledgement_starts_nothing() {
             let behind = &raw.received()[answer.len()..];
             assert!(behind.starts_with(b"HTTP/1.1 200"), "in its place");
             let counters = cluster.daemon().counters;
-            let late = counters.get("late-packets").copied();
+            let late = counters.get("repeated-unheard").copied();
             assert_eq!(late, Some(u64::from(port - 1999)), "it has not gone on");
         }
     });

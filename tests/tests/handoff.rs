@@ -2,8 +2,8 @@
 //! answer is the right one, from the backend that the policy names.
 
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -484,6 +484,66 @@ fn acknowledges_what_waits(cluster: &Cluster) {
         });
         assert_eq!(raw.outdated(), outdated);
     });
+}
+
+/// Who has the next request comes after an owner with an answer to send, and says what it says from behind that: beyond
+/// the client's window, where nothing is taken. The dispatcher tells the client, again if it repeats itself.
+#[test]
+fn what_waits_behind_an_older_owner_is_acknowledged() {
+    let cluster = Cluster::with("behind-older", |_| {});
+    // The next answer begins long after this one has.
+    let link = LinkSettings {
+        rate: Some(40_000_000),
+        limit: 100,
+        ..LinkSettings::default()
+    };
+    for backend in BACKENDS {
+        cluster.link(backend, &link).unwrap();
+    }
+    cluster.on("c1", || {
+        for behind in [1, 2] {
+            let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+            socket.set_recv_buffer_size(64 << 10).unwrap();
+            socket.connect(&VIP.into()).unwrap();
+            let mut stream = TcpStream::from(socket);
+            let asked = get("/10m") + &get("/1k").repeat(behind);
+            stream.write_all(asked.as_bytes()).unwrap();
+            let (mut buffer, mut had) = ([0; 16 << 10], 0);
+            while unacknowledged(&stream) > 0 {
+                had += stream.read(&mut buffer).unwrap();
+                assert!(had < 8 << 20, "{behind} waited for the whole answer");
+            }
+        }
+    });
+    assert!(cluster.agents().of("half-pipe") > 0);
+
+    let count = |name| cluster.daemon().counters.get(name).copied().unwrap_or(0);
+    let [first, second] = ["/10m", "/1k"].map(get);
+    let client = Ipv4Addr::new(10, 77, 0, 200);
+    cluster.lend_address("c1", &client.to_string());
+    cluster.on("c1", || {
+        let mut raw = RawClient::connect(SocketAddrV4::new(client, 2000), VIP);
+        raw.send(0, (first.clone() + &second).as_bytes());
+        let asked = first.len() + second.len();
+        raw.receive_until("its word", |raw| raw.acknowledged() == asked);
+        let (repeated, told) = (count("repeated-unheard"), count("acks"));
+        raw.send(first.len(), second.as_bytes());
+        until("it is told again", || {
+            (count("repeated-unheard") > repeated && count("acks") > told).then_some(())
+        });
+    });
+}
+
+/// What the client's TCP keeps, because it has not been told that it has come.
+fn unacknowledged(stream: &TcpStream) -> usize {
+    let port = stream.local_addr().unwrap().port();
+    let output = Command::new("ss")
+        .args(["-tnH", "sport", "=", &format!(":{port}")])
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let send_queue = text.split_whitespace().nth(2).expect("its socket");
+    send_queue.parse().unwrap()
 }
 
 /// What came while the daemon was away it reads packet by packet. Between two of them it

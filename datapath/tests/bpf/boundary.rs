@@ -792,6 +792,27 @@ fn a_copy_of_the_packet_that_moves_a_flow_is_dropped() {
     assert_eq!((bench.flow().next, bench.flow().backend), (NEXT, SLOT));
 }
 
+/// Its owner begins where its client has not come yet, and is not heard: the daemon tells that client what has come.
+#[test]
+fn what_would_start_an_owner_too_early_is_the_daemons() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, OTHER_SLOT);
+        let behind = Flow {
+            server_isn: ANSWERED,
+            ..asked_once()
+        };
+        let start = CLIENT_ISN.wrapping_add(1);
+        let too_early = segment(ACK, start, ANSWERED, REQUEST).frame();
+        assert_eq!(run(&bench, &behind, &too_early).counted, ["to-daemon"]);
+        assert_eq!(
+            (bench.flow().next, bench.flow().marks),
+            (NEXT, behind.marks)
+        );
+        let in_time = segment(ACK, start, ANSWERED.wrapping_add(1), REQUEST).frame();
+        assert_eq!(run(&bench, &behind, &in_time).counted, ["forwarded"]);
+    }
+}
+
 /// An option of two moments has the wrong tag, unless it is sealed as it is.
 #[test]
 fn of_a_record_that_is_being_changed_nothing_is_sealed() {

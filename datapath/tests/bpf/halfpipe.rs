@@ -975,6 +975,23 @@ fn what_may_outlive_its_owner_is_drained_where_that_is_asked_for() {
     }
 }
 
+/// It repeats what the client has said, at intervals shorter than any timer: each would put off an older owner's question
+/// whether a window that was too small has opened (handoff.md 5.1b).
+#[test]
+fn of_a_release_the_older_owner_hears_only_that_its_part_is_over() {
+    let next = SECOND + REQUEST.len() as u32;
+    for (ack, is_over) in [(FIRST + 9, false), (RANGE - 1, false), (RANGE, true)] {
+        let owner = newer();
+        let release = Meta {
+            requests: 1,
+            ..followed(asks_for(true, next), MOVE + 1, next)
+        };
+        let sniffer = PacketSocket::open("lo").unwrap();
+        owner.run(&sealed(&release, &segment(ACK, next, ack, b"").packet()));
+        assert_eq!(!gcs(&sniffer).is_empty(), is_over, "{ack}");
+    }
+}
+
 /// Three in a row: the one in the middle clamps to its range and hears for the first.
 #[test]
 fn owners_form_a_chain() {

@@ -18,6 +18,7 @@ use trapeze_datapath::abi::{self, EPOCH_LEAD_MAX, MARK_HELD};
 use trapeze_datapath::clock;
 
 use super::State;
+use super::unheard_owners::would_start_too_early;
 use crate::cluster::{Choice, Decision};
 use crate::handoff::{Due, Target};
 use crate::look::{Extent, Found, Later, Look};
@@ -77,6 +78,9 @@ impl State {
             return;
         }
         if record.is_tunnel() || !record.next.before(end) {
+            if record.splice.is_none() && would_start_too_early(record, &arrived) {
+                return self.ask_for_client(now, record, &arrived);
+            }
             return self.forward(record, &arrived, inner);
         }
         if seq.before(record.next) {

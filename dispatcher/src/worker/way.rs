@@ -16,6 +16,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::inlet;
 
 use super::State;
+use super::unheard_owners::would_start_too_early;
 use crate::records::Record;
 
 /// IPv4 and TCP headers without options.
@@ -333,16 +334,6 @@ pub(super) fn cut(segment: Segment, mss: u16) -> Vec<Segment> {
     (segment.payload.chunks(mss).enumerate())
         .map(piece)
         .collect()
-}
-
-/// The client says the first bytes of its owner's part once more, and had not heard, when it did, all that was said before
-/// the owner was to begin. One rebuilt from that would begin to send where its predecessor has
-/// (docs/protocol/handoff.md 6.7); the data path drops it, too.
-fn would_start_too_early(record: &Record, arrived: &Arrived<'_>) -> bool {
-    let Header { seq, ack, .. } = arrived.header;
-    !arrived.payload.is_empty()
-        && ClientSeq::new(seq) == record.isns.client + 1
-        && ServerSeq::new(ack).before(record.isns.server + 1)
 }
 
 /// As the data path does it: a FORWARD says whether a request begins with its payload. To a packet
