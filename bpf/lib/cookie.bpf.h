@@ -107,7 +107,7 @@ static __noinline __u32 make_cookie(const struct siphash_key *key, const struct 
  * only if the packet has timestamps. On success the terms are filled in. Not static: the
  * verifier walks it once.
  */
-__noinline int check_cookie(const struct segment *segment, __u32 timestamps, __u32 tsecr,
+__noinline int check_cookie(const struct segment *segment, __u32 client_isn, __u32 timestamps, __u32 tsecr,
 			    struct cookie_terms *terms)
 {
 	__u32 cookie = segment ? segment->ack - 1 : 0;
@@ -137,7 +137,7 @@ __noinline int check_cookie(const struct segment *segment, __u32 timestamps, __u
 	}
 	for (__u32 set = 0; set < COOKIE_KEY_SETS; set++) {
 		key = cookie_key(period, set);
-		if (key && make_cookie(key, &segment->key, segment->seq - 1, period, terms) == cookie)
+		if (key && make_cookie(key, &segment->key, client_isn, period, terms) == cookie)
 			return true;
 	}
 	return false;

@@ -105,10 +105,14 @@ static __noinline bool is_another_connection(context_t *ctx, const struct flow *
 	if (proof && proof->mss && proof->server_isn != flow->cookie && segment->ack == proof->server_isn + 1 &&
 	    segment->seq - proof->client_isn < 1 << 20)
 		return is_later(flow, proof->client_isn);
-	if (!is_suspect || segment->ack - 1 == flow->cookie || !is_later(flow, segment->seq - 1) ||
-	    read_options(ctx, segment, &options) == CHECKSUM_WRONG)
+	if (!is_suspect || segment->ack - 1 == flow->cookie || read_options(ctx, segment, &options) == CHECKSUM_WRONG)
 		return false;
-	return check_cookie(segment, options.timestamps, options.tsecr, &terms);
+	if (is_later(flow, segment->seq - 1) &&
+	    check_cookie(segment, segment->seq - 1, options.timestamps, options.tsecr, &terms))
+		return true;
+	/* What has overtaken its first byte: to the owner of the one before, and its RST would end this one. */
+	return has_seen_syn(flow) && segment->seq - 1 - flow->syn_isn < PLAUSIBLE_SEQ &&
+	       check_cookie(segment, flow->syn_isn, options.timestamps, options.tsecr, &terms);
 }
 
 /*

@@ -140,7 +140,7 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 	}
 	if (read_options(ctx, segment, &options) == CHECKSUM_WRONG)
 		return false;
-	if (!check_cookie(segment, options.timestamps, options.tsecr, &terms))
+	if (!check_cookie(segment, segment->seq - 1, options.timestamps, options.tsecr, &terms))
 		return false;
 	*proof = (struct proof){
 		.client_isn = segment->seq - 1,

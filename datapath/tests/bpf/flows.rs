@@ -496,6 +496,43 @@ fn a_reused_port_is_known_by_its_cookie() {
     }
 }
 
+/// To the backend of the connection before it would be a stranger's: its RST would end the new one. Its client repeats it.
+#[test]
+fn what_overtakes_the_beginning_of_a_reused_port_goes_to_nobody() {
+    let isn = CLIENT_ISN.wrapping_add(1 << 17);
+    for bench in Bench::both() {
+        let period = cookie::period();
+        let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);
+        let ahead =
+            |bytes: u32, ack: u32| segment(ACK, isn.wrapping_add(1 + bytes), ack, REQUEST).frame();
+        let piece = ahead(1, cookie.wrapping_add(1));
+        for old in [
+            FlowState::Established,
+            FlowState::ClientFin,
+            FlowState::Reset,
+        ] {
+            bench.reset();
+            bench.put_flow(&record(old));
+            bench.expect("without a SYN", &piece, &forwarded(&piece));
+
+            bench.reset();
+            bench.put_flow(&record(old));
+            bench.run(&segment(SYN, isn, 0, b"").frame());
+            let before = bench.flow();
+            let nobodys = Outcome::drop("bad-cookie");
+            bench.expect("a later piece", &piece, &nobodys);
+            bench.expect(
+                "one far behind",
+                &ahead(60_000, cookie.wrapping_add(1)),
+                &nobodys,
+            );
+            assert_eq!(bench.flow(), before, "{old:?}");
+            let of_old = ahead(1, cookie);
+            bench.expect("without the cookie", &of_old, &forwarded(&of_old));
+        }
+    }
+}
+
 /// Of a new connection from the port of one of [`EPOCH`]: the handshake's ACK, the first payload, and that this is the
 /// daemon's.
 fn begun_anew(isn: u32, counted: &[&'static str]) -> (Vec<u8>, Vec<u8>, Outcome) {
