@@ -32,6 +32,8 @@ pub struct Cluster {
     pub keys: Keys,
     /// Slot of each of the configuration's backends.
     pub slots: Vec<u32>,
+    /// Slots of backends that are configured no more, and may have connections, and where those are.
+    pub removed: Vec<(u32, IpAddr)>,
     /// By the configuration's backends: what is checked of them.
     pub targets: Vec<Vec<Target>>,
     pools: Vec<Memory>,
@@ -86,6 +88,8 @@ impl Cluster {
             })
             .collect();
         let slots = registry.assign(&wanted, |slot| loads.active(slot) > 0)?;
+        let removed = registry.all().filter(|(slot, _)| !slots.contains(slot));
+        let removed = removed.collect();
         let pools = config
             .pools
             .iter()
@@ -104,6 +108,7 @@ impl Cluster {
             own: own.clone(),
             keys,
             slots,
+            removed,
             targets: targets.collect(),
             pools,
             places,

@@ -119,15 +119,23 @@ impl Pulse {
         let mut beats = Outbox::default();
         let mut is_anybody = false;
         let backends = cluster.config.backends.iter().zip(&cluster.targets);
-        for ((backend, targets), &slot) in backends.zip(&cluster.slots) {
-            let IpAddr::V4(address) = backend.address else {
+        let configured = backends.zip(&cluster.slots);
+        let configured = configured.filter(|((backend, _), _)| backend.transfer.has_agent());
+        let configured = configured.map(|((backend, targets), &slot)| {
+            let room = if targets.is_empty() { PADDING } else { ROOM };
+            (slot, backend.address, room)
+        });
+        // Who is silent is gone, and gives no connection up.
+        let removed = self.removed(cluster);
+        let removed = removed.map(|(slot, address)| (slot, address, PADDING));
+        for (slot, address, room) in configured.chain(removed) {
+            let IpAddr::V4(address) = address else {
                 continue;
             };
-            if !backend.transfer.has_agent() || !whom(slot) {
+            if !whom(slot) {
                 continue;
             }
             is_anybody = true;
-            let room = if targets.is_empty() { PADDING } else { ROOM };
             let datagram = self.beat(number, address, room, &cluster.keys);
             beats.push(SocketAddrV4::new(address, GENEVE_PORT), |out| {
                 out.extend_from_slice(&datagram);
@@ -137,13 +145,21 @@ impl Pulse {
         is_anybody
     }
 
+    /// Those that are configured no more, and have connections yet.
+    fn removed<'a>(&'a self, cluster: &'a Cluster) -> impl Iterator<Item = (u32, IpAddr)> + 'a {
+        let has_some = |slot| self.shared.health.active(slot) > 0;
+        let removed = cluster.removed.iter().copied();
+        removed.filter(move |(slot, _)| has_some(*slot))
+    }
+
     /// Who is silent: requests that are sent there again come to the daemon.
     fn tell_the_data_path(
         &self,
         cluster: &Cluster,
         told: &mut HashMap<u32, bool>,
     ) -> io::Result<()> {
-        for &slot in &cluster.slots {
+        let removed = self.removed(cluster).map(|(slot, _)| slot);
+        for slot in cluster.slots.iter().copied().chain(removed) {
             let lost_for = self.shared.health.lost_for(slot, Duration::ZERO);
             let silent = self.shared.health.state(slot) == State::Silent
                 || !lost_for.is_zero() && lost_for < REPEATED;

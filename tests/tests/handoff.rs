@@ -1,7 +1,7 @@
 //! A decision for each request: connections change hands between requests, and every
 //! answer is the right one, from the backend that the policy names.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::process::{Command, Stdio};
@@ -869,4 +869,50 @@ fn a_drained_backend_has_no_connection_left() {
     assert_eq!(client.ask("/1k").ok(), "b1");
     drop(client);
     assert!(trapeze(&["drain", "b1"]).status.success());
+}
+
+/// It is asked whether it is there as long as it has connections: from one that were taken for dead they would be taken
+/// without a word, and its sockets wait for their server's patience to end.
+#[test]
+fn a_removed_backend_has_no_connection_left() {
+    let cluster = Cluster::up("removed");
+    let document = cluster.document("10m");
+    let original = cluster.config() + "\n[limits]\nheartbeat = \"100ms\"\n";
+    let section = original.find("[[backend]]\nname = \"b2\"").unwrap();
+    let length = original[section + 1..].find("[[").unwrap();
+    let without = format!(
+        "{}{}",
+        &original[..section],
+        &original[section + 1 + length..]
+    );
+    let without = without.replace(", \"b2\"", "");
+    let reload = |config: &str| {
+        let said = cluster.reload("d1", Process::Dispatch, config);
+        assert!(said.starts_with("reloaded"), "{said}");
+    };
+    reload(&original);
+    cluster.on("c1", || {
+        let mut clients: Vec<Connection> = (0..9).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            client.send(get("/10m"));
+        }
+        until("it answers, and its clients do not read", || {
+            (cluster.backend("b2").active == 3).then_some(())
+        });
+        reload(&without);
+        // Ten heartbeats.
+        std::thread::sleep(Duration::from_secs(1));
+        let mut owners = BTreeSet::new();
+        for client in &mut clients {
+            let response = client.response();
+            same(&response.body, &document);
+            owners.insert(response.ok().to_owned());
+            assert_ne!(client.ask("/1k").ok(), "b2");
+        }
+        assert!(owners.contains("b2"), "an answer goes on");
+        until("b2 has no connection", || {
+            let left = cluster.run("b2", &["ss", "-Htn", "state", "established"]);
+            left.is_empty().then_some(())
+        });
+    });
 }

@@ -284,8 +284,13 @@ impl State {
     /// The slot of the backend at an address.
     pub(super) fn slot_of(&self, address: IpAddr) -> Option<u32> {
         let backends = &self.cluster.config.backends;
-        let index = backends.iter().position(|b| b.address == address)?;
-        Some(self.cluster.slots[index])
+        if let Some(index) = backends.iter().position(|b| b.address == address) {
+            return Some(self.cluster.slots[index]);
+        }
+        let mut removed = self.cluster.removed.iter();
+        removed
+            .find(|(_, of)| *of == address)
+            .map(|(slot, _)| *slot)
     }
 
     pub(super) fn backend_address(&self, slot: u32) -> Option<SocketAddrV4> {
