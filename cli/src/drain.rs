@@ -5,7 +5,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use trapeze_core::config::parse_duration;
 use trapeze_datapath::node::Node;
@@ -82,7 +82,14 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let started = Instant::now();
     let mut progress = Progress::new();
     let left = loop {
-        let left: Option<Left> = ask(&socket, &Request::Left(args.backend.clone()))?;
+        let left: Option<Left> =
+            ask(&socket, &Request::Left(args.backend.clone())).with_context(|| {
+                let backend = &args.backend;
+                format!(
+                    "the daemon has stopped answering; {backend} stays drained: once the daemon is back, \
+                     `trapeze drain {backend}` says what it has left"
+                )
+            })?;
         match left {
             Some(left) if left.connections == 0 || started.elapsed() >= deadline => break left,
             Some(left) => progress.show(&args.backend, &left, started.elapsed()),
