@@ -33,6 +33,13 @@ pub struct Handshake {
     pub ecn: bool,
 }
 
+impl Handshake {
+    /// How far windows that the client announces are shifted, at most 14 bits (RFC 7323 §2.3).
+    pub fn client_shift(&self) -> u8 {
+        self.window_scales.map_or(0, |scales| scales.client.min(14))
+    }
+}
+
 /// Window shifts of both sides, each 0..=14.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowScales {

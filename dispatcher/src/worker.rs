@@ -51,7 +51,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trapeze_core::config::Dispatcher;
-use trapeze_core::flow::FlowKey;
 use trapeze_core::health::Word;
 use trapeze_core::intake::{Action, Arrived, Bounds, End, Intake};
 use trapeze_core::policy::Feedback;
@@ -72,6 +71,7 @@ use crate::early::Early;
 use crate::handoff::Waitings;
 use crate::health::Heard;
 use crate::pauses::Pauses;
+use crate::records::Record;
 use crate::support::Support;
 use crate::unanswered::Unanswered;
 use crate::{Shared, v4};
@@ -81,7 +81,7 @@ use heirs::Heritage;
 use retry::Retries;
 use splice::Connections;
 use support::Takings;
-use unheard_owners::Repeated;
+use unheard_owners::{Repeated, as_client_takes_it};
 use unsure::Unsure;
 
 /// What a worker counts, as shown by `trapeze status`.
@@ -458,8 +458,9 @@ impl State {
             Kind::Refused(why) => self.on_refused(now, &packet.meta, packet.inner, why),
             Kind::ProbeAnswer { received, sender } => {
                 if let Ok(arrived) = Arrived::parse(&packet.meta, packet.inner) {
-                    let sender = sender.map(|sender| self.as_known(&arrived.key, sender));
-                    let said = sender.map(|sender| self.as_client_takes_it(&arrived.key, sender));
+                    let record = self.shared.records.get(&arrived.key).ok().flatten();
+                    let sender = sender.map(|sender| as_known(record.as_ref(), sender));
+                    let said = sender.map(|sender| as_client_takes_it(record.as_ref(), sender));
                     if (self.intake).on_probe_answer(now, &arrived.key, received, said) {
                         self.go_on(now, &arrived.key);
                         self.act();
@@ -514,15 +515,6 @@ impl State {
                 self.count("too-early");
             }
             _ => self.count("rejected"),
-        }
-    }
-
-    /// Where an owner's socket stands, as the client knows it.
-    fn as_known(&self, key: &FlowKey, sender: Sender) -> Sender {
-        let record = self.shared.records.get(key).ok().flatten();
-        match record.and_then(|record| record.splice) {
-            Some(splice) => splice.as_known(sender),
-            None => sender,
         }
     }
 
@@ -678,5 +670,13 @@ impl State {
             counters,
         };
         self.shared.intake.lock().expect("no thread panics with it")[index] = figures;
+    }
+}
+
+/// Where an owner's socket stands, as the client knows it.
+fn as_known(record: Option<&Record>, sender: Sender) -> Sender {
+    match record.and_then(|record| record.splice) {
+        Some(splice) => splice.as_known(sender),
+        None => sender,
     }
 }

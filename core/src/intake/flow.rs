@@ -150,7 +150,7 @@ impl Connection {
             self.peer.heard = released.heard;
             self.peer.window = released.window;
         }
-        let shift = self.handshake.window_scales.map_or(0, |s| s.client.min(14));
+        let shift = self.handshake.client_shift();
         let ahead = self.peer.heard.distance_to(end).max(0).cast_unsigned();
         let window = (u32::from(self.peer.window) << shift).saturating_sub(ahead) >> shift;
         self.window_behind = Some(window as u16);

@@ -79,24 +79,20 @@ impl State {
             self.act();
         }
     }
+}
 
-    /// Where an owner's socket stands, for what is said to the client in its place.
-    pub(super) fn as_client_takes_it(&self, key: &FlowKey, sender: Sender) -> Sender {
-        let record = self.shared.records.get(key).ok().flatten();
-        match record.filter(|record| record.splice.is_none()) {
-            Some(record) => within_window(&record, (record.heard, record.window), sender),
-            None => sender,
-        }
+/// Where an owner's socket stands, for what is said to the client in its place.
+pub(super) fn as_client_takes_it(record: Option<&Record>, sender: Sender) -> Sender {
+    match record.filter(|record| record.splice.is_none()) {
+        Some(record) => within_window(record, (record.heard, record.window), sender),
+        None => sender,
     }
 }
 
 /// While the client hears an older owner, the newest one's numbers may lie beyond its window: then the last one in it.
 fn within_window(record: &Record, (heard, window): (ServerSeq, u16), sender: Sender) -> Sender {
     let hears_older = heard.before(record.isns.server + 1);
-    let shift = Meta::decode(&record.option)
-        .ok()
-        .and_then(|meta| meta.handshake.window_scales)
-        .map_or(0, |scales| scales.client.min(14));
+    let shift = Meta::decode(&record.option).map_or(0, |meta| meta.handshake.client_shift());
     let edge = heard + (u32::from(window) << shift).saturating_sub(1);
     match hears_older && edge.before(sender.next) {
         true => Sender {
