@@ -57,7 +57,7 @@ __noinline int forward(context_t *ctx, struct flow *flow, const struct segment *
 {
 	struct workbench *bench = this_workbench();
 	struct way *way;
-	bool whole;
+	bool whole, by_previous = false;
 	int verdict;
 
 	if (!flow || !segment)
@@ -68,21 +68,28 @@ __noinline int forward(context_t *ctx, struct flow *flow, const struct segment *
 		return VERDICT_DROP;
 	way = &bench->way;
 	whole = read_way(flow, way);
-	if (way->marks & MARK_MOVING) {
-		if (!has_arrived(flow, way)) {
-			/* It would be sealed as it is. */
-			if (!whole)
-				return drop(DROP_REPEATED);
-			verdict = send_handoff(ctx, segment, way);
-			goto sent;
-		}
-		__sync_fetch_and_and(&flow->marks, ~MARK_MOVING);
+	if (way->marks & (MARK_MOVING | MARK_REFUSED)) {
+		by_previous = !has_arrived(flow, way);
+		if (!by_previous)
+			__sync_fetch_and_and(&flow->marks, ~MARK_MOVING);
 	}
-	if (segment->payload && segment->seq == way->began)
-		way->meta.reason |= FORWARD_BEGINS;
-	/* If it is not whole, its tag says so. */
-	verdict = send_to_backend(ctx, way->backend, &way->meta, entropy_port(segment), segment->ip_length);
-sent:
+	if (!by_previous && repeats_move(segment, way)) {
+		/* A late copy; or what seemed to be the new owner was the one before, which has the flow still. */
+		if (segment->ack == way->server_isn + 1)
+			return drop(DROP_REPEATED);
+		by_previous = true;
+	}
+	if (by_previous) {
+		/* It would be sealed as it is. */
+		if (!whole)
+			return drop(DROP_REPEATED);
+		verdict = send_handoff(ctx, segment, way);
+	} else {
+		if (segment->payload && segment->seq == way->began)
+			way->meta.reason |= FORWARD_BEGINS;
+		/* If it is not whole, its tag says so. */
+		verdict = send_to_backend(ctx, way->backend, &way->meta, entropy_port(segment), segment->ip_length);
+	}
 	if (verdict != VERDICT_DROP)
 		count_event(EVENT_FORWARDED);
 	return verdict;
@@ -247,6 +254,8 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		return ask_daemon(ctx, segment, flow);
 	if (resets_ahead(flow, segment) && !reset_where_owner_is(ctx, segment, flow))
 		return drop(DROP_REWRITE);
+	if (flow->marks & MARK_REFUSED && !has_daemon() && is_alone(segment))
+		take_back(flow);
 	if (reaches_beyond(flow, segment)) {
 		switch (next_request(ctx, segment, flow, service->id)) {
 		case BOUNDARY_REPEATED:
@@ -399,6 +408,9 @@ static __noinline int receive(context_t *ctx, struct passage *how)
 		return unpack(ctx, EVENT_ACCEPTED);
 	case META_BEAT:
 		return answer_beat(ctx, h);
+	case META_HELD:
+		note_refusal(h, ports[0], ports[1]);
+		return VERDICT_NEXT;
 	default:
 		/* An agent may be on this host, too. */
 		return VERDICT_NEXT;

@@ -180,7 +180,7 @@ static __always_inline bool may_be_ahead(const struct flow *flow, __u32 ack)
 static __always_inline bool may_begin(const struct flow *flow, __u32 ack)
 {
 	return flow->expect == EXPECT_HEAD && flow->state == FLOW_ESTABLISHED &&
-	       !(flow->marks & (MARK_HELD | MARK_PIPELINES | MARK_UNSURE)) && !may_be_ahead(flow, ack);
+	       !(flow->marks & (MARK_HELD | MARK_PIPELINES | MARK_UNSURE | MARK_REFUSED)) && !may_be_ahead(flow, ack);
 }
 
 /*
@@ -304,10 +304,76 @@ static __noinline bool read_way(const struct flow *flow, struct way *way)
 	return false;
 }
 
-/* The client has heard the new owner: it has the flow, and the one before has given it up. */
+/*
+ * The client has heard the new owner: it has the flow, and the one before has given it up. Or so it seems: of the
+ * one before it may have heard more as well, if that has refused.
+ */
 static __always_inline bool has_arrived(const struct flow *flow, const struct way *way)
 {
-	return (__s32)(flow->last_ack - way->server_isn - 1) > 0;
+	return !(way->marks & MARK_REFUSED) && (__s32)(flow->last_ack - way->server_isn - 1) > 0;
+}
+
+/* Is it the request once more by which the flow has moved the short way? Who has heard its owner does not repeat that. */
+static __always_inline bool repeats_move(const struct segment *segment, const struct way *way)
+{
+	return way->marks & MARK_SHORT && segment->payload && segment->seq == bpf_ntohl(way->meta.start);
+}
+
+/*
+ * The owner before keeps the flow (4.4), of which the daemon hears, if there is one. Its answer goes on, and what the
+ * client says to that is not for the other one. Who has never had the flow keeps nothing (4.4a).
+ */
+static __noinline int note_refusal(const struct encapsulated *h, __be16 client_port, __be16 vip_port)
+{
+	struct flow_key key;
+	struct flow *flow;
+
+	if (!h || h->outer.meta.reason == HELD_STRANGER)
+		return 0;
+	key = flow_key_v4(h->ip.saddr, h->ip.daddr, client_port, vip_port);
+	flow = bpf_map_lookup_elem(&flows, &key);
+	if (!flow || !(flow->marks & MARK_SHORT) || !take_record(flow))
+		return 0;
+	if (flow->marks & MARK_SHORT && flow->meta.epoch == h->outer.meta.epoch &&
+	    flow->meta.start == h->outer.meta.start)
+		__sync_fetch_and_or(&flow->marks, MARK_MOVING | MARK_REFUSED);
+	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	return 0;
+}
+
+/* There is no daemon to ask for it in another way: the flow is its owner's again, and stays there. */
+static __noinline int take_back(struct flow *flow)
+{
+	struct backend_load *load;
+	__u32 slot;
+
+	if (!flow || !take_record(flow))
+		return 0;
+	if (flow->marks & MARK_REFUSED && flow->before.version) {
+		slot = flow->backend;
+		load = bpf_map_lookup_elem(&loads, &slot);
+		if (load) {
+			__sync_fetch_and_add(&load->active, -1);
+			__sync_fetch_and_add(&load->cost_us, -(__s64)flow->charge_us);
+		}
+		slot = flow->previous;
+		load = bpf_map_lookup_elem(&loads, &slot);
+		if (load)
+			__sync_fetch_and_add(&load->active, 1);
+		flow->next = bpf_ntohl(flow->meta.start);
+		flow->meta = flow->before;
+		flow->backend = flow->previous;
+		flow->client_isn = bpf_ntohl(flow->before.start) - 1;
+		flow->server_isn = flow->server_isn_before;
+		flow->requests = flow->requests_before;
+		flow->before.version = 0;
+		flow->charge_us = 0;
+		flow->report = 0;
+		stay(flow);
+		__sync_fetch_and_and(&flow->marks, ~(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE | MARK_REFUSED));
+	}
+	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	return 0;
 }
 
 /* By way of the owner before, who knows whether it has given the flow up (4.2, 4.5). */

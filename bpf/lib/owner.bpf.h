@@ -302,12 +302,15 @@ static __noinline bool echo_own_clock(struct __sk_buff *skb, const struct segmen
 	       !bpf_skb_store_bytes(skb, INNER_TCP + TSECR_WORD, &clock, sizeof(clock), 0);
 }
 
-/* What a HANDOFF brings that is not the request: at most what the owner's socket has had. */
-static __always_inline bool lies_before(const struct segment *segment, __u32 start)
+/*
+ * What a HANDOFF brings that is not the request: is it for the owner who has not given the flow up? What its socket has
+ * had; and what its client has heard of the answer, from wherever that says so.
+ */
+static __always_inline bool concerns_owner(const struct segment *segment, __u32 start)
 {
 	__u32 end = segment->seq + segment->payload + !!(segment->flags & TCP_FIN);
 
-	return (__s32)(end - start) <= 0;
+	return (__s32)(end - start) <= 0 || !(brings_bytes(segment) || segment->flags & TCP_RST);
 }
 
 /* Verdicts of receive_handoff(): the next owner is this host, once more, and the packet a FORWARD to it; */
@@ -340,7 +343,7 @@ static __noinline int receive_handoff(struct __sk_buff *skb, const struct segmen
 		if (known && !is_before(known->epoch, epoch))
 			return drop(DROP_STALE_EPOCH);
 		if (!starts_request(segment, start)) {
-			if (!known || !is_set_up(known) || !lies_before(segment, start))
+			if (!known || !is_set_up(known) || !concerns_owner(segment, start))
 				return drop(DROP_EARLY);
 			return deliver_shifted(skb, segment, known);
 		}

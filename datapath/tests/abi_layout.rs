@@ -344,6 +344,7 @@ fn constants_are_the_same() {
         ("MARK_UNSURE", abi::MARK_UNSURE),
         ("MARK_ENTRUSTED", abi::MARK_ENTRUSTED),
         ("MARK_SPENT", abi::MARK_SPENT),
+        ("MARK_REFUSED", abi::MARK_REFUSED),
         ("ANSWER_BODY", abi::ANSWER_BODY.into()),
     ] {
         assert_eq!(constant(name), u64::from(mark), "{name}");

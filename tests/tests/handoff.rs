@@ -594,6 +594,70 @@ fn what_the_daemon_has_yet_to_read_is_not_placed_twice() {
     });
 }
 
+/// A request that has gone the short way behind an answer that is under way comes back to nobody. What its client
+/// acknowledges of that answer meanwhile is no word of the next owner's, who would begin in its midst.
+#[test]
+fn what_is_asked_ahead_while_the_daemon_is_away_waits_for_its_turn() {
+    let text = "[[pool]]\nname = \"web\"\nbackends = [\"b1\"]\n\
+                [[pool]]\nname = \"other\"\nbackends = [\"b2\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n\
+                [[service.rule]]\npath_prefix = \"/1k\"\npool = \"other\"\n";
+    let cluster = Cluster::configured("away-ahead", 2, text, |_| {});
+    let [long, short] = ["10m", "1k"].map(|name| cluster.document(name));
+    let link = LinkSettings {
+        rate: Some(60_000_000),
+        limit: 200,
+        ..LinkSettings::default()
+    };
+    cluster.link("b1", &link).unwrap();
+    let ask_ahead_of = |owner: &str, leave: &(dyn Fn() + Sync), come_back: &(dyn Fn() + Sync)| {
+        cluster.on("c1", || {
+            let mut known = Connection::open();
+            for _ in 0..2 {
+                same(&known.send(get("/1k")).response().body, &short);
+            }
+            let mut clients = [(); 2].map(|()| Connection::open());
+            for client in &mut clients {
+                client.send(get("/10m"));
+                client.stream().peek(&mut [0]).expect("it has begun");
+            }
+            let moved = cluster.dispatcher().of("moved");
+            leave();
+            for client in &mut clients {
+                client.send(get("/1k"));
+            }
+            until("they have gone the short way", || {
+                (cluster.dispatcher().of("moved") == moved + 2).then_some(())
+            });
+            std::thread::scope(|scope| {
+                for mut client in clients {
+                    let (long, short) = (&long, &short);
+                    scope.spawn(move || {
+                        same(&client.response().body, long);
+                        let second = client.response();
+                        same(&second.body, short);
+                        assert_eq!(second.ok(), owner);
+                    });
+                }
+                come_back();
+            });
+        });
+    };
+    let stand = |signal| cluster.signal("d1", Process::Dispatch, signal);
+    ask_ahead_of("b2", &|| stand("-STOP"), &|| {
+        std::thread::sleep(Duration::from_secs(1));
+        stand("-CONT");
+    });
+    assert!(cluster.agent("b1").of("held") >= 2, "it has refused");
+
+    // Nobody hears of it any more: what has been asked is the owner's that has the flow.
+    ask_ahead_of(
+        "b1",
+        &|| cluster.kill("d1", Some(Process::Dispatch)).unwrap(),
+        &|| {},
+    );
+}
+
 /// The packet that sets the first request's connection up is lost, again and again: the next
 /// one waits, and goes where it belongs.
 #[test]

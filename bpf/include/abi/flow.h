@@ -38,6 +38,7 @@ enum expected {
 #define MARK_UNSURE 4096 /* another dispatcher has told it, and requests may have stayed or moved since: its owner is to be asked */
 #define MARK_ENTRUSTED 8192 /* placed by its keeper's data path: that one and its heir alone know it, so far */
 #define MARK_SPENT 16384 /* its proof was spent when it was placed: no later one can have come in between */
+#define MARK_REFUSED 32768 /* the owner before has said that it keeps it: its packets go by way of that one, whatever the client acknowledges */
 
 /* Epochs: the cluster's clock in units of 2^20 ns, about 954 to a second. */
 #define EPOCH_SHIFT 20

@@ -192,3 +192,5 @@ pub const MARK_UNSURE: u32 = 4096;
 pub const MARK_ENTRUSTED: u32 = 8192;
 /// A mark of a flow that the data path has placed, and whose proof it has spent then.
 pub const MARK_SPENT: u32 = 16384;
+/// The owner before has said that it keeps it: its packets go by way of that one.
+pub const MARK_REFUSED: u32 = 32768;

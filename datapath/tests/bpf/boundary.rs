@@ -8,18 +8,18 @@ use trapeze_core::head::{Expected, likeness};
 use trapeze_core::membership::lots::NOBODY;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::geneve;
-use trapeze_core::wire::meta::{Binding, Care, Kind, Meta, Raw, begins};
+use trapeze_core::wire::meta::{Binding, Care, Held, Kind, Meta, Raw, begins};
 use trapeze_datapath::abi::{
     Backend, BackendLoad, Decision, DecisionKey, EPOCH_LEAD_MAX, EPOCH_SHIFT, Flow, FlowState,
     HELD_MARK, MARK_ENDS, MARK_ENTRUSTED, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_PROTECTED,
-    MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod, SPLICE_SPLIT,
-    Splice, Standing, Turn,
+    MARK_REFUSED, MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED, MARK_TUNNEL, MARK_UNSURE, Pod,
+    SPLICE_SPLIT, Splice, Standing, Turn,
 };
 use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
 use crate::bench::*;
-use crate::keeper::{Daemon, among};
+use crate::keeper::{Daemon, among, arriving};
 use crate::outcome::{Outcome, Verdict};
 use crate::packet::*;
 
@@ -469,6 +469,123 @@ fn a_request_for_another_backend_goes_by_way_of_the_owner() {
             assert_eq!(opened(&outcome, OTHER), (forward, ack.packet()));
             assert_eq!(bench.flow().marks, MARK_SHORT);
         }
+    }
+}
+
+/// The record of a flow that has just moved from the first backend to the other.
+fn moved(bench: &Bench) -> Flow {
+    run(bench, &asked_once(), &later(REQUEST).frame());
+    bench.flow()
+}
+
+/// The owner's word on that move, or on the one after so many more.
+fn held(reason: Held, later_by: u32, moved: &Flow) -> Vec<u8> {
+    let meta = Meta {
+        epoch: epoch_of(moved) + later_by,
+        start: ClientSeq::new(NEXT),
+        ..flow_meta(Kind::Held(reason))
+    };
+    arriving(BACKEND, &meta, &later(REQUEST).frame())
+}
+
+/// What the client acknowledges of its answer looks as if the next owner were heard.
+#[test]
+fn what_an_owner_refuses_goes_by_way_of_it() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, OTHER_SLOT);
+        let moved = moved(&bench);
+        let further = ANSWERED.wrapping_add(5000);
+        let ack = segment(ACK, END, further, b"");
+        let again = segment(ACK | PSH, NEXT, further, REQUEST);
+        let end = ServerSeq::new(further);
+        let told = |word: &[u8]| {
+            bench.reset();
+            put_ways(&bench);
+            bench.put_flow(&moved);
+            let outcome = bench.run(word);
+            let to_daemon = [Verdict::Next, Verdict::Pass];
+            assert!(
+                to_daemon.contains(&outcome.verdict),
+                "its daemon hears it too"
+            );
+            bench.flow()
+        };
+        let sent = |flow: &Flow, tcp: &Tcp, by| {
+            let (meta, inner) = opened(&run(&bench, flow, &tcp.frame()), by);
+            assert_eq!(inner, tcp.packet());
+            (meta.kind, bench.flow().marks)
+        };
+        let refusals = [Held::Answering, Held::Unacknowledged { end }, Held::Closing];
+        for refusal in refusals {
+            let refused = told(&held(refusal, 0, &moved));
+            let marks = MARK_MOVING | MARK_SHORT | MARK_REFUSED;
+            assert_eq!(refused, Flow { marks, ..moved });
+            let by_owner = (Kind::Handoff { next: OTHER }, marks);
+            assert_eq!(sent(&refused, &ack, BACKEND), by_owner);
+            assert_eq!(sent(&refused, &again, BACKEND), by_owner);
+            let third = segment(ACK | PSH, END, further, REQUEST);
+            let outcome = run(&bench, &refused, &third.frame());
+            assert_eq!(outcome.counted, ["to-daemon"], "it has asked ahead");
+        }
+        for (what, word) in [
+            ("who never had it", held(Held::Stranger, 0, &moved)),
+            ("of another move", held(Held::Answering, 1, &moved)),
+        ] {
+            let flow = told(&word);
+            assert_eq!(flow, moved, "{what}");
+            assert_eq!(sent(&flow, &ack, OTHER), (Kind::Forward, MARK_SHORT));
+        }
+    }
+}
+
+/// The word of who has refused may be lost, and nobody be there to hear it.
+#[test]
+fn the_request_of_a_move_sets_nobody_up_without_the_owner_before() {
+    for hook in [Hook::Tc, Hook::Xdp] {
+        let bench = bench(hook, OTHER_SLOT);
+        let moved = moved(&bench);
+        let further = ANSWERED.wrapping_add(5000);
+        let seemingly_arrived = Flow {
+            last_ack: further,
+            ..moved
+        };
+        let copy = run(&bench, &seemingly_arrived, &later(REQUEST).frame());
+        assert_eq!(copy, Outcome::drop("repeated"));
+        let again = segment(ACK | PSH, NEXT, further, REQUEST);
+        let outcome = run(&bench, &seemingly_arrived, &again.frame());
+        let (meta, _) = opened(&outcome, BACKEND);
+        assert_eq!(meta.kind, Kind::Handoff { next: OTHER });
+    }
+}
+
+#[test]
+fn without_a_daemon_who_refuses_has_the_flow_again() {
+    let bench = bench(Hook::Tc, OTHER_SLOT);
+    let refused = Flow {
+        marks: MARK_MOVING | MARK_SHORT | MARK_REFUSED,
+        ..moved(&bench)
+    };
+    let now = clock::monotonic().as_nanos() as u64;
+    let ack = segment(ACK, END, ANSWERED.wrapping_add(5000), b"");
+    let again = segment(ACK | PSH, NEXT, ANSWERED.wrapping_add(5000), REQUEST);
+    put_standing(&bench, now - 50_000_000);
+    for tcp in [&ack, &again] {
+        let outcome = run(&bench, &refused, &tcp.frame());
+        let (meta, inner) = opened(&outcome, BACKEND);
+        assert_eq!((meta.kind, inner), (Kind::Forward, tcp.packet()));
+        let flow = bench.flow();
+        let before = asked_once();
+        assert_eq!(flow.meta[8..], refused.before[8..]);
+        assert_eq!(
+            (flow.backend, flow.requests, flow.marks),
+            (SLOT, before.requests, MARK_TUNNEL)
+        );
+        assert_eq!(
+            (flow.client_isn, flow.server_isn, flow.next),
+            (CLIENT_ISN, SERVER_ISN, NEXT)
+        );
+        let other = bench.maps.loads.get(&OTHER_SLOT).unwrap().unwrap();
+        assert_eq!((bench.state().load.active, other.active), (11, 9));
     }
 }
 

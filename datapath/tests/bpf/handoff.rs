@@ -408,14 +408,17 @@ fn what_comes_before_the_request_is_for_the_owner() {
     let owner = Owner::answered();
     let at = |seq: u32, flags: u8, payload: &[u8]| segment(flags, seq, end_of(ANSWER), payload);
     let ack = at(SECOND, ACK, b"");
+    let heard = at(SECOND + 9, ACK, b"");
     let up = |tcp: &Tcp| delivered(&tcp.packet(), &["received"]);
     let early = || Outcome::drop("early");
     for (what, tcp, expected) in [
         ("an ACK", ack.clone(), up(&ack)),
+        ("an ACK of who has asked", heard.clone(), up(&heard)),
         ("the first again", request(), up(&request())),
         ("an RST", at(SECOND, RST, b""), up(&at(SECOND, RST, b""))),
         ("a FIN behind it", at(SECOND, ACK | FIN, b""), early()),
         ("what follows it", at(SECOND + 9, ACK, b"x"), early()),
+        ("an RST behind it", at(SECOND + 9, RST, b""), early()),
         (
             "the end of the first and more",
             at(SECOND.wrapping_sub(1), ACK, b"xy"),

@@ -5,7 +5,7 @@ use std::io;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::seq::{ClientSeq, ServerSeq};
-use trapeze_datapath::abi::{Flow, MARK_MOVING, MARK_SHORT, MARK_SHORT_BEFORE};
+use trapeze_datapath::abi::{Flow, MARK_MOVING, MARK_REFUSED, MARK_SHORT, MARK_SHORT_BEFORE};
 use trapeze_datapath::clock;
 
 use super::{Record, Records, Vacated};
@@ -123,7 +123,7 @@ impl Records {
         self.change(key, |flow| {
             is_passed = Record::read(flow).is_some_and(|record| record.epoch == epoch);
             if is_passed {
-                flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
+                flow.marks &= !(MARK_MOVING | MARK_REFUSED | MARK_SHORT | MARK_SHORT_BEFORE);
                 flow.before = [0; 32];
             }
         })?;

@@ -11,8 +11,8 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::{self, Care, Meta};
 use trapeze_datapath::abi::{
-    Flow, FlowState, MARK_ENDS, MARK_MOVING, MARK_PROTECTED, MARK_RELEASING, MARK_TUNNEL,
-    MARK_UNSURE,
+    Flow, FlowState, MARK_ENDS, MARK_MOVING, MARK_PROTECTED, MARK_REFUSED, MARK_RELEASING,
+    MARK_TUNNEL, MARK_UNSURE,
 };
 
 use crate::look::Extent;
@@ -111,7 +111,8 @@ impl Record {
 
     /// Do its packets go by way of the owner before? As in bpf/lib/boundary.bpf.h.
     pub fn is_moving(&self) -> bool {
-        self.marks & MARK_MOVING != 0 && self.heard.at_or_before(self.isns.server + 1)
+        self.marks & MARK_REFUSED != 0
+            || self.marks & MARK_MOVING != 0 && self.heard.at_or_before(self.isns.server + 1)
     }
 
     /// How far its owner's first request goes, for another one: the record knows.

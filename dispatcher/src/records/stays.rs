@@ -13,8 +13,8 @@ use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::wire::meta;
 use trapeze_datapath::abi::{
     self, Flow, FlowState, MARK_ENDS, MARK_ENTRUSTED, MARK_HELD, MARK_MOVING, MARK_PIPELINES,
-    MARK_PROTECTED, MARK_RELEASING, MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED, MARK_TAKING,
-    MARK_TUNNEL, MARK_UNSURE,
+    MARK_PROTECTED, MARK_REFUSED, MARK_RELEASING, MARK_SHORT, MARK_SHORT_BEFORE, MARK_STAYED,
+    MARK_TAKING, MARK_TUNNEL, MARK_UNSURE,
 };
 
 use super::Records;
@@ -142,8 +142,12 @@ impl Records {
             // What it has had it is to say itself.
             flow.requests = 0;
             (flow.before, flow.previous, flow.idle_heard) = ([0; 32], 0, 0);
-            flow.marks &=
-                !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE | MARK_PROTECTED | MARK_ENDS);
+            flow.marks &= !(MARK_MOVING
+                | MARK_REFUSED
+                | MARK_SHORT
+                | MARK_SHORT_BEFORE
+                | MARK_PROTECTED
+                | MARK_ENDS);
         })?;
         if let Some(left) = left.filter(|_| follows) {
             self.loads.closed(left);

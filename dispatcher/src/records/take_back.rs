@@ -8,7 +8,8 @@ use trapeze_core::head::Expected;
 use trapeze_core::seq::ClientSeq;
 use trapeze_core::wire::meta;
 use trapeze_datapath::abi::{
-    Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_SHORT, MARK_SHORT_BEFORE,
+    Flow, FlowState, MARK_HELD, MARK_MOVING, MARK_PIPELINES, MARK_REFUSED, MARK_SHORT,
+    MARK_SHORT_BEFORE,
 };
 
 use super::{Record, Records};
@@ -103,7 +104,7 @@ fn taken_back(
     flow.next = start.raw();
     flow.expect = Expected::Head.number();
     let was_short = known && flow.marks & MARK_SHORT_BEFORE != 0;
-    flow.marks &= !(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE);
+    flow.marks &= !(MARK_MOVING | MARK_REFUSED | MARK_SHORT | MARK_SHORT_BEFORE);
     flow.marks |= MARK_HELD | MARK_PIPELINES | if was_short { MARK_SHORT } else { 0 };
     flow.before = [0; 32];
     // What the data path has placed nobody wants to hear of.
