@@ -157,7 +157,7 @@ static __always_inline void begin_request(struct flow *flow, const struct segmen
 	charge(decision, bpf_map_lookup_elem(&loads, &slot));
 }
 
-/* The daemon has a record for less than a microsecond, unless it is interrupted. */
+/* The daemon has a record for less than a microsecond (lib/change.bpf.h). */
 #define TAKE_TRIES 256
 
 static __noinline bool take_record(struct flow *flow)
@@ -273,11 +273,24 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 	return begins || flow->next != segment->seq ? BOUNDARY_FORWARD : BOUNDARY_ASK;
 }
 
-/* A change takes a fraction of a microsecond, if nothing interrupts it. */
-#define WAY_TRIES 16
+/* Most records are as they are when they are looked at. */
+#define WAY_TRIES 4
+
+static __always_inline void copy_way(const struct flow *flow, struct way *way)
+{
+	const volatile struct flow *now = flow;
+
+	way->meta = flow->meta;
+	way->backend = now->backend;
+	way->previous = now->previous;
+	way->requests_before = now->requests_before;
+	way->server_isn = now->server_isn;
+	way->began = now->began;
+	way->marks = now->marks;
+}
 
 /* Where its packets go. False: that is being changed all the while, and what has been read is perhaps of two moments. */
-static __noinline bool read_way(const struct flow *flow, struct way *way)
+static __noinline bool read_way(struct flow *flow, struct way *way)
 {
 	const volatile struct flow *now = flow;
 	__u32 epoch;
@@ -289,19 +302,18 @@ static __noinline bool read_way(const struct flow *flow, struct way *way)
 
 		epoch = now->meta.epoch;
 		barrier();
-		way->meta = flow->meta;
-		way->backend = now->backend;
-		way->previous = now->previous;
-		way->requests_before = now->requests_before;
-		way->server_isn = now->server_isn;
-		way->began = now->began;
-		way->marks = now->marks;
+		copy_way(flow, way);
 		barrier();
 		/* Whoever changes the way changes the epoch. */
 		if (!was_busy && !now->busy && now->meta.epoch == epoch)
 			return true;
 	}
-	return false;
+	/* A change takes longer than that. */
+	if (!take_record(flow))
+		return false;
+	copy_way(flow, way);
+	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	return true;
 }
 
 /*
