@@ -357,6 +357,7 @@ static __always_inline int receive_segment(struct __sk_buff *skb, struct headers
 	if (known && known->before && !skb->mark &&
 	    (meta.kind == META_HANDOFF || (known->epoch == bpf_ntohl(meta.epoch) &&
 					   !starts_request(&segment, bpf_ntohl(meta.start))))) {
+		note_edge(&segment, known);
 		send_gc(skb);
 		if (!find_headers(skb, h, INNER_TCP + sizeof(struct tcp_header)))
 			return drop(DROP_REWRITE);
@@ -635,7 +636,8 @@ int agent_egress(struct __sk_buff *skb)
 		h.tcp.ack = bpf_htonl(bpf_ntohl(h.tcp.ack) + setup->client_shift);
 	}
 	verdict = leave(skb, &h, &key, setup);
-	if (verdict == TC_ACT_UNSPEC && is_set_up(setup) && !acknowledge_told(skb, &h, setup))
+	if (verdict == TC_ACT_UNSPEC && is_set_up(setup) &&
+	    (!acknowledge_told(skb, &h, setup) || !keep_in_clients_window(skb, &h, setup)))
 		return drop(DROP_REWRITE);
 	if (verdict == TC_ACT_UNSPEC && !shift_out(skb, h.tcp.offset >> 4 << 2, setup))
 		return drop(DROP_REWRITE);

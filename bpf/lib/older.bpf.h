@@ -198,6 +198,28 @@ __noinline int receive_gc(struct __sk_buff *skb, const struct segment *segment, 
 	return TC_ACT_OK;
 }
 
+/* 6.7b: how far the client lets anybody speak. */
+static __always_inline void note_edge(const struct segment *segment, struct setup *known)
+{
+	__u32 edge = segment->ack + ((__u32)segment->window << (known->meta.window_scales >> 4 & 15));
+
+	if (segment->flags & TCP_ACK && (!known->edge || is_before(known->edge, edge)))
+		known->edge = edge;
+}
+
+/* 6.7b: what only acknowledges is said from where the client hears it. */
+static __always_inline bool keep_in_clients_window(struct __sk_buff *skb, const struct leaving *h,
+						   const struct setup *setup)
+{
+	__u32 last = setup->edge - 1, ahead = bpf_ntohl(h->tcp.seq) - last, own = bpf_ntohl(h->own_seq);
+	__u32 empty = sizeof(struct iphdr) + (h->tcp.offset >> 4 << 2);
+
+	if (!setup->before || !setup->edge || (__s32)ahead <= 0 || bpf_ntohs(h->ip.tot_len) != empty ||
+	    h->tcp.flags & (TCP_SYN | TCP_FIN | TCP_RST))
+		return true;
+	return replace_word(skb, offsetof(struct tcp_header, seq), own, own - ahead);
+}
+
 /* 6.5 */
 static __always_inline int receive_retired(struct setup *known, const struct meta *meta, __be32 from)
 {

@@ -14,7 +14,7 @@ use trapeze_datapath::packet_socket::{Batch, PacketSocket};
 use trapeze_lab::{LinkSettings, Process, ServerKind};
 use trapeze_tests::raw::RawClient;
 use trapeze_tests::{
-    Cluster, Connection, Content, Dice, Raised, Response, Splice, VIP, same, until,
+    Cluster, Connection, Content, Dice, PATIENCE, Raised, Response, Splice, VIP, same, until,
 };
 
 const BACKENDS: [&str; 3] = ["b1", "b2", "b3"];
@@ -487,7 +487,8 @@ fn acknowledges_what_waits(cluster: &Cluster) {
 }
 
 /// Who has the next request comes after an owner with an answer to send, and says what it says from behind that: beyond
-/// the client's window, where nothing is taken. The dispatcher tells the client, again if it repeats itself.
+/// the client's window, where nothing is taken. The dispatcher tells the client, again if it repeats itself, and the owner
+/// says what it acknowledges from within that window.
 #[test]
 fn what_waits_behind_an_older_owner_is_acknowledged() {
     let cluster = Cluster::with("behind-older", |_| {});
@@ -500,18 +501,23 @@ fn what_waits_behind_an_older_owner_is_acknowledged() {
     for backend in BACKENDS {
         cluster.link(backend, &link).unwrap();
     }
+    let put = "PUT /upload/behind HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n";
+    let upload = put.to_owned() + &"u".repeat(1_000_000);
+    let all_behind = [get("/1k"), get("/1k").repeat(2), upload];
     cluster.on("c1", || {
-        for behind in [1, 2] {
+        for behind in all_behind {
             let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
             socket.set_recv_buffer_size(64 << 10).unwrap();
             socket.connect(&VIP.into()).unwrap();
             let mut stream = TcpStream::from(socket);
-            let asked = get("/10m") + &get("/1k").repeat(behind);
+            stream.set_write_timeout(Some(PATIENCE)).unwrap();
+            let asked = get("/10m") + &behind;
             stream.write_all(asked.as_bytes()).unwrap();
             let (mut buffer, mut had) = ([0; 16 << 10], 0);
             while unacknowledged(&stream) > 0 {
                 had += stream.read(&mut buffer).unwrap();
-                assert!(had < 8 << 20, "{behind} waited for the whole answer");
+                let what = asked.len();
+                assert!(had < 8 << 20, "{what} bytes waited for the whole answer");
             }
         }
     });

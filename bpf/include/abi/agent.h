@@ -60,7 +60,7 @@ struct setup {
 	__u32 met; /* where the latest request starts whose beginning its socket has had, */
 	__u64 met_ns; /* CLOCK_MONOTONIC_COARSE, and when that was seen last (lib/unread.bpf.h) */
 	__u32 withheld; /* 1: its socket has acknowledged more than has left; its daemon knows */
-	__u32 pad;
+	__u32 edge; /* with `before`: the right edge of the client's window, as last heard; 0: not yet */
 };
 
 /*

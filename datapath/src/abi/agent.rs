@@ -44,7 +44,7 @@ pod!(
         met: u32,
         met_ns: u64,
         withheld: u32,
-        pad: u32,
+        edge: u32,
     }
 );
 pod!(

@@ -245,6 +245,43 @@ fn the_newer_owner_hears_of_its_own_range() {
     }
 }
 
+/// All that it says lies behind the older owner's range; a client takes nothing from beyond its window.
+#[test]
+fn the_newer_owner_acknowledges_from_where_the_client_hears_it() {
+    let owner = newer();
+    let seq = SECOND + REQUEST.len() as u32;
+    let said = |flags: u8, at: u32, payload: &[u8]| Tcp {
+        source: VIP,
+        dest: CLIENT,
+        ..segment(flags, at, seq, payload)
+    };
+    let leaves_as = |what: &str, said: &Tcp, goes: &Tcp| {
+        let got = owner.agent.run(&owner.agent.egress, &said.frame());
+        let expected = Outcome::new(Verdict::Next, goes.frame(), &[]);
+        assert_eq!(got.difference(&expected), None, "{what}");
+    };
+    let ack = said(ACK, RANGE, b"");
+    leaves_as("nothing is known of a window", &ack, &ack);
+    // In units of 512 bytes.
+    for (what, heard, window, at) in [
+        ("a small one", FIRST, 7, FIRST + (7 << 9) - 1),
+        ("further on", FIRST + 1000, 6, FIRST + 1000 + (6 << 9) - 1),
+        ("an older word", FIRST, 7, FIRST + 1000 + (6 << 9) - 1),
+        ("all but a byte", FIRST + 904, 8, RANGE - 1),
+        ("one that has room", FIRST + 905, 8, RANGE),
+    ] {
+        let says = Tcp {
+            window,
+            ..segment(ACK, seq, heard, b"")
+        };
+        owner.run(&sealed(&after(), &says.packet()));
+        leaves_as(what, &ack, &said(ACK, at, b""));
+        for other in [said(ACK, RANGE, b"x"), said(ACK | RST, RANGE, b"")] {
+            leaves_as(what, &other, &other);
+        }
+    }
+}
+
 /// With payload, or FIN: the older owner gets neither.
 #[test]
 fn the_older_owner_hears_acknowledgements_only() {

@@ -2,7 +2,7 @@
 //! it says from where its answer begins, which may lie beyond the client's window. What lies there is not taken (RFC 9293
 //! §3.10.7.4), acknowledgements included: the client would repeat that request for as long as the older answer lasts, and
 //! then measure a round trip of as long, so that whatever is lost later is repeated as late
-//! (docs/protocol/handoff.md 6.7a).
+//! (docs/protocol/handoff.md 6.7c).
 
 use std::collections::HashMap;
 use std::time::Duration;
