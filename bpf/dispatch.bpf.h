@@ -264,7 +264,7 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 			/* Who keeps the flow next would know nothing of a request that had stayed. */
 			if (has_daemon() || !is_alone(segment))
 				return ask_daemon(ctx, segment, flow);
-			stay(flow);
+			stay(flow, segment);
 		}
 	}
 	return forward(ctx, flow, segment);

@@ -45,12 +45,6 @@ static __always_inline bool has_daemon(void)
 	return rules && (!rules->valid_until_ns || rules->valid_until_ns > bpf_ktime_get_coarse_ns());
 }
 
-/* Where its next request starts is known to nobody from here on. */
-static __always_inline void stay(struct flow *flow)
-{
-	__sync_fetch_and_or(&flow->marks, MARK_TUNNEL);
-}
-
 /* To the daemon, and nothing goes the short way until that is done. */
 static __noinline int ask_daemon(context_t *ctx, const struct segment *segment, struct flow *flow)
 {
@@ -353,7 +347,45 @@ static __noinline int note_refusal(const struct encapsulated *h, __be16 client_p
 	return 0;
 }
 
-/* There is no daemon to ask for it in another way: the flow is its owner's again, and stays there. */
+/* For whom the record is from here on, as another option's words are changed by `care`. False: it cannot be sealed. */
+static __always_inline bool reseal(struct flow *flow, const struct segment *segment, __u8 care)
+{
+	struct node *self = this_node();
+	struct backend *backend;
+	struct siphash_key *key;
+	struct meta meta = flow->meta;
+	__u32 slot = flow->backend;
+
+	backend = bpf_map_lookup_elem(&backends, &slot);
+	if (!backend || !self || !(key = tag_key(self->signing_key)))
+		return false;
+	meta.key_id = self->signing_key;
+	meta.tcp_options = care;
+	set_tag(&meta, meta_tag(key, &meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
+				segment->key.client_port, segment->key.vip_port));
+	flow->meta = meta;
+	return true;
+}
+
+/*
+ * Without a daemon a flow stays where it is: where its next request starts is known to nobody from here on. The one
+ * that starts here is the last of which its owner hears that it does, and may be a new connection's there, for its
+ * server may have closed, unheard (handoff.md 7.3). From then on the client hears what its server does.
+ */
+static __noinline int stay(struct flow *flow, const struct segment *segment)
+{
+	if (!flow || !segment || !take_record(flow))
+		return 0;
+	if (segment->payload && segment->seq == flow->next && flow->expect == EXPECT_HEAD)
+		flow->began = segment->seq;
+	if (!flow->splice.port && flow->meta.tcp_options & CARE_OUTLIVE)
+		reseal(flow, segment, flow->meta.tcp_options & ~CARE_OUTLIVE);
+	__sync_fetch_and_or(&flow->marks, MARK_TUNNEL);
+	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	return 0;
+}
+
+/* There is no daemon to ask for it in another way: the flow is its owner's again. */
 static __noinline int take_back(struct flow *flow)
 {
 	struct backend_load *load;
@@ -381,7 +413,6 @@ static __noinline int take_back(struct flow *flow)
 		flow->before.version = 0;
 		flow->charge_us = 0;
 		flow->report = 0;
-		stay(flow);
 		__sync_fetch_and_and(&flow->marks, ~(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE | MARK_REFUSED));
 	}
 	__sync_bool_compare_and_swap(&flow->busy, 1, 0);

@@ -32,6 +32,7 @@ mod health;
 mod inquiry;
 mod keys;
 mod knocks;
+mod left_behind;
 mod listening;
 mod look;
 mod members;
@@ -94,6 +95,7 @@ use farewell::Farewell;
 use forsaken::Forsaken;
 use health::Health;
 use inquiry::Inquiry;
+use left_behind::LeftBehind;
 use peers::Peers;
 use records::Records;
 use registry::Registry;
@@ -131,6 +133,7 @@ pub(crate) struct Shared {
     health: Health,
     drains: Drains,
     forsaken: Forsaken,
+    left_behind: LeftBehind,
     registry: Mutex<Registry>,
     maps: Arc<DispatcherMaps>,
     host: Mutex<Option<Host>>,
@@ -207,6 +210,7 @@ pub fn run(config_path: PathBuf, node_name: &str) -> anyhow::Result<()> {
         health: Health::new(loads, cluster.config.limits.heartbeat, own.workers),
         drains: Drains::open(node.run_dir().join("drained"), own.workers)?,
         forsaken: Forsaken::default(),
+        left_behind: LeftBehind::by_the_daemon_before(clock::monotonic()),
         registry: Mutex::new(registry),
         host: Mutex::new(Some(Host::open(&node.run_dir().join("host"))?)),
         leaving: AtomicBool::new(false),

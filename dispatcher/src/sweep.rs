@@ -55,8 +55,9 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     let (mut seen, mut entries) = (0, 0);
     // What the flows of this round are from, if they are spliced; none: no round has begun.
     let mut splice_addresses: Option<BTreeSet<Ipv4Addr>> = None;
+    let mut is_begun = false;
     // Whose clients are to be reset where they are, since when.
-    let mut since = HashMap::new();
+    let mut since = HashMap::<FlowKey, _>::new();
     let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
     let mut batch = BATCH;
     let (mut round_began, mut spent) = (Instant::now(), Duration::ZERO);
@@ -80,6 +81,10 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
             }
             (round_began, spent) = (Instant::now(), Duration::ZERO);
             last_round = std::mem::replace(&mut this_round, clock::monotonic());
+            if is_begun {
+                shared.left_behind.round_is_over();
+            }
+            is_begun = true;
             if let Some(seen) = splice_addresses.replace(BTreeSet::new()) {
                 shared.note_splice_addresses(&seen, last_round)?;
             }
@@ -98,7 +103,7 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
         };
         let mut budget = (entries / ROUND).max(BATCH);
         let step_began = Instant::now();
-        let (mut lost, mut lost_anew) = (0, 0);
+        let (mut lost, mut lost_anew, mut left_behind) = (0, 0, 0);
         while budget > 0 {
             let now = clock::monotonic();
             match shared.maps.flows.walk(&mut cursor, batch) {
@@ -122,6 +127,12 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                         } else {
                             None
                         };
+                        let lose = |epoch| {
+                            farewell.say(&shared.maps, key, flow)?;
+                            farewell.ask(key, flow);
+                            shared.records.lose(&(*key).into(), epoch)?;
+                            anyhow::Ok(())
+                        };
                         if let Some(Record {
                             epoch, slot, asked, ..
                         }) = record
@@ -132,11 +143,17 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
                                 true => lost_anew += is_open,
                                 false => lost += is_open,
                             }
-                            farewell.say(&shared.maps, key, flow)?;
-                            farewell.ask(key, flow);
-                            let key = FlowKey::from(*key);
-                            shared.records.lose(&key, epoch)?;
-                            since.insert(key, now);
+                            lose(epoch)?;
+                            since.insert((*key).into(), now);
+                            continue;
+                        }
+                        let patience = limits.head_timeout;
+                        let missing =
+                            (shared.left_behind).is_missing(&(*key).into(), flow, now, patience);
+                        if let Some(epoch) = missing {
+                            left_behind += 1;
+                            lose(epoch)?;
+                            since.insert((*key).into(), now);
                             continue;
                         }
                         if is_kept_here && let Some(vacated) = vacate_lost(shared, key, flow)? {
@@ -184,6 +201,11 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
         }
         if lost_anew > 0 {
             eprintln!("{lost_anew} connections end: their backends have come up anew without them");
+        }
+        if left_behind > 0 {
+            eprintln!(
+                "{left_behind} connections end: the daemon before has died with parts of their requests"
+            );
         }
         shared.health.count_lost(lost + lost_anew);
         spent += step_began.elapsed();

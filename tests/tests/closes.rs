@@ -53,6 +53,41 @@ fn expect(response: &Response, body: &str) {
     same(&response.body, body.as_bytes());
 }
 
+/// Its server has closed while nobody was there to hear it, and nobody is when the client asks again: that goes there, as a
+/// new connection, whose end the client hears from the server.
+#[test]
+fn a_server_that_has_closed_is_asked_again_without_a_daemon() {
+    let cluster = Cluster::configured("closed-alone", 1, ONE_BACKEND, |_| {});
+    let listener = listen_at_b1(&cluster);
+    let is_alone = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for body in ["one", "two"] {
+                let mut stream = listener.accept().unwrap().0;
+                stream.set_read_timeout(Some(LONG)).unwrap();
+                let _ = stream.read(&mut [0; 1000]).unwrap();
+                stream.write_all(answer(body).as_bytes()).unwrap();
+                until("nobody hears it", || {
+                    is_alone.load(Ordering::Relaxed).then_some(())
+                });
+            }
+        });
+        cluster.on("c1", || {
+            let mut client = Connection::open();
+            expect(&client.ask("/"), "one");
+            cluster.kill("d1", Some(Process::Dispatch)).unwrap();
+            is_alone.store(true, Ordering::Relaxed);
+            until("its server has closed", || {
+                (cluster.agent("b1").of("vacated") == 1).then_some(())
+            });
+            // Until the data path does not speak for its daemon any more.
+            std::thread::sleep(Duration::from_millis(2300));
+            expect(&client.ask("/"), "two");
+            client.expect_end();
+        });
+    });
+}
+
 /// Until the connection ends, by FIN or RST; not never.
 fn expect_over(client: &mut Connection) {
     client.stream().set_read_timeout(Some(LONG)).unwrap();

@@ -2,7 +2,7 @@
 //! answer is the right one, from the backend that the policy names.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -662,6 +662,48 @@ fn what_is_asked_ahead_while_the_daemon_is_away_waits_for_its_turn() {
         &|| cluster.kill("d1", Some(Process::Dispatch)).unwrap(),
         &|| {},
     );
+}
+
+/// What it has acknowledged of a next request is lost with a daemon. The client has what it can have, and is not left to
+/// wait for the rest.
+#[test]
+fn what_a_daemon_dies_with_ends_its_connection() {
+    let text = "[limits]\nhead_timeout = \"1s\"\n\
+                [[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\"]\n\
+                [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let cluster = Cluster::configured("dies-with", 2, text, |_| {});
+    let [long, short] = ["10m", "1k"].map(|name| cluster.document(name));
+    let link = LinkSettings {
+        rate: Some(60_000_000),
+        limit: 200,
+        ..LinkSettings::default()
+    };
+    for backend in ["b1", "b2"] {
+        cluster.link(backend, &link).unwrap();
+    }
+    cluster.on("c1", || {
+        let mut clients = [(); 3].map(|()| Connection::open());
+        let [idle, between, behind] = &mut clients;
+        for client in [&mut *idle, &mut *between] {
+            same(&client.ask("/1k").body, &short);
+        }
+        behind.send(get("/10m"));
+        behind.stream().peek(&mut [0]).expect("it has begun");
+        for client in [&mut *between, &mut *behind] {
+            client.send("GET /1k HTTP/1.1\r\nHo");
+            until("it is acknowledged", || {
+                (unacknowledged(client.stream()) == 0).then_some(())
+            });
+        }
+        cluster.kill("d1", Some(Process::Dispatch)).unwrap();
+        cluster.start("d1", Some(Process::Dispatch)).unwrap();
+        same(&behind.response().body, &long);
+        for client in [between, behind] {
+            let error = client.rest().expect_err("it is not answered");
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        }
+        same(&idle.ask("/1k").body, &short);
+    });
 }
 
 /// The packet that sets the first request's connection up is lost, again and again: the next

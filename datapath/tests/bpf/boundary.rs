@@ -569,16 +569,16 @@ fn without_a_daemon_who_refuses_has_the_flow_again() {
     let ack = segment(ACK, END, ANSWERED.wrapping_add(5000), b"");
     let again = segment(ACK | PSH, NEXT, ANSWERED.wrapping_add(5000), REQUEST);
     put_standing(&bench, now - 50_000_000);
-    for tcp in [&ack, &again] {
+    for (tcp, marks) in [(&ack, 0), (&again, MARK_TUNNEL)] {
         let outcome = run(&bench, &refused, &tcp.frame());
         let (meta, inner) = opened(&outcome, BACKEND);
         assert_eq!((meta.kind, inner), (Kind::Forward, tcp.packet()));
         let flow = bench.flow();
         let before = asked_once();
-        assert_eq!(flow.meta[8..], refused.before[8..]);
+        assert_eq!(flow.meta[4..12], refused.before[4..12], "epoch and start");
         assert_eq!(
             (flow.backend, flow.requests, flow.marks),
-            (SLOT, before.requests, MARK_TUNNEL)
+            (SLOT, before.requests, marks)
         );
         assert_eq!(
             (flow.client_isn, flow.server_isn, flow.next),
@@ -950,17 +950,46 @@ fn of_a_record_that_is_being_changed_nothing_is_sealed() {
     }
 }
 
+/// Its owner's server may have closed, unheard: what starts here may be a new connection's there, and its closing is the
+/// client's to hear from then on.
 #[test]
 fn without_a_daemon_a_connection_stays() {
     let bench = bench(Hook::Tc, OTHER_SLOT);
     let now = clock::monotonic().as_nanos() as u64;
+    let unheard = asked_once();
+    let epoch = epoch_of(&unheard);
+    let heard = own_option(Kind::Forward, |meta| Meta {
+        care: Care {
+            outlive: false,
+            ..FOLLOW
+        },
+        epoch,
+        ..meta
+    });
     for (until, stays) in [(0, false), (now - 50_000_000, true), (u64::MAX, false)] {
         put_standing(&bench, until);
-        let outcome = run(&bench, &asked_once(), &later(b"POST").frame());
+        let first = later(b"POST");
+        let outcome = run(&bench, &unheard, &first.frame());
         let counted = if stays { "forwarded" } else { "to-daemon" };
         assert_eq!(outcome.counted, [counted], "{until}");
+        let after = bench.flow();
         let marks = if stays { MARK_TUNNEL } else { MARK_HELD };
-        assert_eq!(bench.flow().marks, marks, "{until}");
+        assert_eq!(after.marks, marks, "{until}");
+        if !stays {
+            continue;
+        }
+        assert_eq!((after.began, after.next), (NEXT, NEXT));
+        let second = segment(ACK | PSH, NEXT + 4, ANSWERED, b" / H");
+        for (tcp, option) in [
+            (&first, begins(heard)),
+            (&second, heard),
+            (&first, begins(heard)),
+        ] {
+            let frame = tcp.frame();
+            let outcome = run(&bench, &after, &frame);
+            let packet = to_backend(&option, CLIENT.port(), &frame);
+            assert_eq!(outcome.packet, Some(packet));
+        }
     }
 }
 

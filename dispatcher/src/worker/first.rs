@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use trapeze_core::intake::{Answer, Arrived, Body, Outcome, Released};
-use trapeze_core::seq::ServerSeq;
+use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::Meta;
 
@@ -155,6 +155,10 @@ impl State {
         later: Option<Later>,
     ) -> Outcome<Found> {
         let (cluster, shared) = (self.cluster.clone(), self.shared.clone());
+        let begins = arrived.isns.client + 1 == ClientSeq::new(arrived.header.seq);
+        if later.is_some() && begins && !arrived.payload.is_empty() {
+            shared.left_behind.found(&arrived.key);
+        }
         let mut look = Look {
             shared: &shared,
             cluster: &cluster,
