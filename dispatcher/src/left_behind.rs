@@ -64,6 +64,14 @@ impl LeftBehind {
         }
     }
 
+    /// Is the beginning of what comes next of that flow missing, or may it be?
+    pub fn is_without(&self, key: &FlowKey) -> bool {
+        self.is_there.load(Ordering::Relaxed) && {
+            let seen = self.seen.lock().expect("no thread panics with it");
+            seen.missing.contains_key(key) || !(seen.is_complete || seen.found.contains(key))
+        }
+    }
+
     /// The sweep has been through all records.
     pub fn round_is_over(&self) {
         if !self.is_there.load(Ordering::Relaxed) {
@@ -165,8 +173,11 @@ mod tests {
     fn who_waits_for_what_nobody_has_is_found_once() {
         let left = LeftBehind::by_the_daemon_before(at(100));
         let ask = |flow: &Flow, now| left.is_missing(&key(1), flow, at(now), PATIENCE).is_some();
+        assert!(left.is_without(&key(1)), "nobody has looked");
         assert!(!ask(&held(), 101));
         left.round_is_over();
+        assert!(left.is_without(&key(1)));
+        assert!(!left.is_without(&key(2)));
         assert!(!ask(&held(), 111));
         // Its answer goes on.
         let heard = Flow {
@@ -208,6 +219,7 @@ mod tests {
         }
         // Before the sweep comes there, and after.
         left.found(&key(2));
+        assert!(!left.is_without(&key(2)));
         assert_eq!(left.is_missing(&key(2), &held(), at(101), PATIENCE), None);
         assert_eq!(left.is_missing(&key(3), &held(), at(101), PATIENCE), None);
         left.found(&key(3));

@@ -619,7 +619,9 @@ impl State {
                     if let Some(waiting) = self.waiting.end(&key) {
                         self.not_moved(&waiting.target);
                     }
-                    if self.shared.records.stay(&key).is_err() {
+                    // What lies behind what nobody has does not go on anywhere.
+                    let is_lost = self.shared.left_behind.is_without(&key);
+                    if !is_lost && self.shared.records.stay(&key).is_err() {
                         self.count("record-failures");
                     }
                 }

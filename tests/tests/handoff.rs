@@ -682,25 +682,32 @@ fn what_a_daemon_dies_with_ends_its_connection() {
         cluster.link(backend, &link).unwrap();
     }
     cluster.on("c1", || {
-        let mut clients = [(); 3].map(|()| Connection::open());
-        let [idle, between, behind] = &mut clients;
-        for client in [&mut *idle, &mut *between] {
+        let mut clients = [(); 4].map(|()| Connection::open());
+        let [idle, between, meanwhile, behind] = &mut clients;
+        for client in [&mut *idle, &mut *between, &mut *meanwhile] {
             same(&client.ask("/1k").body, &short);
         }
         behind.send(get("/10m"));
         behind.stream().peek(&mut [0]).expect("it has begun");
-        for client in [&mut *between, &mut *behind] {
+        for client in [&mut *between, &mut *meanwhile, &mut *behind] {
             client.send("GET /1k HTTP/1.1\r\nHo");
             until("it is acknowledged", || {
                 (unacknowledged(client.stream()) == 0).then_some(())
             });
         }
         cluster.kill("d1", Some(Process::Dispatch)).unwrap();
+        // This the next one will have, and have to wait for what comes before it.
+        meanwhile.send("st: a\r\n\r\n");
         cluster.start("d1", Some(Process::Dispatch)).unwrap();
         same(&behind.response().body, &long);
-        for client in [between, behind] {
+        let ends = [
+            ("between", between),
+            ("meanwhile", meanwhile),
+            ("behind", behind),
+        ];
+        for (which, client) in ends {
             let error = client.rest().expect_err("it is not answered");
-            assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{which}");
         }
         same(&idle.ask("/1k").body, &short);
     });
