@@ -347,8 +347,8 @@ static __noinline int note_refusal(const struct encapsulated *h, __be16 client_p
 	return 0;
 }
 
-/* For whom the record is from here on, as another option's words are changed by `care`. False: it cannot be sealed. */
-static __always_inline bool reseal(struct flow *flow, const struct segment *segment, __u8 care)
+/* The flow's option to its owner has these bits of care from here on, if it can be sealed. */
+static __always_inline void reseal(struct flow *flow, const struct segment *segment, __u8 care)
 {
 	struct node *self = this_node();
 	struct backend *backend;
@@ -358,13 +358,12 @@ static __always_inline bool reseal(struct flow *flow, const struct segment *segm
 
 	backend = bpf_map_lookup_elem(&backends, &slot);
 	if (!backend || !self || !(key = tag_key(self->signing_key)))
-		return false;
+		return;
 	meta.key_id = self->signing_key;
 	meta.tcp_options = care;
 	set_tag(&meta, meta_tag(key, &meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
 				segment->key.client_port, segment->key.vip_port));
 	flow->meta = meta;
-	return true;
 }
 
 /*

@@ -244,6 +244,8 @@ static __always_inline void note_reset(const struct spliced *to)
 
 /* Of a server's packet: to a member of another sub-cluster, and there to whose address it is for. */
 #define ANSWER_PASSES_MAX 2
+/* Who has no daemon just now may know an older deal of lots, and so may the one that he passes it to. */
+#define FOLLOWED_PASSES_MAX 3
 
 /* Who keeps the flow of a server whose answers are followed: NO_DISPATCHER, this one does, or they are not. */
 static __noinline __u32 keeper_of_followed(const struct spliced *to)
@@ -295,7 +297,7 @@ __noinline int dispatch_answer(context_t *ctx, const struct passage *how)
 	if (to->state == SPLICED_CONNECTING || segment.flags & TCP_SYN)
 		return give_to_connector(ctx, to, &segment);
 	/* Lots have been dealt anew since it was connected: what it has come to have is its keeper's to hear (splice.md 5.7). */
-	keeper = how->times || segment.payload ? NO_DISPATCHER : keeper_of_followed(to);
+	keeper = segment.payload || how->times >= FOLLOWED_PASSES_MAX ? NO_DISPATCHER : keeper_of_followed(to);
 	if (keeper != NO_DISPATCHER)
 		return pass_to_keeper(ctx, &segment, keeper, how);
 	if (segment.flags & TCP_ACK && (__s32)(segment.ack - to->server_ack) > 0)

@@ -290,6 +290,9 @@ impl State {
         target: Target,
         extent: Extent,
     ) {
+        if self.has_missed_answers(record) {
+            return self.stay_unheard(now, key, record, &target, extent);
+        }
         let epoch = record.epoch.wrapping_add(1);
         let lead = epoch.wrapping_sub(abi::epoch(clock::cluster()));
         // The owner may have given it up already, where another dispatcher has asked.
@@ -352,6 +355,12 @@ impl State {
             return;
         }
         if record.is_heard_here() {
+            if self.is_left_to_another(&record, &waiting, key) {
+                self.not_moved(&waiting.target);
+                self.waiting.end(key);
+                self.leave_to_keeper(key);
+                return self.read_what_is_left(now, key);
+            }
             return self.part(now, key, &record, &waiting);
         }
         // Nobody can be its own older owner, and who has no agent none after another.

@@ -55,6 +55,23 @@ impl State {
         }
     }
 
+    /// Whoever has kept the flow since it was told last has heard what its server has said meanwhile (5.7).
+    pub(super) fn has_missed_answers(&self, record: &Record) -> bool {
+        let peers = &self.shared.peers;
+        record.is_heard_here() && peers.are_there() && record.maker != peers.own
+    }
+
+    /// Another dispatcher keeps the flow by now, and hears its server; or has kept it, and given that what waits here.
+    /// Nobody would arbitrate, as an owner's agent does: who leaves the server takes from it what others have given.
+    pub(super) fn is_left_to_another(
+        &self,
+        record: &Record,
+        waiting: &Waiting,
+        key: &FlowKey,
+    ) -> bool {
+        !self.shared.peers.keeps(key) || record.next != waiting.start
+    }
+
     /// Of a server's clock as it was heard here, and as the client echoes it: it may have heard of it
     /// by another dispatcher, too.
     fn latest_clock(&self, key: &FlowKey, heard: u32) -> u32 {
@@ -70,14 +87,27 @@ impl State {
     /// Where the server's answers end nobody knows, now and later.
     fn stay(&mut self, now: Duration, key: &FlowKey, record: &Record, waiting: &Waiting) {
         self.waiting.end(key);
-        self.count("kept");
-        self.not_moved(&waiting.target);
         if matches!(waiting.target, Target::Nobody) {
+            self.count("kept");
             return drop(self.shared.records.kept(key));
         }
+        self.stay_unheard(now, key, record, &waiting.target, waiting.extent);
+    }
+
+    /// The same of a request that does not wait.
+    pub(super) fn stay_unheard(
+        &mut self,
+        now: Duration,
+        key: &FlowKey,
+        record: &Record,
+        target: &Target,
+        extent: Extent,
+    ) {
+        self.count("kept");
+        self.not_moved(target);
         let extent = Extent {
             next: None,
-            ..waiting.extent
+            ..extent
         };
         self.give_to_owner(now, key, record, extent, Some(None));
     }
