@@ -60,6 +60,14 @@ static __noinline int ask_daemon(context_t *ctx, const struct segment *segment, 
 	return send_to_daemon(ctx, segment, &proof, META_NEXT);
 }
 
+/* What is said about the segment's flow to that backend. */
+static __always_inline void seal_to(struct meta *meta, const struct siphash_key *key, const struct backend *to,
+				    const struct segment *segment)
+{
+	set_tag(meta, meta_tag(key, meta, mapped_ipv4(to->addr), segment->client, segment->vip,
+			       segment->key.client_port, segment->key.vip_port));
+}
+
 /*
  * The owner changes: the record is the new one's from here on, and what is needed to
  * take it back is kept. False: it cannot be sealed.
@@ -89,8 +97,7 @@ static __noinline bool move_flow(struct flow *flow, const struct segment *segmen
 	meta->tcp_options = (flow->meta.tcp_options & TCP_OPTIONS_AGREED) | bench->care;
 	meta->server_port = turn->server_port;
 	meta->value = 0;
-	set_tag(meta, meta_tag(key, meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
-			       segment->key.client_port, segment->key.vip_port));
+	seal_to(meta, key, backend, segment);
 
 	/* At its own backend, and that is another one from here on. */
 	finish_request(flow);
@@ -162,6 +169,11 @@ static __noinline bool take_record(struct flow *flow)
 		if (__sync_bool_compare_and_swap(&flow->busy, 0, 1))
 			return true;
 	return false;
+}
+
+static __always_inline void leave_record(struct flow *flow)
+{
+	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
 }
 
 /* What the client asks that has had all up to `ack` may be the daemon's to keep (takeover.md 2.2b). */
@@ -261,7 +273,7 @@ static __noinline int next_request(context_t *ctx, const struct segment *segment
 		__sync_bool_compare_and_swap(&flow->next, segment->seq, segment->seq + segment->payload);
 		note_untold(flow, segment);
 	}
-	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	leave_record(flow);
 	if (begins && stays)
 		count_event(EVENT_STAYED);
 	return begins || flow->next != segment->seq ? BOUNDARY_FORWARD : BOUNDARY_ASK;
@@ -306,7 +318,7 @@ static __noinline bool read_way(struct flow *flow, struct way *way)
 	if (!take_record(flow))
 		return false;
 	copy_way(flow, way);
-	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	leave_record(flow);
 	return true;
 }
 
@@ -343,7 +355,7 @@ static __noinline int note_refusal(const struct encapsulated *h, __be16 client_p
 	if (flow->marks & MARK_SHORT && flow->meta.epoch == h->outer.meta.epoch &&
 	    flow->meta.start == h->outer.meta.start)
 		__sync_fetch_and_or(&flow->marks, MARK_MOVING | MARK_REFUSED);
-	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	leave_record(flow);
 	return 0;
 }
 
@@ -361,8 +373,7 @@ static __always_inline void reseal(struct flow *flow, const struct segment *segm
 		return;
 	meta.key_id = self->signing_key;
 	meta.tcp_options = care;
-	set_tag(&meta, meta_tag(key, &meta, mapped_ipv4(backend->addr), segment->client, segment->vip,
-				segment->key.client_port, segment->key.vip_port));
+	seal_to(&meta, key, backend, segment);
 	flow->meta = meta;
 }
 
@@ -380,7 +391,7 @@ static __noinline int stay(struct flow *flow, const struct segment *segment)
 	if (!flow->splice.port && flow->meta.tcp_options & CARE_OUTLIVE)
 		reseal(flow, segment, flow->meta.tcp_options & ~CARE_OUTLIVE);
 	__sync_fetch_and_or(&flow->marks, MARK_TUNNEL);
-	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	leave_record(flow);
 	return 0;
 }
 
@@ -414,7 +425,7 @@ static __noinline int take_back(struct flow *flow)
 		flow->report = 0;
 		__sync_fetch_and_and(&flow->marks, ~(MARK_MOVING | MARK_SHORT | MARK_SHORT_BEFORE | MARK_REFUSED));
 	}
-	__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+	leave_record(flow);
 	return 0;
 }
 
@@ -442,7 +453,6 @@ static __noinline int send_handoff(context_t *ctx, const struct segment *segment
 	meta.key_id = self->signing_key;
 	meta.requests = bpf_htons(way->requests_before);
 	meta.value = mapped_ipv4(next->addr);
-	set_tag(&meta, meta_tag(key, &meta, mapped_ipv4(previous->addr), segment->client, segment->vip,
-				segment->key.client_port, segment->key.vip_port));
+	seal_to(&meta, key, previous, segment);
 	return send_to_backend(ctx, slot, &meta, entropy_port(segment), segment->ip_length);
 }

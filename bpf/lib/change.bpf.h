@@ -86,7 +86,7 @@ int change_flow(struct flow_change *change)
 			write_changes(flow, change);
 			changed = FLOW_CHANGED;
 		}
-		__sync_bool_compare_and_swap(&flow->busy, 1, 0);
+		leave_record(flow);
 	}
 	bpf_spin_unlock(&us->lock);
 	return changed;

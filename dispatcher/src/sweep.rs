@@ -55,7 +55,6 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
     let (mut seen, mut entries) = (0, 0);
     // What the flows of this round are from, if they are spliced; none: no round has begun.
     let mut splice_addresses: Option<BTreeSet<Ipv4Addr>> = None;
-    let mut is_begun = false;
     // Whose clients are to be reset where they are, since when.
     let mut since = HashMap::<FlowKey, _>::new();
     let mut upkeep_due = Instant::now() + UPKEEP_INTERVAL;
@@ -81,11 +80,8 @@ pub fn run(shared: &Shared, farewell: Farewell, mut inquiry: Inquiry) -> anyhow:
             }
             (round_began, spent) = (Instant::now(), Duration::ZERO);
             last_round = std::mem::replace(&mut this_round, clock::monotonic());
-            if is_begun {
-                shared.left_behind.round_is_over();
-            }
-            is_begun = true;
             if let Some(seen) = splice_addresses.replace(BTreeSet::new()) {
+                shared.left_behind.round_is_over();
                 shared.note_splice_addresses(&seen, last_round)?;
             }
             since.retain(|_, at| this_round.saturating_sub(*at) < ASKED_FOR);
