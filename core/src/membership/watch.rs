@@ -60,6 +60,8 @@ pub struct Watched {
     pub heard_at: Option<Duration>,
     /// The latest beat that it has answered, or the last one before it was asked.
     answered: u32,
+    /// When the first beat was sent that it has not answered, or a later one.
+    unanswered_since: Option<Duration>,
     /// Answers in a row.
     streak: u32,
 }
@@ -89,8 +91,8 @@ pub struct Watch {
     number: u32,
     first: u32,
     next_beat: Duration,
-    /// When the latest beat was sent, and the one before it.
-    sent: [Option<Duration>; 2],
+    /// When the latest beat was sent, and those before it.
+    sent: [Option<Duration>; IN_A_ROW as usize],
     /// When the latest beat is judged, if it has not been.
     judge_at: Option<Duration>,
     /// When it is repeated to who has not answered it.
@@ -108,7 +110,7 @@ impl Watch {
             number,
             first: number.wrapping_add(1),
             next_beat: now,
-            sent: [None; 2],
+            sent: [None; IN_A_ROW as usize],
             judge_at: None,
             repeat_at: None,
             rounds: 0,
@@ -122,6 +124,7 @@ impl Watch {
             said: None,
             heard_at: None,
             answered: self.number,
+            unanswered_since: None,
             streak: 0,
         });
     }
@@ -158,7 +161,8 @@ impl Watch {
         self.number
     }
 
-    /// Somebody has to know soon: the next beat does not wait for its time.
+    /// Somebody has to know soon: the next beat does not wait for its time. Nobody is found dead the sooner: answers take
+    /// their time.
     pub fn hasten(&mut self, now: Duration) {
         self.next_beat = self.next_beat.min(now);
     }
@@ -177,7 +181,10 @@ impl Watch {
             return None;
         }
         self.number = self.number.wrapping_add(1);
-        self.sent = [Some(now), self.sent[0]];
+        self.sent = [Some(now), self.sent[0], self.sent[1]];
+        for member in &mut self.members {
+            member.unanswered_since.get_or_insert(now);
+        }
         self.judge_at = Some(now + self.slack());
         self.repeat_at = None;
         // No burst after a pause.
@@ -220,6 +227,7 @@ impl Watch {
         let follows = number.wrapping_sub(member.answered) == 1;
         member.streak = if follows { member.streak + 1 } else { 1 };
         member.answered = number;
+        member.unanswered_since = (number != last).then_some(now);
         member.said = Some(said);
         member.heard_at = Some(now);
         true
@@ -229,9 +237,9 @@ impl Watch {
     /// Whoever has heard nobody since has missed what no single member's death explains; a member
     /// that waits for three has not yet found the other side dead.
     pub fn late_since(&self, now: Duration) -> Option<Duration> {
-        let [Some(latest), Some(before)] = self.sent else {
-            return None;
-        };
+        let latest = self.sent[0]?;
+        let spaced = |before: &Duration| latest.saturating_sub(*before) >= self.spacing() * 3 / 4;
+        let before = self.sent[1..].iter().flatten().copied().find(spaced)?;
         (self.has_judged() && now >= latest + self.slack()).then_some(before)
     }
 
@@ -257,7 +265,10 @@ impl Watch {
     /// What has not been answered since [`Self::stand_still`] counts against nobody.
     pub fn go_on(&mut self) {
         let unheard = self.members.iter_mut().filter(|member| member.streak == 0);
-        unheard.for_each(|member| member.answered = self.number);
+        unheard.for_each(|member| {
+            member.answered = self.number;
+            member.unanswered_since = None;
+        });
         self.skip();
     }
 
@@ -270,13 +281,18 @@ impl Watch {
             self.rounds = self.rounds.saturating_add(1);
         }
         let number = self.number;
+        // Of beats that were hastened three are soon missed, by who only answers late.
+        let longest = self.spacing() * 3 / 2;
+        let is_long = |since: Option<Duration>| since.is_some_and(|at| now >= at + longest);
         let mut changes = Vec::new();
         for (place, member) in self.members.iter_mut().enumerate() {
             let state = match member.state {
                 State::Unknown if member.streak > 0 => State::Alive,
                 State::Silent if member.streak >= IN_A_ROW => State::Alive,
                 State::Alive | State::Unknown
-                    if is_due && number.wrapping_sub(member.answered) >= IN_A_ROW =>
+                    if is_due
+                        && number.wrapping_sub(member.answered) >= IN_A_ROW
+                        && is_long(member.unanswered_since) =>
                 {
                     member.streak = 0;
                     State::Silent
@@ -295,7 +311,16 @@ impl Watch {
     }
 
     fn pace(&self) -> Duration {
-        match self.has_judged() {
+        self.interval_after(IN_A_ROW - 1)
+    }
+
+    /// As the latest beats that were judged have been sent, if none was hastened.
+    fn spacing(&self) -> Duration {
+        self.interval_after(IN_A_ROW)
+    }
+
+    fn interval_after(&self, rounds: u32) -> Duration {
+        match self.rounds > rounds {
             true => self.interval,
             false => self.interval.min(FIRST_INTERVAL),
         }
@@ -471,6 +496,40 @@ mod tests {
                 }
             }
             assert!(repeated > 30, "{interval}: {repeated}");
+        }
+    }
+
+    /// Somebody joins, and answers are on their way for longer than hastened beats are apart.
+    #[test]
+    fn who_hastens_finds_nobody_dead_the_sooner() {
+        const LATE: u64 = 60;
+        for interval in [200, 1000, 5000] {
+            let mut watch = Watch::new(ms(interval), ms(0), 0);
+            watch.add(State::Alive);
+            let mut on_the_way = Vec::new();
+            for now in 0..interval * 10 {
+                if now % 7 == 0 {
+                    watch.hasten(ms(now));
+                }
+                on_the_way.extend(watch.beat(ms(now)).map(|number| (now + LATE, number)));
+                on_the_way
+                    .retain(|&(at, number)| at != now || !watch.hear(ms(now), 0, number, SAID));
+                assert_eq!(watch.judge(ms(now)), [], "{interval} {now}");
+                let late = watch.late_since(ms(now));
+                assert!(
+                    late.is_none_or(|since| since + ms(LATE) <= ms(now)),
+                    "{late:?} {now}"
+                );
+            }
+            // It is found dead all the same.
+            let dies = interval * 10;
+            let found = (dies..dies + interval * 5).find(|&now| {
+                watch.hasten(ms(now));
+                watch.beat(ms(now));
+                !watch.judge(ms(now)).is_empty()
+            });
+            let took = found.expect("it is dead") - dies;
+            assert!(took > interval, "{took}");
         }
     }
 
