@@ -242,14 +242,15 @@ static __always_inline int dispatch_known(context_t *ctx, const struct segment *
 		flow->last_seen_ns = now;
 		return dispatch_vacant(ctx, segment, flow);
 	}
-	if (is_untold(flow))
-		return ask_daemon(ctx, segment, flow);
 	/* Its owner has that, perhaps, and is not heard: the daemon tells the client. */
 	if (would_start_too_early(flow, segment))
 		return has_daemon() ? ask_daemon(ctx, segment, flow) : drop(DROP_REPEATED);
 	if (flow->packets == 1 && !(flow->marks & MARK_SPENT))
 		spend_proof(&segment->key, flow, now);
+	/* Whoever it goes to: what the client has had is to be known where its server is asked whether it owes nothing. */
 	age_flow(flow, segment, now);
+	if (is_untold(flow))
+		return ask_daemon(ctx, segment, flow);
 	if ((flow->marks & MARK_TAKING || is_beyond_record(flow, segment)) && has_daemon())
 		return ask_daemon(ctx, segment, flow);
 	if (resets_ahead(flow, segment) && !reset_where_owner_is(ctx, segment, flow))

@@ -208,6 +208,26 @@ fn packets_age_the_record() {
     }
 }
 
+/// What others have not been told of goes to the daemon, so that nothing follows from it. What the client has said is
+/// known here all the same: a server without an agent is left by what its client has had.
+#[test]
+fn packets_age_a_record_that_nobody_else_knows() {
+    for bench in Bench::both() {
+        bench.maps.told.put(&0, &6, Update::Any).unwrap();
+        for (what, turn, counted) in [("told", 6, "forwarded"), ("untold", 7, "to-daemon")] {
+            bench.put_flow(&Flow {
+                turn,
+                ..established()
+            });
+            let outcome = bench.run(&step(ACK, 3, 9, 0).frame());
+            assert_eq!(outcome.counted, [counted], "{what}");
+            let flow = bench.flow();
+            assert_eq!(flow.last_ack, moved(SERVER_ISN + 1, 9), "{what}");
+            assert_eq!(flow.last_seq, moved(NEXT, 3), "{what}");
+        }
+    }
+}
+
 /// Repetitions that come late, of a request of which nothing is heard: not the first one, which may
 /// have been lost by chance.
 #[test]
