@@ -24,7 +24,8 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const WINDOW: usize = 32 << 10;
 /// What it has taken whole it is sent so much more of, as its room grows while it reads, up to this.
 const LARGEST_WINDOW: usize = 256 << 10;
-/// The question goes another way than many bytes do, and may come there before: then it is asked again, without them.
+/// The question goes another way than the bytes do, and may come there before them, or before the server has said
+/// that it has them: then it is asked again, without them.
 const ASK_AGAIN: Duration = Duration::from_micros(500);
 /// It is a part of the way that loses there, and many windows are to follow.
 const FIRST_RETRY_OF_LONG: Duration = Duration::from_millis(10);
@@ -77,7 +78,7 @@ pub(super) struct Retained {
     pub(super) waited: Duration,
     retry_at: Duration,
     retry_after: Duration,
-    /// The same of the question alone, if the bytes are many.
+    /// The same of the question alone.
     ask_at: Duration,
     ask_after: Duration,
     gives_up: Duration,
@@ -141,6 +142,8 @@ impl Retained {
         self.start_over();
         self.retry_after = FIRST_RETRY;
         self.retry_at = now + FIRST_RETRY;
+        self.ask_after = ASK_AGAIN;
+        self.ask_at = now + ASK_AGAIN;
     }
 
     /// Has to wait so long; who says so is there, and may say so again.
@@ -148,6 +151,7 @@ impl Retained {
         self.start_over();
         self.retry_after = pause;
         self.retry_at = now + pause;
+        self.ask_at = now + pause;
         self.gets_on(now);
     }
 
@@ -226,11 +230,14 @@ impl Retained {
             return Some(Due::GiveUp);
         }
         if now < self.retry_at {
-            if !self.is_long() || now < self.ask_at {
+            if now < self.ask_at {
                 return None;
             }
             self.ask_after *= 2;
-            self.ask_at = now + self.ask_after;
+            self.ask_at = match self.is_long() || 2 * self.ask_after < FIRST_RETRY {
+                true => now + self.ask_after,
+                false => Duration::MAX,
+            };
             return Some(Due::Ask);
         }
         self.waited = self.retry_after;
@@ -245,11 +252,7 @@ impl Retained {
     }
 
     pub(super) fn deadline(&self) -> Duration {
-        let next = self.retry_at.min(self.gives_up);
-        match self.is_long() {
-            true => next.min(self.ask_at),
-            false => next,
-        }
+        self.retry_at.min(self.gives_up).min(self.ask_at)
     }
 
     /// The bytes that were sent and are not yet confirmed, as segments.

@@ -19,6 +19,8 @@ use crate::wire::segment::Segment;
 use crate::wire::tcp::{Header, Options, Timestamps};
 
 const HEAD: &[u8] = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+/// In our SYN-ACK.
+const OUR_CLOCK: u32 = 77;
 
 fn bounds() -> Bounds {
     Bounds {
@@ -80,7 +82,7 @@ impl Bench {
                 timestamps: true,
                 ..Handshake::default()
             },
-            clocks: (1000, 77),
+            clocks: (1000, OUR_CLOCK),
         }
     }
 

@@ -55,7 +55,7 @@ impl Client {
             edge: 65535,
             silence: FIRST_SILENCE,
             silent_until: None,
-            echo: 77,
+            echo: OUR_CLOCK,
             again: false,
         }
     }

@@ -76,7 +76,7 @@ impl Server {
         Some(Ack {
             at,
             edge: at + 65535,
-            clock: 77 + now % 1000,
+            clock: OUR_CLOCK + now % 1000,
         })
     }
 }
