@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_core::intake::{Arrived, Kept, Outcome};
+use trapeze_core::intake::{Arrived, Isns, Kept, Outcome};
 use trapeze_core::takeover::WEDGE_PORT;
 use trapeze_core::wire::checksum::TcpChecksum;
 use trapeze_core::wire::segment::Segment;
@@ -102,13 +102,10 @@ impl State {
         }
         let same = record.filter(|record| record.cookie == kept.cookie);
         let owned = same.filter(|record| record.has_backend());
-        let kept = match &same {
-            Some(record) if owned.is_none() && kept.later => as_first(kept, record),
-            _ => kept,
-        };
-        let rest = match &owned {
-            Some(record) => self.repeat_given(now, record, (kept, said)),
-            None => Some(kept),
+        let rest = match (&owned, &same) {
+            (Some(record), _) => self.repeat_given(now, record, (kept, said)),
+            (None, Some(record)) if kept.later => as_first(kept, record.isns),
+            (None, _) => Some(kept),
         };
         let Some(kept) = rest else {
             return;
@@ -187,8 +184,15 @@ impl State {
             _ => record.is_answered || record.state == FlowState::Reset,
         };
         let is_taken_over = || self.takings.all.contains_key(&kept.key);
-        if is_over || record.server_port == WEDGE_PORT || is_taken_over() {
+        if record.server_port == WEDGE_PORT || is_taken_over() {
             return rest;
+        }
+        if is_over {
+            // Of what lies behind the last boundary that is known its owner may have had nothing, whatever it has answered.
+            return match record.is_tunnel() && kept.later {
+                true => kept.behind(record.next),
+                false => rest,
+            };
         }
         let end = kept.bytes.len() - rest.as_ref().map_or(0, |rest| rest.bytes.len());
         let begins = record.isns.client + 1;
@@ -259,16 +263,21 @@ fn clock_by_now(kept: &Kept, age: Duration) -> u32 {
 }
 
 /// The owner has given the flow up before this request, and nobody has it since: it is as a connection's first one.
-fn as_first(kept: Kept, record: &Record) -> Kept {
-    if kept.isns.client != record.isns.client {
-        return kept;
+/// What lies before that owners have had. None: nothing lies behind.
+fn as_first(kept: Kept, isns: Isns) -> Option<Kept> {
+    let kept = match kept.start().before(isns.client + 1) {
+        true => kept.behind(isns.client + 1)?,
+        false => kept,
+    };
+    if kept.isns.client != isns.client {
+        return Some(kept);
     }
-    Kept {
-        isns: record.isns,
+    Some(Kept {
+        isns,
         later: false,
-        heard: kept.heard.later_of(record.isns.server + 1),
+        heard: kept.heard.later_of(isns.server + 1),
         ..kept
-    }
+    })
 }
 
 /// As if its bytes came now, in a packet.
@@ -292,5 +301,62 @@ fn as_arrived(kept: &Kept) -> Arrived<'_> {
         },
         payload: &kept.bytes,
         checksum: TcpChecksum::Complete,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trapeze_core::flow::Handshake;
+    use trapeze_core::seq::{ClientSeq, ServerSeq};
+
+    /// Of a flow that is vacant at 100; two requests of four bytes each were told of as one copy.
+    #[test]
+    fn of_a_vacant_flow_what_lies_behind_is_its_first_request() {
+        let isns = |client: u32, server: u32| Isns {
+            client: ClientSeq::new(client),
+            server: ServerSeq::new(server),
+        };
+        let vacant = isns(99, 5000);
+        for (what, start, expected) in [
+            ("at the vacancy", 100, Some((100, false, "GET1GET2"))),
+            ("from before it", 96, Some((100, false, "GET2"))),
+            ("all of it before", 92, None),
+            (
+                "behind it: of another time",
+                104,
+                Some((104, true, "GET1GET2")),
+            ),
+        ] {
+            let kept = Kept {
+                key: FlowKey {
+                    client: ([192, 0, 2, 1], 40000).into(),
+                    vip: ([198, 51, 100, 7], 80).into(),
+                },
+                isns: isns(start - 1, 7),
+                cookie: ServerSeq::new(7),
+                later: true,
+                handshake: Handshake::default(),
+                offset: 0,
+                heard: ServerSeq::new(4000),
+                window: 9,
+                timestamps: None,
+                bytes: b"GET1GET2".to_vec(),
+            };
+            let first = as_first(kept, vacant);
+            let (start, later, bytes) = match &first {
+                Some(first) => (first.start().raw(), first.later, &first.bytes[..]),
+                None => (0, false, &[][..]),
+            };
+            let expected = expected.map(|(at, later, bytes)| (at, later, bytes.as_bytes()));
+            assert_eq!(
+                first.is_some().then_some((start, later, bytes)),
+                expected,
+                "{what}"
+            );
+            if let Some(first) = first.filter(|first| !first.later) {
+                assert_eq!((first.isns, first.heard.raw()), (vacant, 5001), "{what}");
+            }
+        }
     }
 }
