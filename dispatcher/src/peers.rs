@@ -364,21 +364,23 @@ impl Peers {
             .is_some_and(|holder| holder.slot == SELF)
     }
 
-    /// Others are to have what a client is told that a dispatcher has of its head.
-    pub fn tell_head(&self, kept: &Kept) {
+    /// Others are to have what a client has been told that a dispatcher has of its head, `age` ago.
+    pub fn tell_head(&self, kept: &Kept, age: Duration) {
         for (index, piece) in kept.bytes.chunks(PIECE).enumerate() {
-            self.herald.tell(&Entry::Bytes(Kept {
+            let kept = Kept {
                 offset: kept.offset + (index * PIECE) as u32,
                 bytes: piece.to_vec(),
                 ..kept.clone()
-            }));
+            };
+            let age_ms = age.as_millis() as u32;
+            self.herald.tell(&Entry::Bytes { kept, age_ms });
         }
     }
 
     /// Somebody will keep flows who was not there when their heads were told.
     fn tell_heads_again(&self, now: Duration) {
-        for kept in self.copies.all(now) {
-            self.tell_head(&kept);
+        for (kept, age) in self.copies.all(now) {
+            self.tell_head(&kept, age);
         }
     }
 
@@ -391,7 +393,7 @@ impl Peers {
     /// comes from now on.
     fn inherit_all(&self, now: Duration) {
         let all = self.copies.all(now);
-        self.adopt(all.into_iter().map(|kept| kept.key));
+        self.adopt(all.into_iter().map(|(kept, _)| kept.key));
     }
 
     /// Not by who joins yet: until then their keeper reads them. What there is then is all inherited.

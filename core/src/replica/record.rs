@@ -24,7 +24,7 @@ const PROVED: u8 = 5;
 const PROVED_LEN: usize = 28;
 /// Type and length.
 const ENTRY_HEAD: usize = 3;
-const BYTES_HEAD: usize = 48;
+const BYTES_HEAD: usize = 52;
 /// Bytes of a head in one entry.
 pub const PIECE: usize = 1200;
 
@@ -130,7 +130,12 @@ pub enum Entry {
     Number(u32),
     /// A part of a head that its client has been told to have arrived; at most [`PIECE`]
     /// bytes.
-    Bytes(Kept),
+    Bytes {
+        /// The bytes, and what they are of.
+        kept: Kept,
+        /// Milliseconds since the client was told that they have come.
+        age_ms: u32,
+    },
     /// A connection is open, and silent.
     Proved(Proved),
 }
@@ -183,7 +188,7 @@ impl Entry {
                 Entry::Record(record) => RECORD_LEN + record.splice.map_or(0, |_| SPLICE_LEN),
                 Entry::Seen(_) => SEEN_LEN,
                 Entry::Number(_) => 4,
-                Entry::Bytes(kept) => BYTES_HEAD + kept.bytes.len(),
+                Entry::Bytes { kept, .. } => BYTES_HEAD + kept.bytes.len(),
                 Entry::Proved(_) => PROVED_LEN,
             }
     }
@@ -195,7 +200,7 @@ impl Entry {
             Entry::Record(_) => RECORD,
             Entry::Seen(_) => SEEN,
             Entry::Number(_) => NUMBER,
-            Entry::Bytes(_) => BYTES,
+            Entry::Bytes { .. } => BYTES,
             Entry::Proved(_) => PROVED,
         };
         out.push(kind);
@@ -209,7 +214,7 @@ impl Entry {
                 out.extend(seen.idle_ms.to_be_bytes());
             }
             Entry::Number(number) => out.extend(number.to_be_bytes()),
-            Entry::Bytes(kept) => write_kept(kept, out),
+            Entry::Bytes { kept, age_ms } => write_kept(kept, *age_ms, out),
             Entry::Proved(proved) => {
                 write_key(&proved.key, out);
                 out.extend(proved.isns.client.raw().to_be_bytes());
@@ -246,7 +251,7 @@ impl Entry {
                 idle_ms: from.u16().and_then(|_| from.u32())?,
             })),
             NUMBER => from.u32().map(Entry::Number),
-            BYTES => from.kept().map(Entry::Bytes),
+            BYTES => from.kept(),
             PROVED => Some(Entry::Proved(Proved {
                 key: from.key()?,
                 isns: Isns {
@@ -356,7 +361,7 @@ fn write_splice(splice: &Splice, out: &mut Vec<u8>) {
     out.extend([splice.to_server_shift, to_client, changes, 0]);
 }
 
-fn write_kept(kept: &Kept, out: &mut Vec<u8>) {
+fn write_kept(kept: &Kept, age_ms: u32, out: &mut Vec<u8>) {
     write_key(&kept.key, out);
     for word in [
         kept.isns.client.raw(),
@@ -372,6 +377,7 @@ fn write_kept(kept: &Kept, out: &mut Vec<u8>) {
     out.extend(kept.window.to_be_bytes());
     out.extend(meta::handshake_bytes(&kept.handshake));
     out.extend([u8::from(kept.later), u8::from(kept.timestamps.is_some())]);
+    out.extend(age_ms.to_be_bytes());
     out.extend_from_slice(&kept.bytes);
 }
 
@@ -412,7 +418,7 @@ impl Reader<'_> {
         })
     }
 
-    fn kept(&mut self) -> Option<Kept> {
+    fn kept(&mut self) -> Option<Entry> {
         let key = self.key()?;
         let isns = Isns {
             client: ClientSeq::new(self.u32()?),
@@ -424,7 +430,8 @@ impl Reader<'_> {
         let window = self.u16()?;
         let handshake: Handshake = meta::handshake_of(self.take()?)?;
         let (later, has_clock) = (self.u8()? == 1, self.u8()? == 1);
-        Some(Kept {
+        let age_ms = self.u32()?;
+        let kept = Kept {
             key,
             isns,
             cookie,
@@ -435,7 +442,8 @@ impl Reader<'_> {
             handshake,
             later,
             bytes: self.0.to_vec(),
-        })
+        };
+        Some(Entry::Bytes { kept, age_ms })
     }
 
     /// None: it is not spliced.
@@ -567,7 +575,10 @@ pub(super) mod tests {
                 Entry::Record(record),
                 Entry::Seen(Seen { key, cookie, numbers, idle_ms }),
                 Entry::Proved(proved(&kept(&record, &bytes))),
-                Entry::Bytes(kept(&record, &bytes)),
+                Entry::Bytes {
+                    kept: kept(&record, &bytes),
+                    age_ms: 1234,
+                },
             ];
             let mut out = Vec::new();
             entries.iter().for_each(|entry| entry.write(&mut out));

@@ -34,16 +34,16 @@ struct Copy {
 }
 
 impl Copies {
-    /// A dispatcher has told a client that it has these bytes. At most `limit` bytes are
+    /// A dispatcher has told a client then that it has these bytes. At most `limit` bytes are
     /// held in all.
-    pub fn add(&self, now: Duration, maker: Ipv4Addr, kept: Kept, limit: usize) {
+    pub fn add(&self, said: Duration, maker: Ipv4Addr, kept: Kept, limit: usize) {
         let mut held = self.held.lock().expect("no thread panics with it");
         if held.bytes + kept.bytes.len() > limit {
-            held.copies.retain(|_, copy| copy.until > now);
+            held.copies.retain(|_, copy| copy.until > said);
             held.bytes = held.copies.values().map(|copy| copy.kept.bytes.len()).sum();
         }
         if held.bytes + kept.bytes.len() <= limit {
-            held.add(now, maker, kept);
+            held.add(said, maker, kept);
         }
         self.count.store(held.copies.len(), Ordering::Release);
     }
@@ -94,11 +94,13 @@ impl Copies {
         }
     }
 
-    /// All that may still be needed, for somebody who was not there.
-    pub fn all(&self, now: Duration) -> Vec<Kept> {
+    /// All that may still be needed, for somebody who was not there, and how old it is: whoever is told it again does
+    /// not keep it the longer.
+    pub fn all(&self, now: Duration) -> Vec<(Kept, Duration)> {
         let held = self.held.lock().expect("no thread panics with it");
         let fresh = held.copies.values().filter(|copy| copy.until > now);
-        fresh.map(|copy| copy.kept.clone()).collect()
+        let aged = |copy: &Copy| (copy.kept.clone(), LIFETIME.saturating_sub(copy.until - now));
+        fresh.map(aged).collect()
     }
 
     /// The flows that a dispatcher was reading.
@@ -110,14 +112,16 @@ impl Copies {
 }
 
 impl Held {
-    fn add(&mut self, now: Duration, maker: Ipv4Addr, kept: Kept) {
-        let until = now + LIFETIME;
+    fn add(&mut self, said: Duration, maker: Ipv4Addr, kept: Kept) {
+        let until = said + LIFETIME;
         let offset = kept.offset as usize;
         if let Some(copy) = self.copies.get_mut(&kept.key) {
             let known = &mut copy.kept;
             // Said again to who joins, and overtaken by what was said since.
             let is_late = kept.cookie == known.cookie && kept.isns.client.before(known.isns.client);
-            if is_late {
+            // Of a connection before this one's that used its port.
+            let is_of_before = kept.cookie != known.cookie && until < copy.until;
+            if is_late || is_of_before {
                 return;
             }
             // An owner has been given what was before.
@@ -223,7 +227,7 @@ mod tests {
         }
         copies.add(NOW, OWN, kept(1, 5, 6, b"HTTP/1.1"), 100);
         assert_eq!(copies.of(NOW, OWN), [key]);
-        let whole = &copies.all(NOW)[0].bytes;
+        let whole = &copies.all(NOW)[0].0.bytes;
         assert_eq!(whole, b"GET / HTTP/1.1");
         assert_eq!(copies.held.lock().unwrap().bytes, whole.len());
     }
@@ -268,13 +272,46 @@ mod tests {
         assert_eq!(all, later(90, 0, b"GET 3 HTTP"));
     }
 
+    /// Else heads of connections long gone would go to and fro between those that join, for ever.
+    #[test]
+    fn who_is_told_again_keeps_it_no_longer() {
+        let (first, second) = (Copies::default(), Copies::default());
+        first.add(NOW, D1, kept(1, 5, 0, b"GET "), 100);
+        let (mut from, mut to) = (&first, &second);
+        let mut now = NOW;
+        for _ in 0..2 {
+            now += LIFETIME / 3;
+            for (kept, age) in from.all(now) {
+                to.add(now - age, D1, kept, 100);
+            }
+            (from, to) = (to, from);
+        }
+        for copies in [&first, &second] {
+            assert_eq!(
+                copies.all(NOW + LIFETIME - Duration::from_millis(1)).len(),
+                1
+            );
+            assert_eq!(copies.all(NOW + LIFETIME), []);
+        }
+        // The port is another connection's since, and somebody who was not there tells of the one before.
+        let other = Kept {
+            cookie: ServerSeq::new(1 << 30),
+            ..kept(1, 3, 0, b"PUT ")
+        };
+        first.add(NOW + LIFETIME, D1, other.clone(), 100);
+        first.add(NOW, D1, kept(1, 5, 0, b"GET "), 100);
+        let all = [(other, Duration::ZERO)];
+        assert_eq!(first.all(NOW + LIFETIME), all);
+    }
+
     #[test]
     fn what_is_read_here_is_for_others_alone() {
         let copies = Copies::default();
         let key = kept(1, 0, 0, b"").key;
         copies.add(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
         assert_eq!(copies.take(NOW, &key, OWN), None);
-        assert_eq!(copies.all(NOW), [kept(1, 5, 0, b"GET ")]);
+        let all = [(kept(1, 5, 0, b"GET "), Duration::ZERO)];
+        assert_eq!(copies.all(NOW), all);
         assert_eq!(copies.all(NOW + LIFETIME), []);
         copies.add(NOW, D1, kept(1, 5, 4, b"/ "), 100);
         assert_eq!(

@@ -476,9 +476,11 @@ impl Vigil {
                     }
                 }
                 Entry::Seen(seen) => records.refresh(&seen)?,
-                Entry::Bytes(kept) => {
+                Entry::Bytes { kept, age_ms } => {
                     let (key, peers) = (kept.key, &self.shared.peers);
-                    peers.copies.add(clock::monotonic(), sender, kept, limit);
+                    let age = Duration::from_millis(age_ms.into());
+                    let said = clock::monotonic().saturating_sub(age);
+                    peers.copies.add(said, sender, kept, limit);
                     // Who has kept its flow just before has told its client that this has come.
                     peers.adopt([key]);
                 }

@@ -28,14 +28,20 @@ const AHEAD: Duration = Duration::from_millis(100);
 impl State {
     /// Others are to have what a client is about to be told that we have.
     pub(super) fn share(&self, kept: Kept) {
-        let (peers, now) = (&self.shared.peers, clock::monotonic());
+        self.share_aged(kept, Duration::ZERO);
+    }
+
+    /// The same of what it was told `age` ago.
+    fn share_aged(&self, kept: Kept, age: Duration) {
+        let peers = &self.shared.peers;
+        let said = clock::monotonic().saturating_sub(age);
         let limit = self.cluster.config.limits.reading_bytes;
         // First: who joins meanwhile is told all that is here, or hears this.
-        peers.copies.add(now, peers.own, kept.clone(), limit);
+        peers.copies.add(said, peers.own, kept.clone(), limit);
         if self.shared.health.is_deaf() {
             peers.copies.disown_one(&kept.key, peers.own);
         }
-        peers.tell_head(&kept);
+        peers.tell_head(&kept, age);
     }
 
     /// Heads of flows that another dispatcher has come to keep are read there, and requests that are not decided yet
@@ -132,7 +138,13 @@ impl State {
                 let end = start + kept.bytes.len() as u32;
                 let _ = self.shared.records.hold(key, end);
             }
-            self.share(kept.clone());
+            // Whose connection nobody knows, or is over, is not kept the longer by each that reads it on.
+            let lives = |record: &Record| record.state == FlowState::Established;
+            let age = match owned.as_ref().is_some_and(lives) {
+                true => Duration::ZERO,
+                false => now.saturating_sub(said),
+            };
+            self.share_aged(kept.clone(), age);
             self.look_again(now, key, later)
         } else if self.intake.is_reading(key) {
             // It is read on here already, from what was known before this came.
