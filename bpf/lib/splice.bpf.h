@@ -261,6 +261,25 @@ static __noinline __u32 keeper_of_followed(const struct spliced *to)
 	return keeper_by_lot(lot_of(&tuple));
 }
 
+/* What a server acknowledges lies no further from what its client has said: 65535 << 9. */
+#define ACKNOWLEDGED_REACH (1 << 25)
+
+/*
+ * Its flow is over, as far as is known here, and the packet acknowledges what that flow's client has never said: whoever
+ * connects from that address has taken the port again, and has not been heard to (splice.md 4.6). Its client of before would
+ * reset that connection.
+ */
+static __noinline bool is_taken_again(const struct spliced *to, const struct segment *segment)
+{
+	struct flow *flow;
+
+	if (!to || !segment || to->state == SPLICED_CONNECTING || !(segment->flags & TCP_ACK) ||
+	    is_near(segment->ack, to->server_ack, ACKNOWLEDGED_REACH) || !is_among_others())
+		return false;
+	flow = bpf_map_lookup_elem(&flows, &to->flow);
+	return !flow || (flow->state != FLOW_ESTABLISHED && !is_near(segment->ack, flow->last_seq, ACKNOWLEDGED_REACH));
+}
+
 /*
  * A TCP packet to no service: to a splice address, from a server, or the host's. In the
  * segment the server is the client.
@@ -280,7 +299,7 @@ __noinline int dispatch_answer(context_t *ctx, const struct passage *how)
 		return VERDICT_NEXT;
 	is_sound = read_segment(ctx, ip, tcp, &segment);
 	to = is_sound ? bpf_map_lookup_elem(&splices, &segment.key) : NULL;
-	if (!to) {
+	if (!to || is_taken_again(to, &segment)) {
 		address = find_service(ip->daddr, 0);
 		if (!address || !is_splice_address(address))
 			return VERDICT_NEXT;

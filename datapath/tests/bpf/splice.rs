@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use trapeze_core::flow::FlowKey as CoreKey;
+use trapeze_core::membership::lots::NOBODY;
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::checksum::{TcpChecksum, verify_tcp};
 use trapeze_core::wire::{ipv4, tcp};
@@ -14,6 +15,7 @@ use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 
 use crate::bench::*;
+use crate::keeper::{Daemon, KEEPERS_SLOT, among};
 use crate::outcome::Verdict;
 use crate::packet::*;
 
@@ -267,5 +269,69 @@ fn what_acknowledges_less_than_the_connections_beginning_goes_to_nobody() {
         );
         assert_eq!(at(SERVER_ISN + 1, ACK).verdict, Verdict::Redirect);
         assert_eq!(at(0, RST).verdict, Verdict::Redirect, "it says nothing");
+    }
+}
+
+/// Another dispatcher has connected from its address and a port that this one knows from before. Only what acknowledges
+/// that flow's numbers is that flow's client's, or who knows of it nothing else.
+#[test]
+fn what_is_for_a_port_that_was_taken_again_is_its_dispatchers() {
+    let near = CLIENT_ISN.wrapping_add(30);
+    let far = CLIENT_ISN.wrapping_add(1 << 27);
+    let ended = FlowState::ClientFin;
+    for bench in Bench::both() {
+        among(&bench, |_| NOBODY, Daemon::Fit);
+        for (what, state, ack, flags, counted) in [
+            ("over, its own", Some(ended), near, ACK, "spliced-to-client"),
+            ("over, another's", Some(ended), far, ACK, "passed"),
+            (
+                "over, another's, with bytes",
+                Some(ended),
+                far,
+                ACK | PSH,
+                "passed",
+            ),
+            ("over, a handshake", Some(ended), far, SYN | ACK, "passed"),
+            (
+                "over, a reset without a number",
+                Some(ended),
+                far,
+                RST,
+                "spliced-to-client",
+            ),
+            (
+                "open",
+                Some(FlowState::Established),
+                far,
+                ACK,
+                "spliced-to-client",
+            ),
+            ("not known, its own", None, near, ACK, "spliced-to-client"),
+            ("not known, another's", None, far, ACK, "passed"),
+        ] {
+            let splice = splices()[1];
+            spliced(&bench, &splice, SPLICED_OPEN);
+            match state {
+                Some(state) => bench.put_flow(&Flow {
+                    splice: abi::Splice::from(&splice),
+                    last_seq: near,
+                    state: state as u32,
+                    ..established()
+                }),
+                None => drop(bench.maps.flows.delete(&flow_key(CLIENT, VIP)).unwrap()),
+            }
+            let address = ServiceKey::new((*OWN.ip()).into(), 0);
+            let keepers = Service::splice_address(KEEPERS_SLOT.into());
+            (bench.maps.services)
+                .put(&address, &keepers, Update::Any)
+                .unwrap();
+            let payload: &[u8] = if flags & PSH != 0 { b"HTTP" } else { b"" };
+            let said = Tcp {
+                source: SERVER,
+                dest: OWN,
+                ..segment(flags, 0x7000_0000, ack, payload)
+            };
+            assert_eq!(bench.run(&said.frame()).counted, [counted], "{what}");
+        }
     }
 }
