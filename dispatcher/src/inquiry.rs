@@ -23,7 +23,7 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{Binding, Keys, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_datapath::abi::{self, Flow, FlowState, GENEVE_PORT, MARK_UNSURE};
+use trapeze_datapath::abi::{self, Flow, FlowState, GENEVE_PORT, MARK_TUNNEL, MARK_UNSURE};
 use trapeze_datapath::dispatcher::DispatcherMaps;
 use trapeze_datapath::raw::RawSocket;
 use trapeze_datapath::udp::{Outbox, UdpSocket};
@@ -65,7 +65,13 @@ impl Inquiry {
             return Ok(());
         };
         if let Some(splice) = flow.splice.terms().filter(|splice| !splice.split) {
-            let next = ClientSeq::new(flow.last_seq);
+            // What lies behind the boundary it has not been given: of that its socket would say nothing.
+            let said = ClientSeq::new(flow.last_seq);
+            let given = ClientSeq::new(flow.next);
+            let next = match flow.marks & MARK_TUNNEL == 0 && given.before(said) {
+                true => given,
+                false => said,
+            };
             // Of what another owner has said it knows nothing.
             let first = ServerSeq::new(flow.server_isn) + 1;
             let heard = first.later_of(ServerSeq::new(flow.last_ack));

@@ -1,6 +1,7 @@
 //! A flow's packets on their way to its backend, where the data path does not send them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use trapeze_core::flow::{FlowKey, Handshake, addr_from_bytes};
 use trapeze_core::intake::Arrived;
@@ -19,6 +20,8 @@ use super::State;
 use super::unheard_owners::would_start_too_early;
 use crate::records::Record;
 
+/// A server has said by then that it has what it was given, or has been given it again.
+const LATE: Duration = Duration::from_millis(100);
 /// IPv4 and TCP headers without options.
 const HEADERS: usize = 40;
 
@@ -138,7 +141,11 @@ impl State {
             && let Ok(Some((received, sender))) = self.shared.records.acknowledged(key)
         {
             // It has said so by way of another dispatcher, perhaps, and says it again if it is asked.
-            if record.is_unsure() && received.before(record.next) {
+            let is_late = || {
+                let given_for = clock::monotonic().saturating_sub(record.asked);
+                self.shared.peers.are_there() && given_for > LATE
+            };
+            if received.before(record.next) && (record.is_unsure() || is_late()) {
                 self.ask_server(&record);
             }
             return self.on_acknowledged(key, received, sender);
