@@ -208,8 +208,11 @@ impl State {
         let clocks = arrived.header.options.timestamps;
         let ends = (own, server);
         let mut agreed = arrived.handshake;
-        // What the server says is passed on, in the encapsulation, by who has no record of it.
-        if self.shared.peers.are_in_sub_clusters() {
+        // What the server says is passed on, in the encapsulation, by who has no record of it: by one whose daemon is
+        // away, too, to whom sprays deal still.
+        let peers = &self.shared.peers;
+        let passes_here = peers.are_there() && !choice.transfer.has_agent();
+        if peers.are_in_sub_clusters() || passes_here {
             agreed.mss = agreed.mss.min(self.payload_max_of(false));
         }
         let handshake = (agreed, clocks);
