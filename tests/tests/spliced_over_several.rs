@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
-use trapeze_datapath::abi::{self, Pod, SPLICED_OPEN, Spliced};
+use trapeze_datapath::abi::{self, Flow, FlowState, Pod, SPLICED_OPEN, Spliced};
+use trapeze_datapath::clock;
 use trapeze_datapath::map::Update;
 use trapeze_lab::{LinkSettings, Process};
 use trapeze_tests::scattered::{cut_power_in_turn, ready, scattered_over};
@@ -182,11 +183,28 @@ fn a_port_that_others_know_from_before_is_opened_all_the_same(splice: Splice) {
             splices.put(&key, &open, Update::Any).unwrap();
         }
     }
-    cluster.on("c1", || {
-        for _ in 0..20 {
-            same(&Connection::open().ask("/1k").body, &one);
-        }
-    });
+    let ask = || {
+        cluster.on("c1", || {
+            for _ in 0..20 {
+                same(&Connection::open().ask("/1k").body, &one);
+            }
+        });
+    };
+    // Their flow is over: data paths pass what is not its own.
+    ask();
+    // It is not, as far as they know: daemons do.
+    let now = clock::monotonic().as_nanos() as u64;
+    let open = Flow {
+        state: FlowState::Established as u32,
+        created_ns: now,
+        last_seen_ns: now,
+        ..Flow::zeroed()
+    };
+    for name in DISPATCHERS {
+        let flows = cluster.dispatcher_maps_of(name).flows;
+        flows.put(&ended.into(), &open, Update::Any).unwrap();
+    }
+    ask();
     let counted = |what: &str| {
         let of = |name: &str| cluster.dispatch_status(name).unwrap().counters;
         DISPATCHERS
