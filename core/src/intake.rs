@@ -336,7 +336,7 @@ impl Intake {
                 connection.settled = true;
                 connection.sender = sender;
                 self.acknowledge(now, connection, reading);
-            } else if sender.is_some() && connection.lacks_still(received) {
+            } else if sender.is_some() && connection.tells_gap(now, received) {
                 connection.sender = sender;
                 let edge = self.edge(connection);
                 let tells = reading.tell_gap(connection, received, edge);

@@ -17,6 +17,8 @@ use std::time::Duration;
 /// The later one's must not be behind: its client would take what it sends for old (PAWS).
 /// No word travels longer inside a cluster.
 const CLOCK_AHEAD: u32 = 20;
+/// A client that has been told of a gap has filled it by then, on most networks.
+const GAP_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A connection that is being read or answered here.
 #[derive(Clone, Debug)]
@@ -39,8 +41,8 @@ pub(super) struct Connection {
     pub(super) settled: bool,
     /// How far that backend has come in what it sends.
     pub(super) sender: Option<Sender>,
-    /// Up to where it had the client's bytes when it was asked last, if that is before the start.
-    lacks_from: Option<ClientSeq>,
+    /// What it lacked when it was asked last, if that lies before the start.
+    gap: Option<Gap>,
     /// What the client's window leaves behind the place where it has moved.
     window_behind: Option<u16>,
     /// Where the next owner's clock begins. Not ours: a client that had heard of it would
@@ -80,6 +82,27 @@ struct Peer {
     edge: ClientSeq,
 }
 
+/// Bytes that a backend lacks, though what follows them has come here.
+#[derive(Clone, Copy, Debug)]
+struct Gap {
+    from: ClientSeq,
+    /// When the client is told of it next.
+    tell_at: Duration,
+    /// How long after that again.
+    interval: Duration,
+}
+
+impl Gap {
+    fn is_told(&mut self, now: Duration) -> bool {
+        let is_due = self.tell_at <= now;
+        if is_due {
+            self.tell_at = now + self.interval;
+            self.interval *= 2;
+        }
+        is_due
+    }
+}
+
 impl Connection {
     /// The connection of which this is the first packet kept.
     pub(super) fn new(arrived: &Arrived<'_>, first_window: u32) -> Self {
@@ -92,7 +115,7 @@ impl Connection {
             later: arrived.later,
             settled: !arrived.later,
             sender: None,
-            lacks_from: None,
+            gap: None,
             window_behind: None,
             first_clock: None,
             half_piped: false,
@@ -108,10 +131,21 @@ impl Connection {
         }
     }
 
-    /// Does its backend still lack what it lacked when it was asked before? What has only been
-    /// overtaken on its way there comes meanwhile.
-    pub(super) fn lacks_still(&mut self, received: ClientSeq) -> bool {
-        self.lacks_from.replace(received) == Some(received)
+    /// Is the client to be told that its backend lacks what follows `received`? Not the first
+    /// time: what has only been overtaken on its way there comes meanwhile. Nor each time: a
+    /// client that is told again and again waits for ever for its own timer.
+    pub(super) fn tells_gap(&mut self, now: Duration, received: ClientSeq) -> bool {
+        match &mut self.gap {
+            Some(gap) if gap.from == received => gap.is_told(now),
+            _ => {
+                self.gap = Some(Gap {
+                    from: received,
+                    tell_at: now,
+                    interval: GAP_INTERVAL,
+                });
+                false
+            }
+        }
     }
 
     /// How far the client may send.
@@ -193,7 +227,7 @@ impl Connection {
         rest.later = true;
         rest.settled = false;
         rest.sender = None;
-        rest.lacks_from = None;
+        rest.gap = None;
         rest
     }
 

@@ -49,6 +49,7 @@ fn a_client_hears_what_the_owner_lacks() {
     });
     let lacks = start + (0u32.wrapping_sub(1000));
     let mut answer = |received| {
+        bench.now += ms(10);
         (bench.intake).on_probe_answer(bench.now, &key, received, sender);
         let mut told = Vec::new();
         while let Some(action) = bench.intake.poll_action() {
@@ -69,6 +70,9 @@ fn a_client_hears_what_the_owner_lacks() {
         told[0].options.sack.as_slice(),
         [block(0, 4), block(10, 22)]
     );
+    // Told each time, it would never come to its own timer.
+    let times = (1..=20).filter(|_| !answer(lacks).is_empty()).count();
+    assert_eq!(times, 4);
 }
 
 /// It may wait for longer than its client would repeat it.
