@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_core::intake::Kept;
+use trapeze_datapath::clock;
 
 /// A head has been read by then, and a backend has its bytes.
 const LIFETIME: Duration = Duration::from_secs(30);
@@ -34,9 +35,14 @@ struct Copy {
 }
 
 impl Copies {
-    /// A dispatcher has told a client then that it has these bytes. At most `limit` bytes are
+    /// A dispatcher has told a client `age` ago that it has these bytes. At most `limit` bytes are
     /// held in all.
-    pub fn add(&self, said: Duration, maker: Ipv4Addr, kept: Kept, limit: usize) {
+    pub fn add(&self, age: Duration, maker: Ipv4Addr, kept: Kept, limit: usize) {
+        let said = clock::monotonic().saturating_sub(age);
+        self.add_said(said, maker, kept, limit);
+    }
+
+    fn add_said(&self, said: Duration, maker: Ipv4Addr, kept: Kept, limit: usize) {
         let mut held = self.held.lock().expect("no thread panics with it");
         if held.bytes + kept.bytes.len() > limit {
             held.copies.retain(|_, copy| copy.until > said);
@@ -192,26 +198,26 @@ mod tests {
     fn pieces_come_together() {
         let copies = Copies::default();
         let key = kept(1, 0, 0, b"").key;
-        copies.add(NOW, D1, kept(1, 5, 0, b"GET "), 100);
-        copies.add(NOW, D1, kept(1, 5, 4, b"/ HT"), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 0, b"GET "), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 4, b"/ HT"), 100);
         assert_eq!(copies.of(NOW, D1), [key]);
         assert_eq!(copies.of(NOW, Ipv4Addr::LOCALHOST), []);
         // Again, and one behind a gap.
-        copies.add(NOW, D1, kept(1, 5, 4, b"/ HTTP"), 100);
-        copies.add(NOW, D1, kept(1, 5, 20, b"late"), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 4, b"/ HTTP"), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 20, b"late"), 100);
         assert_eq!(
             copies.take(NOW, &key, OWN).expect("it is there").0.bytes,
             b"GET / HTTP"
         );
         assert_eq!(copies.take(NOW, &key, OWN), None);
         // Another connection takes the place, and one whose beginning is missing does not stay.
-        copies.add(NOW, D1, kept(1, 5, 0, b"POST"), 100);
-        copies.add(NOW, D1, kept(1, 6, 0, b"PUT "), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 0, b"POST"), 100);
+        copies.add_said(NOW, D1, kept(1, 6, 0, b"PUT "), 100);
         assert_eq!(
             copies.take(NOW, &key, OWN).expect("it is there").0.bytes,
             b"PUT "
         );
-        copies.add(NOW, D1, kept(1, 5, 4, b"POST"), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 4, b"POST"), 100);
         assert_eq!(copies.take(NOW, &key, OWN), None);
     }
 
@@ -220,12 +226,12 @@ mod tests {
     fn what_is_known_already_takes_nothing_away() {
         let copies = Copies::default();
         let key = kept(1, 0, 0, b"").key;
-        copies.add(NOW, D1, kept(1, 5, 0, b"GET / HTTP"), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 0, b"GET / HTTP"), 100);
         for (offset, bytes) in [(0, &b"GET "[..]), (4, b"/ H"), (0, b"GET / HTTP")] {
-            copies.add(NOW, OWN, kept(1, 5, offset, bytes), 100);
+            copies.add_said(NOW, OWN, kept(1, 5, offset, bytes), 100);
             assert_eq!(copies.of(NOW, D1), [key], "{offset}");
         }
-        copies.add(NOW, OWN, kept(1, 5, 6, b"HTTP/1.1"), 100);
+        copies.add_said(NOW, OWN, kept(1, 5, 6, b"HTTP/1.1"), 100);
         assert_eq!(copies.of(NOW, OWN), [key]);
         let whole = &copies.all(NOW)[0].0.bytes;
         assert_eq!(whole, b"GET / HTTP/1.1");
@@ -241,17 +247,17 @@ mod tests {
             later: true,
             ..kept(1, isn, offset, bytes)
         };
-        copies.add(NOW, D1, kept(1, 5, 0, b"GET 1GET 2GE"), 100);
-        copies.add(NOW, D1, later(10, 7, b"T 3"), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 0, b"GET 1GET 2GE"), 100);
+        copies.add_said(NOW, D1, later(10, 7, b"T 3"), 100);
         let (rest, _) = copies.take(NOW, &key, OWN).expect("it is there");
         assert_eq!(rest, later(10, 0, b"GET 2GET 3"));
         // Nothing of it has been read there.
-        copies.add(NOW, D1, kept(1, 5, 0, b"GET 1"), 100);
-        copies.add(NOW, D1, later(10, 7, b"T 3"), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 0, b"GET 1"), 100);
+        copies.add_said(NOW, D1, later(10, 7, b"T 3"), 100);
         assert_eq!(copies.take(NOW, &key, OWN), None);
         // A boundary that comes round.
-        copies.add(NOW, D1, later(u32::MAX - 2, 0, b"GET 1GET 2"), 100);
-        copies.add(NOW, D1, later(2, 5, b"GET 3"), 100);
+        copies.add_said(NOW, D1, later(u32::MAX - 2, 0, b"GET 1GET 2"), 100);
+        copies.add_said(NOW, D1, later(2, 5, b"GET 3"), 100);
         let (rest, _) = copies.take(NOW, &key, OWN).expect("it is there");
         assert_eq!(rest, later(2, 0, b"GET 2GET 3"));
     }
@@ -264,10 +270,10 @@ mod tests {
             later: true,
             ..kept(1, isn, offset, bytes)
         };
-        copies.add(NOW, D1, later(90, 0, b"GET 3"), 100);
-        copies.add(NOW, D1, later(10, 0, b"GET 2"), 100);
-        copies.add(NOW, D1, later(10, 9, b" HTTP"), 100);
-        copies.add(NOW, D1, later(90, 5, b" HTTP"), 100);
+        copies.add_said(NOW, D1, later(90, 0, b"GET 3"), 100);
+        copies.add_said(NOW, D1, later(10, 0, b"GET 2"), 100);
+        copies.add_said(NOW, D1, later(10, 9, b" HTTP"), 100);
+        copies.add_said(NOW, D1, later(90, 5, b" HTTP"), 100);
         let (all, _) = (copies.take(NOW, &later(90, 0, b"").key, OWN)).expect("it is there");
         assert_eq!(all, later(90, 0, b"GET 3 HTTP"));
     }
@@ -276,13 +282,13 @@ mod tests {
     #[test]
     fn who_is_told_again_keeps_it_no_longer() {
         let (first, second) = (Copies::default(), Copies::default());
-        first.add(NOW, D1, kept(1, 5, 0, b"GET "), 100);
+        first.add_said(NOW, D1, kept(1, 5, 0, b"GET "), 100);
         let (mut from, mut to) = (&first, &second);
         let mut now = NOW;
         for _ in 0..2 {
             now += LIFETIME / 3;
             for (kept, age) in from.all(now) {
-                to.add(now - age, D1, kept, 100);
+                to.add_said(now - age, D1, kept, 100);
             }
             (from, to) = (to, from);
         }
@@ -298,8 +304,8 @@ mod tests {
             cookie: ServerSeq::new(1 << 30),
             ..kept(1, 3, 0, b"PUT ")
         };
-        first.add(NOW + LIFETIME, D1, other.clone(), 100);
-        first.add(NOW, D1, kept(1, 5, 0, b"GET "), 100);
+        first.add_said(NOW + LIFETIME, D1, other.clone(), 100);
+        first.add_said(NOW, D1, kept(1, 5, 0, b"GET "), 100);
         let all = [(other, Duration::ZERO)];
         assert_eq!(first.all(NOW + LIFETIME), all);
     }
@@ -308,18 +314,18 @@ mod tests {
     fn what_is_read_here_is_for_others_alone() {
         let copies = Copies::default();
         let key = kept(1, 0, 0, b"").key;
-        copies.add(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
+        copies.add_said(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
         assert_eq!(copies.take(NOW, &key, OWN), None);
         let all = [(kept(1, 5, 0, b"GET "), Duration::ZERO)];
         assert_eq!(copies.all(NOW), all);
         assert_eq!(copies.all(NOW + LIFETIME), []);
-        copies.add(NOW, D1, kept(1, 5, 4, b"/ "), 100);
+        copies.add_said(NOW, D1, kept(1, 5, 4, b"/ "), 100);
         assert_eq!(
             copies.take(NOW, &key, OWN),
             Some((kept(1, 5, 0, b"GET / "), NOW))
         );
         // What has been forgotten here is as if another one had read it.
-        copies.add(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
+        copies.add_said(NOW, OWN, kept(1, 5, 0, b"GET "), 100);
         copies.disown(OWN);
         assert_eq!(
             copies.take(NOW, &key, OWN),
@@ -331,11 +337,11 @@ mod tests {
     fn they_are_bounded_and_forgotten() {
         let copies = Copies::default();
         for port in 0..20 {
-            copies.add(NOW, D1, kept(port, 5, 0, &[b'x'; 10]), 100);
+            copies.add_said(NOW, D1, kept(port, 5, 0, &[b'x'; 10]), 100);
         }
         assert_eq!(copies.of(NOW, D1).len(), 10);
         let later = NOW + LIFETIME;
-        copies.add(later, D1, kept(99, 5, 0, &[b'x'; 10]), 100);
+        copies.add_said(later, D1, kept(99, 5, 0, &[b'x'; 10]), 100);
         assert_eq!(copies.of(NOW, D1), [kept(99, 5, 0, b"").key]);
     }
 }

@@ -47,10 +47,8 @@ const TAIL_INTERVAL: Duration = Duration::from_secs(1);
 const LACKING_INTERVAL: Duration = Duration::from_millis(20);
 /// What other threads have to tell waits no longer.
 const LONGEST_SILENCE: Duration = Duration::from_millis(50);
-
 /// A worker ends what it is at.
 const GIVE_WAY_INTERVAL: Duration = Duration::from_micros(500);
-
 /// What commands are told is no older than this and a heartbeat.
 const SHOW_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -479,8 +477,7 @@ impl Vigil {
                 Entry::Bytes { kept, age_ms } => {
                     let (key, peers) = (kept.key, &self.shared.peers);
                     let age = Duration::from_millis(age_ms.into());
-                    let said = clock::monotonic().saturating_sub(age);
-                    peers.copies.add(said, sender, kept, limit);
+                    peers.copies.add(age, sender, kept, limit);
                     // Who has kept its flow just before has told its client that this has come.
                     peers.adopt([key]);
                 }

@@ -34,10 +34,9 @@ impl State {
     /// The same of what it was told `age` ago.
     fn share_aged(&self, kept: Kept, age: Duration) {
         let peers = &self.shared.peers;
-        let said = clock::monotonic().saturating_sub(age);
         let limit = self.cluster.config.limits.reading_bytes;
         // First: who joins meanwhile is told all that is here, or hears this.
-        peers.copies.add(said, peers.own, kept.clone(), limit);
+        peers.copies.add(age, peers.own, kept.clone(), limit);
         if self.shared.health.is_deaf() {
             peers.copies.disown_one(&kept.key, peers.own);
         }
