@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use trapeze_core::flow::FlowKey;
 use trapeze_datapath::map::splice_addresses;
-use trapeze_lab::{Options, Process};
+use trapeze_lab::{LinkSettings, Options, Process};
 use trapeze_membership::MembershipStatus;
 use trapeze_tests::scattered::ready;
 use trapeze_tests::{Cluster, Connection, same, until, work_meanwhile};
@@ -431,6 +431,45 @@ fn who_is_not_known_to_the_others_yet_keeps_nothing() {
                 .iter()
                 .map(|(key, _)| FlowKey::from(*key).client.port());
             assert!(ports.any(|one| one == port), "d3 lacks a record");
+            same(&client.ask("/1k").body, &wanted);
+        }
+    });
+}
+
+/// Its cable comes in when its daemon has begun already, and has found nobody there.
+#[test]
+fn who_begins_unheard_learns_what_the_others_know_when_it_is_heard() {
+    const OTHERS: [&str; 2] = ["d1", "d2"];
+    let cluster = Cluster::with("unheard", |options| {
+        (options.sprays, options.dispatchers) = (Some(1), Some(3));
+        options.backends = Some(2);
+    });
+    all_know(&cluster, &["d1", "d2", "d3"]);
+    let wanted = cluster.document("1k");
+    let lost = LinkSettings {
+        loss: 1.0,
+        ..LinkSettings::default()
+    };
+    cluster.link("d3", &lost).unwrap();
+    cluster.kill("d3", None).unwrap();
+    all_know(&cluster, &OTHERS);
+    cluster.on("c1", || {
+        let mut clients: Vec<_> = (0..60).map(|_| Connection::open()).collect();
+        for client in &mut clients {
+            same(&client.ask("/1k").body, &wanted);
+        }
+        // More news than are kept to be said again.
+        for _ in 0..1200 {
+            same(&Connection::open().ask("/1k").body, &wanted);
+        }
+        cluster.start("d3", None).unwrap();
+        until("it keeps flows, alone as it is", || {
+            let status = cluster.dispatch_status("d3")?;
+            status.keeps_flows.then_some(())
+        });
+        cluster.link("d3", &LinkSettings::default()).unwrap();
+        all_know(&cluster, &["d1", "d2", "d3"]);
+        for client in &mut clients {
             same(&client.ask("/1k").body, &wanted);
         }
     });

@@ -50,6 +50,8 @@ pub struct Heard {
     /// The number that comes next.
     next: u32,
     lacking: BTreeSet<u32>,
+    /// What there was of the stream before it was first heard is too much to be asked for.
+    is_behind: bool,
 }
 
 impl Heard {
@@ -76,6 +78,11 @@ impl Heard {
         self.lacking.remove(&number)
     }
 
+    /// Does what a stream said before it was first heard have to be had by a catch-up? Says so once.
+    pub fn falls_behind(&mut self) -> bool {
+        std::mem::take(&mut self.is_behind)
+    }
+
     /// What to ask for, at most [`ASKED_AT_ONCE`] of it, and of which stream.
     pub fn lacking(&self) -> Option<(u32, Vec<u32>)> {
         let numbers: Vec<u32> = self.lacking.iter().take(ASKED_AT_ONCE).copied().collect();
@@ -91,7 +98,8 @@ impl Heard {
                 self.stream = Some(stream);
                 self.lacking.clear();
                 // All of a short one; of a long one, a catch-up has the rest.
-                self.next = if number as usize <= KEPT { 1 } else { number };
+                self.is_behind = number as usize > KEPT;
+                self.next = if self.is_behind { number } else { 1 };
                 true
             }
         }
@@ -173,8 +181,10 @@ mod tests {
         heard.news(9, 1);
         assert_eq!(heard.lacking(), None);
         let mut heard = Heard::default();
+        assert!(!heard.falls_behind());
         heard.news(5, 5000);
         assert_eq!(heard.lacking(), None);
+        assert!(heard.falls_behind() && !heard.falls_behind());
         heard.news(5, 5002);
         assert_eq!(heard.lacking(), Some((5, vec![5001])));
         // A long pause: no more is asked for than can be had.

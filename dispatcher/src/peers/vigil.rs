@@ -3,6 +3,7 @@
 //! begins catches up. The rules are core's (core/src/membership, core/src/replica); here
 //! are the socket, the clock and the maps.
 
+mod catching_up;
 mod cut;
 mod keepers;
 
@@ -38,7 +39,7 @@ use super::joining::{Stage, View, Views};
 use super::proofs::{self, Silent};
 use super::{PATIENCE, Peer};
 use crate::{Shared, v4};
-use keepers::was_there;
+use catching_up::asking_name;
 
 const PADDING: [u8; 20] = [0; 20];
 /// The end of the news is told at least this often.
@@ -101,6 +102,8 @@ pub struct Vigil {
     lacking_asked: HashMap<Ipv4Addr, Duration>,
     lessons: HashMap<Ipv4Addr, Lesson>,
     pupil: Option<Pupil>,
+    /// When it caught up nobody was there, and nobody that keeps flows since.
+    is_alone: bool,
     /// They did not answer an asking.
     useless: Vec<Ipv4Addr>,
     /// All of them, and that has been said.
@@ -150,6 +153,7 @@ impl Vigil {
             lacking_asked: HashMap::new(),
             lessons: HashMap::new(),
             pupil: None,
+            is_alone: true,
             useless: Vec::new(),
             is_unknown: false,
             tail_told: (0, Duration::ZERO),
@@ -327,8 +331,15 @@ impl Vigil {
                     self.gates.hear(now, asked, packet.meta.epoch, said);
                 }
                 if let Some(place) = place.filter(|_| is_dispatcher) {
-                    let before = self.watch.members()[place].said;
+                    let Watched {
+                        state,
+                        said: before,
+                        ..
+                    } = self.watch.members()[place];
                     let is_new = self.watch.hear(now, place, packet.meta.epoch, said);
+                    if is_new && state != State::Alive {
+                        self.meet(now, place, said)?;
+                    }
                     if is_new && before.map(kind_of) != Some(kind_of(said)) {
                         self.views.repeat(asked);
                         self.follow_daemon(now, asked, said);
@@ -381,12 +392,15 @@ impl Vigil {
         match what {
             What::News => {
                 let heard = self.heard.entry(sender).or_default();
-                if heard.news(stream, number) {
+                let is_news = heard.news(stream, number);
+                self.look_whether_behind(sender);
+                if is_news {
                     self.learn(sender, message)?;
                 }
             }
             What::Tail { takes_you, keeps } => {
                 self.heard.entry(sender).or_default().tail(stream, number);
+                self.look_whether_behind(sender);
                 self.views.hear(sender, View { takes_you, keeps });
                 // It may be about to join: its own word for that is in its answers.
                 let place = self.peers.iter().position(|peer| peer.address == sender);
@@ -455,6 +469,7 @@ impl Vigil {
                 self.learn(sender, message)?;
                 if step == Step::Done {
                     self.pupil = None;
+                    self.is_alone = false;
                     self.end_catching_up(now)?;
                 }
             }
@@ -484,56 +499,6 @@ impl Vigil {
                 Entry::Proved(proved) => proofs::learn(&self.shared.peers, &proved)?,
                 Entry::Number(_) => {}
             }
-        }
-        Ok(())
-    }
-
-    /// Who begins asks somebody for all there is.
-    fn catch_up(&mut self, now: Duration, keys: &Keys) -> anyhow::Result<()> {
-        let own = self.shared.peers.own;
-        if self.peers.is_empty() {
-            // There is nobody any more to have records from.
-            return match self.shared.peers.stage() {
-                Stage::CatchingUp => self.end_catching_up(now),
-                Stage::Joining | Stage::Keeping | Stage::Lapsed => Ok(()),
-            };
-        }
-        if self.cut_at.is_none()
-            && self.pupil.is_none()
-            && self.shared.peers.stage() == Stage::CatchingUp
-        {
-            let members = || self.peers.iter().zip(self.watch.members());
-            let alive = |(_, watched): &(&Peer, &Watched)| watched.state == State::Alive;
-            let useful = |(peer, _): &(&Peer, &Watched)| !self.useless.contains(&peer.address);
-            let knows = |(_, watched): &(&Peer, &Watched)| is_fit(watched);
-            let teacher = (members().filter(alive).filter(useful).find(knows))
-                .or_else(|| members().filter(alive).find(useful));
-            match teacher {
-                Some((peer, _)) => {
-                    println!("catching up from {}", peer.name);
-                    self.pupil = Some(Pupil::new(peer.address, asking_name()));
-                }
-                // They keep flows, and do not know this dispatcher yet: without their records
-                // it would keep flows that it knows nothing of.
-                None if members().any(|(_, watched)| is_keeper(watched)) => {
-                    if !std::mem::replace(&mut self.is_unknown, true) {
-                        println!("waiting for the other dispatchers to have this one configured");
-                    }
-                    self.useless.clear();
-                }
-                None if self.watch.has_judged()
-                    && !members().any(|(_, watched)| was_there(watched, now)) =>
-                {
-                    self.end_catching_up(now)?;
-                }
-                None => {}
-            }
-        }
-        if let Some(pupil) = &mut self.pupil
-            && !pupil.ask(now, own, keys, &mut self.outbox)
-        {
-            self.useless.push(pupil.teacher);
-            self.pupil = None;
         }
         Ok(())
     }
@@ -691,9 +656,4 @@ fn kind_of(said: Presence) -> Presence {
         },
         other => other,
     }
-}
-
-/// Not that of an asking before.
-fn asking_name() -> u32 {
-    clock::cluster().as_millis() as u32
 }

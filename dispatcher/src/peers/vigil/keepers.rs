@@ -47,18 +47,7 @@ impl Vigil {
         Ok(())
     }
 
-    /// All records are here: the others are to know.
-    pub(super) fn end_catching_up(&mut self, now: Duration) -> anyhow::Result<()> {
-        if self.shared.peers.stage() == Stage::CatchingUp {
-            self.useless.clear();
-            println!("has caught up");
-            self.shared.records.end_doubt()?;
-            self.join(now)?;
-        }
-        Ok(())
-    }
-
-    fn join(&mut self, now: Duration) -> anyhow::Result<()> {
+    pub(super) fn join(&mut self, now: Duration) -> anyhow::Result<()> {
         // It takes its time to catch up, and keeps nothing meanwhile that somebody else could keep by now.
         workload::publish(&self.shared)?;
         self.enter(Stage::Joining)?;
@@ -94,12 +83,13 @@ impl Vigil {
                             && (!is_keeper(watched) || self.views.takes_us(peer.address))
                     }
                 };
-                if members().all(knows) {
+                if members().all(knows) && self.pupil.is_none() {
                     println!("keeps its share of flows");
                     self.enter(Stage::Keeping)?;
                 }
             }
             Stage::Keeping => {
+                self.is_alone &= keepers().next().is_none();
                 let disowning = keepers().find(|(peer, _)| self.views.disowns_us(peer.address));
                 // Who leaves has asked for that.
                 let leaving = self.shared.leaving.load(Ordering::Relaxed);
