@@ -443,7 +443,7 @@ impl Cluster {
     }
 
     /// The pool's live backends for that port of the VIP; those that are only busy when
-    /// there is no other, and then those that stand out.
+    /// there is no other, then those that stand out, and then those whose server may be there again.
     pub fn backends(&self, health: &Health, pool: usize, port: u16) -> Option<Backends> {
         let of_pool = self.config.pools.get(pool)?;
         let that = |takes: fn(State) -> bool| {
@@ -463,15 +463,20 @@ impl Cluster {
                 )
             }))
         };
-        let free = that(State::is_free);
-        if free.open().is_empty() {
-            let busy = that(|state| state == State::Busy);
-            return Some(match busy.open().is_empty() {
-                true => that(|state| state == State::Ejected),
-                false => busy,
-            });
+        let by_preference: [fn(State) -> bool; 4] = [
+            State::is_free,
+            |state| state == State::Busy,
+            |state| state == State::Ejected,
+            |state| state == State::NoServer { for_sure: false },
+        ];
+        let mut ever_worse = by_preference.into_iter().map(that);
+        let first = ever_worse.next()?;
+        match first.open().is_empty() {
+            true => ever_worse
+                .find(|them| !them.open().is_empty())
+                .or(Some(first)),
+            false => Some(first),
         }
-        Some(free)
     }
 
     /// Is there one besides these slots that could take an answer over, but is not there now?

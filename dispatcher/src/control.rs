@@ -326,7 +326,7 @@ pub(crate) fn reason(cluster: &Cluster, health: &Health, backend: usize) -> Stri
         State::Ejected => "resets connections, or acknowledges nothing".into(),
         State::Drained => "drained by an operator".into(),
         State::Busy => "its server accepts too slowly".into(),
-        State::NoServer => {
+        State::NoServer { .. } => {
             let ports = health.ports_without_server(slot);
             let ports: Vec<_> = ports.iter().map(u16::to_string).collect();
             format!("nothing listens on port {}", ports.join(", "))

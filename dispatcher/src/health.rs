@@ -34,6 +34,8 @@ const MISSED: usize = 3;
 const FIRST_MS: u64 = 1000;
 /// Nothing is sent to a backend without a listener for this long.
 const NO_LISTENER_PAUSE: Duration = Duration::from_secs(1);
+/// Unless there is nobody else: a server that is being restarted may listen again by then.
+const NO_LISTENER_FOR_SURE: Duration = Duration::from_millis(50);
 /// Nor to one whose server accepts too slowly.
 const QUEUE_FULL_PAUSE: Duration = Duration::from_millis(100);
 
@@ -127,8 +129,11 @@ pub enum State {
     Down,
     /// It stands out by what becomes of clients' requests, and is left out for a while.
     Ejected,
-    /// It has no listener, as it told us just now.
-    NoServer,
+    /// It had no listener when it was asked last.
+    NoServer {
+        /// Just now.
+        for_sure: bool,
+    },
     /// Its server accepts too slowly, as it told us just now.
     Busy,
     /// An operator wants it to have no connections.
@@ -149,7 +154,7 @@ impl State {
             Self::Silent => "silent",
             Self::Down => "down",
             Self::Ejected => "ejected",
-            Self::NoServer => "no-server",
+            Self::NoServer { .. } => "no-server",
             Self::Busy => "busy",
             Self::Drained => "drained",
         }
@@ -624,8 +629,12 @@ impl Slot {
         }
         let refusals = self.refusals();
         let concerned = || refusals.iter().filter(|refused| concerns(refused));
-        if concerned().any(|refused| now_ms < refused.no_server_until_ms) {
-            Some(State::NoServer)
+        let no_server_until_ms = concerned().map(|refused| refused.no_server_until_ms);
+        let no_server_until_ms = no_server_until_ms.max().unwrap_or(0);
+        if now_ms < no_server_until_ms {
+            let doubtful_for = NO_LISTENER_PAUSE - NO_LISTENER_FOR_SURE;
+            let for_sure = no_server_until_ms - now_ms > doubtful_for.as_millis() as u64;
+            Some(State::NoServer { for_sure })
         } else if concerned().any(|refused| now_ms < refused.busy_until_ms) {
             Some(State::Busy)
         } else {
@@ -665,6 +674,23 @@ mod tests {
         assert!(!beats.are_missed(20_201, 20_700, 20_700), "two");
         beats.sent(20_800);
         assert!(beats.are_missed(20_001, 20_800, 20_800), "and so it stays");
+    }
+
+    #[test]
+    fn who_had_no_listener_may_have_one_soon() {
+        let slot = Slot::default();
+        slot.refusals().push(Refused {
+            port: 80,
+            no_server_until_ms: 2000,
+            busy_until_ms: 0,
+        });
+        slot.refused_until_ms.store(2000, Ordering::Relaxed);
+        let at = |now_ms| slot.refused_now(now_ms, |refused| refused.port == 80);
+        let no_server = |for_sure| Some(State::NoServer { for_sure });
+        assert_eq!([at(1000), at(1049)], [no_server(true); 2]);
+        assert_eq!([at(1050), at(1999)], [no_server(false); 2]);
+        assert_eq!(at(2000), None);
+        assert_eq!(slot.refused_now(1000, |refused| refused.port == 81), None);
     }
 
     #[test]

@@ -3,11 +3,12 @@
 
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use trapeze_lab::Process;
 use trapeze_tests::raw::RawClient;
-use trapeze_tests::{Cluster, Connection, VIP, VIP_TLS, until};
+use trapeze_tests::{Cluster, Connection, Raised, VIP, VIP_TLS, same, until};
 
 const SHORT_HEAD_TIMEOUT: &str = "\n[limits]\nhead_timeout = \"1s\"\n";
 
@@ -409,4 +410,43 @@ fn a_server_that_listens_with_mptcp_loses_its_turns() {
     assert!(cluster.agent("b1").of("not-rebuilt") >= 1);
     server.kill().unwrap();
     server.wait().unwrap();
+}
+
+/// Servers are restarted one after the other, and faster than one that did not listen is forgiven that.
+#[test]
+fn servers_restarted_one_after_another_cost_no_request() {
+    let cluster = Cluster::with("rolling", |options| options.backends = Some(3));
+    let wanted = cluster.document("1k");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _raised = Raised(&stop);
+        let (cluster, stop, wanted) = (&cluster, &stop, &wanted);
+        let clients: Vec<_> = (0..8)
+            .map(|_| {
+                scope.spawn(move || {
+                    cluster.on("c1", || {
+                        let mut asked = 0;
+                        while !stop.load(Ordering::Relaxed) {
+                            let answer = Connection::open().ask("/1k");
+                            assert_eq!(answer.status, 200, "request {asked}: {}", answer.head);
+                            same(&answer.body, wanted);
+                            asked += 1;
+                        }
+                        asked
+                    })
+                })
+            })
+            .collect();
+        for backend in ["b1", "b2", "b3", "b1", "b2", "b3"] {
+            cluster.kill(backend, Some(Process::Server)).unwrap();
+            // As long as it takes until somebody has found that.
+            std::thread::sleep(Duration::from_millis(50));
+            cluster.start(backend, Some(Process::Server)).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        stop.store(true, Ordering::Relaxed);
+        let asked: u32 = clients.into_iter().map(|c| c.join().unwrap()).sum();
+        println!("{asked} requests");
+        assert!(asked > 200, "{asked}");
+    });
 }

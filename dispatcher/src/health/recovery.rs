@@ -23,7 +23,11 @@ impl Recovery {
     /// is not away. A daemon that starts takes its backends for warm.
     pub fn note(&self, now_ms: u64, number: u64, state: State) {
         let is_away = match state {
-            State::Silent | State::Down | State::Ejected | State::NoServer | State::Drained => true,
+            State::Silent
+            | State::Down
+            | State::Ejected
+            | State::NoServer { .. }
+            | State::Drained => true,
             State::Up | State::Unknown | State::Busy => false,
         };
         let mut all = self.0.lock().expect("no thread panics with it");
