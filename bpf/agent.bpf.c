@@ -566,8 +566,10 @@ static __always_inline int leave(struct __sk_buff *skb, const struct leaving *h,
 	if (setup->answers.finished != finished && is_between_answers(&setup->answers) &&
 	    !(setup->answers.flags & ANSWER_CLOSING))
 		tell_answered(key, setup);
-	if (h->tcp.flags & TCP_FIN)
+	if (h->tcp.flags & TCP_FIN) {
 		note_all_taken(setup, h);
+		note_rest_taken(skb, setup, h);
+	}
 	if (closes_idle(setup, h, payload))
 		return vacate(skb, h, setup);
 	if (closes_with_answer(setup, h, payload)) {

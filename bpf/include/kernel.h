@@ -89,6 +89,7 @@ struct sock {
 	struct sock_common __sk_common;
 	__u32 sk_ack_backlog;
 	__u32 sk_max_ack_backlog;
+	__u8 sk_shutdown;
 };
 
 struct inet_sock {

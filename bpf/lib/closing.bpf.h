@@ -41,6 +41,26 @@ static __always_inline void note_all_taken(struct setup *setup, const struct lea
 		answers->taken = setup->wanted;
 }
 
+/* RCV_SHUTDOWN | SEND_SHUTDOWN */
+#define SHUTDOWN_MASK 3
+
+/*
+ * It may have answered before it had all of a request, and the rest has come since: no further one has begun, as its
+ * dispatcher says (3.5a). Whether that is all of it the dispatcher knows (7.2). A server that only says no more may
+ * yet read it.
+ */
+static __always_inline void note_rest_taken(const struct __sk_buff *skb, struct setup *setup, const struct leaving *h)
+{
+	struct answers *answers = &setup->answers;
+	struct tcp_sock *full;
+
+	if (!is_to_outlive(setup) || setup->asked != answers->finished || !has_answered(answers))
+		return;
+	full = sending_socket(skb);
+	if (full && full->inet_conn.icsk_inet.sk.sk_shutdown == SHUTDOWN_MASK)
+		answers->taken = bpf_ntohl(h->tcp.ack);
+}
+
 /* Does it stand behind all that the server has said? An RST may stand behind a FIN that was not to be heard. */
 static __always_inline bool is_at_end(const struct leaving *h, const struct answers *answers)
 {

@@ -181,6 +181,24 @@ fn a_server_that_owes_nothing_closes_for_itself() {
     );
 }
 
+/// It has answered before it had all of the request, and owes nothing all the same. Whether that was all its dispatcher
+/// knows.
+#[test]
+fn a_server_that_answered_early_closes_for_itself() {
+    let mut owner = owner();
+    owner.answer(ANSWER);
+    let body = segment(ACK, SECOND, end_of(ANSWER), b"the body");
+    let frame = sealed(&outliving(), &body.packet());
+    owner.agent.receive("the body", &frame, &["received"]);
+    assert_eq!(read(&mut owner.stream), body.payload);
+    let close = || owner.stream.shutdown(Shutdown::Both).unwrap();
+    owner.agent.expect_count("it closes", close, &["vacated"]);
+    let setup = owner.agent.setup(&request()).unwrap();
+    let behind = SECOND + body.payload.len() as u32;
+    assert_eq!((setup.state, setup.start), (VACANT, behind));
+    assert_eq!(setup.answers.finished, 1);
+}
+
 /// What the client has not acknowledged is the socket's to repeat.
 #[test]
 fn a_close_waits_until_the_client_has_all() {
@@ -1040,7 +1058,10 @@ fn a_close_that_means_something_leaves() {
         if asked {
             next.payload = b"POST / HTTP/1.1\r\n\r\n".into();
         }
-        let frame = sealed(&meta, &next.packet());
+        let frame = match asked {
+            true => beginning(&meta, &next.packet()),
+            false => sealed(&meta, &next.packet()),
+        };
         owner.agent.receive("an ACK", &frame, &["received"]);
         if asked {
             read(&mut owner.stream);
