@@ -367,11 +367,12 @@ fn constants_are_the_same() {
         ("EXPECT_CHUNK_AFTER", Expected::ChunkAfter),
         ("EXPECT_TRAILER", Expected::Trailer),
         ("EXPECT_UPGRADED", Expected::Upgraded),
+        ("EXPECT_INVITED", Expected::Invited),
     ] {
         assert_eq!(constant(name), u64::from(expected.number()), "{name}");
         assert_eq!(Expected::from_number(expected.number()), Some(expected));
     }
-    assert_eq!(Expected::from_number(5), None);
+    assert_eq!(Expected::from_number(6), None);
     let open = libbpf_rs::ObjectBuilder::default()
         .open_file(OBJECTS[0].1)
         .unwrap();

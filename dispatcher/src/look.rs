@@ -76,7 +76,9 @@ impl Look<'_> {
         match self.later.map(|later| later.expected) {
             None | Some(Expected::Head) => self.at_head(bytes, progress),
             // Asked ahead of the answer that says what it is.
-            Some(Expected::Upgraded) => Looked::Done(Found::Owners(Extent::default())),
+            Some(Expected::Upgraded | Expected::Invited) => {
+                Looked::Done(Found::Owners(Extent::default()))
+            }
             Some(expected) => match head::follow(expected, bytes) {
                 Followed::More => Looked::More,
                 Followed::To { at, expected } => {
@@ -154,7 +156,7 @@ impl Look<'_> {
 /// Of a request that is not whole in so many bytes: can the rest be kept as it comes?
 fn can_be_copied(next: Option<(usize, Expected)>, here: usize) -> bool {
     match next {
-        Some((at, Expected::Head)) => here < at && at <= REQUEST_MAX,
+        Some((at, Expected::Head | Expected::Invited)) => here < at && at <= REQUEST_MAX,
         Some((_, Expected::Upgraded)) | None => false,
         Some(_) => true,
     }

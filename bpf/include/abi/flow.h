@@ -20,6 +20,7 @@ enum expected {
 	EXPECT_CHUNK_AFTER = 2, /* the end of a chunk */
 	EXPECT_TRAILER = 3, /* a line behind the last chunk */
 	EXPECT_UPGRADED = 4, /* a request, if the answer to the one before is no 101: the daemon asks the owner */
+	EXPECT_INVITED = 5, /* the same, if the one before has had its body, for which its client waited to be asked */
 };
 
 /* Of a flow, in `marks`. */

@@ -23,6 +23,9 @@ pub enum Expected {
     Trailer,
     /// A request, if the answer to the one before is none that changes the protocol (RFC 9110 §7.8).
     Upgraded,
+    /// A request, if its client has sent the body of the one before: it waited to be asked for that, and may have been
+    /// answered instead (RFC 9110 §10.1.1).
+    Invited,
 }
 
 impl Expected {
@@ -39,13 +42,19 @@ impl Expected {
             Self::ChunkAfter,
             Self::Trailer,
             Self::Upgraded,
+            Self::Invited,
         ];
         all.into_iter().find(|expected| expected.number() == number)
     }
 
     /// Is the client between two requests there, if it is at any?
     pub fn is_between_requests(self) -> bool {
-        matches!(self, Self::Head | Self::Upgraded)
+        self == Self::Head || self.is_for_its_owner_to_say()
+    }
+
+    /// Can only the owner say whether that is so, by what it has had and answered?
+    pub fn is_for_its_owner_to_say(self) -> bool {
+        matches!(self, Self::Upgraded | Self::Invited)
     }
 }
 
@@ -74,6 +83,9 @@ pub fn follow_head(inspection: &Inspection<'_>, bytes: &[u8]) -> Followed {
                 at: head.len + length,
                 expected: match asks_to_upgrade(head) {
                     true => Expected::Upgraded,
+                    false if length > 0 && bytes.len() <= head.len && expects(head) => {
+                        Expected::Invited
+                    }
                     false => Expected::Head,
                 },
             },
@@ -107,7 +119,7 @@ pub fn follow(expected: Expected, bytes: &[u8]) -> Followed {
     loop {
         let rest = bytes.get(at..).unwrap_or(&[]);
         let step = match expected {
-            Expected::Head | Expected::Upgraded => None,
+            Expected::Head | Expected::Upgraded | Expected::Invited => None,
             Expected::Chunk => chunk(rest),
             // What ends a chunk is its server's as soon as it has come, whenever the next one does.
             Expected::ChunkAfter => match rest {
@@ -183,6 +195,10 @@ enum Body {
 
 fn asks_to_upgrade(head: &HttpHead<'_>) -> bool {
     head.header("upgrade").next().is_some()
+}
+
+fn expects(head: &HttpHead<'_>) -> bool {
+    head.header("expect").next().is_some()
 }
 
 /// RFC 9112 §6.3, and nothing that a server could read otherwise.
@@ -264,6 +280,25 @@ mod tests {
             let (head, found) = post(chunked, body);
             assert_eq!(found, to(head + at, expected), "{body:?}");
         }
+    }
+
+    /// Whoever has begun with the body has to send all of it.
+    #[test]
+    fn who_waits_to_be_asked_for_a_body_may_leave_it_away() {
+        let expect = "Expect: 100-continue\r\n";
+        for (length, body, expected) in [
+            (5, "", Expected::Invited),
+            (5, "a", Expected::Head),
+            (5, "abcde", Expected::Head),
+            (0, "", Expected::Head),
+        ] {
+            let fields = format!("{expect}Content-Length: {length}\r\n");
+            let (head, found) = post(&fields, body);
+            assert_eq!(found, to(head + length, expected), "{length}, {body:?}");
+        }
+        let (head, found) = post(&format!("{expect}Transfer-Encoding: chunked\r\n"), "");
+        assert_eq!(found, to(head, Expected::Chunk));
+        assert_eq!(follow(Expected::Invited, b"GET / "), Followed::More);
     }
 
     #[test]

@@ -162,7 +162,7 @@ impl Record {
 
     /// Is its owner to be asked before anything is read at the boundary?
     pub fn is_to_be_asked(&self) -> bool {
-        self.is_unsure() || self.expected == Expected::Upgraded && !self.is_tunnel()
+        self.is_unsure() || self.expected.is_for_its_owner_to_say() && !self.is_tunnel()
     }
 
     /// Has it no boundaries?

@@ -157,8 +157,8 @@ impl Records {
     }
 
     /// What the owner has had and answered of a flow that another dispatcher has kept, or that there
-    /// is no more of it than its record says; then what follows a request to upgrade is its owner's, whatever it
-    /// is. The record is this dispatcher's from now on: true.
+    /// is no more of it than its record says; then what follows a request to upgrade, or one whose client has perhaps left
+    /// its body away, is its owner's, whatever it is. The record is this dispatcher's from now on: true.
     pub fn reckon(
         &self,
         key: &FlowKey,
@@ -167,20 +167,25 @@ impl Records {
     ) -> io::Result<bool> {
         let mut is_meant = false;
         self.change(key, |flow| {
-            let upgraded = Expected::Upgraded.number();
-            is_meant = (flow.marks & MARK_UNSURE != 0 || flow.expect == upgraded)
+            let expected = Expected::from_number(flow.expect).unwrap_or_default();
+            let is_owners = expected.is_for_its_owner_to_say();
+            is_meant = (flow.marks & MARK_UNSURE != 0 || is_owners)
                 && flow.meta[4..8] == epoch.to_be_bytes();
             if !is_meant {
                 return;
             }
             flow.marks &= !MARK_UNSURE;
+            let has_left_body_away = |received: ClientSeq| {
+                expected == Expected::Invited && received.before(ClientSeq::new(flow.next))
+            };
+            let found = found.filter(|&(received, _)| !has_left_body_away(received));
             let Some((received, answered)) = found else {
-                if flow.expect == upgraded {
+                if is_owners {
                     flow.marks = flow.marks & !MARK_HELD | MARK_TUNNEL;
                 }
                 return;
             };
-            if flow.expect == upgraded {
+            if is_owners {
                 flow.expect = Expected::Head.number();
             }
             let more = answered.wrapping_sub(flow.requests as u16).cast_signed();
