@@ -387,6 +387,18 @@ fn a_spray_joins_and_leaves_by_files_and_no_transfer_fails() {
     });
 }
 
+/// Connections, since when there have been more news than are kept to be said again.
+fn opened_before_much_else(wanted: &[u8]) -> Vec<Connection> {
+    let mut clients: Vec<_> = (0..60).map(|_| Connection::open()).collect();
+    for client in &mut clients {
+        same(&client.ask("/1k").body, wanted);
+    }
+    for _ in 0..1200 {
+        same(&Connection::open().ask("/1k").body, wanted);
+    }
+    clients
+}
+
 /// A file that names a dispatcher is read by that one first, by the others later.
 #[test]
 fn who_is_not_known_to_the_others_yet_keeps_nothing() {
@@ -408,14 +420,7 @@ fn who_is_not_known_to_the_others_yet_keeps_nothing() {
     all_know(&cluster, &["d1", "d2"]);
     let wanted = cluster.document("1k");
     cluster.on("c1", || {
-        let mut clients: Vec<_> = (0..60).map(|_| Connection::open()).collect();
-        for client in &mut clients {
-            same(&client.ask("/1k").body, &wanted);
-        }
-        // More news than are kept to be said again.
-        for _ in 0..1200 {
-            same(&Connection::open().ask("/1k").body, &wanted);
-        }
+        let mut clients = opened_before_much_else(&wanted);
         std::fs::write(cluster.status().unwrap().config, &whole).unwrap();
         cluster.start("d3", None).unwrap();
         // As long as it asks each of them in vain, and longer.
@@ -454,14 +459,7 @@ fn who_begins_unheard_learns_what_the_others_know_when_it_is_heard() {
     cluster.kill("d3", None).unwrap();
     all_know(&cluster, &OTHERS);
     cluster.on("c1", || {
-        let mut clients: Vec<_> = (0..60).map(|_| Connection::open()).collect();
-        for client in &mut clients {
-            same(&client.ask("/1k").body, &wanted);
-        }
-        // More news than are kept to be said again.
-        for _ in 0..1200 {
-            same(&Connection::open().ask("/1k").body, &wanted);
-        }
+        let mut clients = opened_before_much_else(&wanted);
         cluster.start("d3", None).unwrap();
         until("it keeps flows, alone as it is", || {
             let status = cluster.dispatch_status("d3")?;
