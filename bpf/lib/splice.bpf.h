@@ -73,6 +73,23 @@ static __always_inline struct splice read_splice(const struct flow *flow)
 	return splice;
 }
 
+/* No window is larger (RFC 7323 2.3), */
+#define WINDOW_MAX (1 << 30)
+/* and no connection takes longer to be made, in epochs. */
+#define CONNECTING_MAX (3 * 1000000000ull >> EPOCH_SHIFT)
+
+/*
+ * Does it acknowledge what another owner has said? To a server that is being connected to it is no connection's. Later a
+ * client that has had more of its server than half of all numbers would look so, too.
+ */
+static __always_inline bool is_of_another_owner(const struct flow *flow, const struct segment *segment)
+{
+	__u32 behind = flow->server_isn + 1 - segment->ack;
+
+	return segment->flags & TCP_ACK && behind && behind <= WINDOW_MAX &&
+	       (__s32)((__u32)(cluster_time_ns() >> EPOCH_SHIFT) - bpf_ntohl(flow->meta.epoch)) < (__s32)CONNECTING_MAX;
+}
+
 /* A client's packet, of a flow that is spliced. */
 __noinline int send_to_server(context_t *ctx, const struct flow *flow, const struct segment *segment)
 {
@@ -83,8 +100,7 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 
 	if (!flow || !segment)
 		return VERDICT_DROP;
-	/* Of what another owner has said: to a server that is being connected to it is no connection's. */
-	if (segment->flags & TCP_ACK && (__s32)(segment->ack - (flow->server_isn + 1)) < 0) {
+	if (is_of_another_owner(flow, segment)) {
 		count_drop(DROP_REPEATED);
 		return VERDICT_DROP;
 	}

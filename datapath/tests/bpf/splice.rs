@@ -2,6 +2,7 @@
 //! has it (docs/protocol/splice.md 2).
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use trapeze_core::flow::FlowKey as CoreKey;
 use trapeze_core::membership::lots::NOBODY;
@@ -269,6 +270,34 @@ fn what_acknowledges_less_than_the_connections_beginning_goes_to_nobody() {
         );
         assert_eq!(at(SERVER_ISN + 1, ACK).verdict, Verdict::Redirect);
         assert_eq!(at(0, RST).verdict, Verdict::Redirect, "it says nothing");
+    }
+}
+
+/// Half of all numbers, and more, behind the beginning: that looks as what lies before it, which no client
+/// acknowledges any more so long after its server was connected to.
+#[test]
+fn what_is_acknowledged_of_a_long_download_goes_to_its_server() {
+    for bench in Bench::both() {
+        spliced(&bench, &splices()[1], SPLICED_OPEN);
+        let acknowledge = |had: u32| {
+            let ack = (SERVER_ISN + 1).wrapping_add(had);
+            bench.run(&segment(ACK, CLIENT_ISN.wrapping_add(1), ack, b"").frame())
+        };
+        for (seconds, is_old) in [(0, false), (10, true)] {
+            let began = clock::cluster() - Duration::from_secs(seconds);
+            let mut flow = bench.flow();
+            flow.meta[4..8].copy_from_slice(&abi::epoch(began).to_be_bytes());
+            bench.put_flow(&flow);
+            for (had, passes) in [
+                ((1 << 31) - 1, true),
+                ((1 << 31) + 1, true),
+                (3 << 30, is_old),
+                (u32::MAX, is_old),
+            ] {
+                let sent = acknowledge(had).verdict == Verdict::Redirect;
+                assert_eq!(sent, passes, "{had} bytes after {seconds} s");
+            }
+        }
     }
 }
 
