@@ -190,3 +190,51 @@ fn a_server_that_answered_early_may_close_for_itself() {
     let vacated = ["b1", "b2"].map(|name| cluster.agent(name).of("vacated"));
     assert_eq!(vacated.iter().sum::<u64>(), 20, "{vacated:?}");
 }
+
+/// What it says of its closing, before it has had the head of such an upload, says nothing of that.
+#[test]
+fn a_server_that_closes_before_an_upload_that_waits_costs_nothing() {
+    let serve = |name: &str, stream: TcpStream| {
+        let mut stream = BufReader::new(stream);
+        // A server's idle timeout.
+        let patience = Some(Duration::from_millis(20));
+        stream.get_ref().set_read_timeout(patience).unwrap();
+        while let Some(request) = read_head(&mut stream) {
+            if request.expects {
+                let _ = stream.get_ref().write_all(b"HTTP/1.1 100 Continue\r\n\r\n");
+            }
+            let patience = Some(Duration::from_secs(8));
+            stream.get_ref().set_read_timeout(patience).unwrap();
+            stream.read_exact(&mut vec![0; request.length]).unwrap();
+            answer(&stream, "200 OK", name).unwrap();
+            let patience = Some(Duration::from_millis(20));
+            stream.get_ref().set_read_timeout(patience).unwrap();
+        }
+    };
+    let visit = |client: u64| {
+        let mut connection = Connection::open();
+        for round in 0..60 {
+            let head = "PUT /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n";
+            connection.send(head);
+            assert_eq!(connection.response().status, 100, "round {round}");
+            connection.send([b'x'; 1000]);
+            assert_eq!(connection.response().status, 200, "round {round}");
+            // About when the server closes.
+            std::thread::sleep(Duration::from_micros(
+                18_000 + (client * 60 + round) * 37 % 4000,
+            ));
+            if round % 3 == 0 {
+                assert_eq!(connection.ask("/b").status, 200, "round {round}");
+            }
+        }
+    };
+    let cluster = with_servers("meets", serve, || {
+        std::thread::scope(|scope| {
+            for client in 0..12 {
+                scope.spawn(move || visit(client));
+            }
+        });
+    });
+    let vacated = ["b1", "b2"].map(|name| cluster.agent(name).of("vacated"));
+    assert!(vacated.iter().sum::<u64>() > 20, "{vacated:?}");
+}

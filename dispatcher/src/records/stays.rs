@@ -158,7 +158,8 @@ impl Records {
 
     /// What the owner has had and answered of a flow that another dispatcher has kept, or that there
     /// is no more of it than its record says; then what follows a request to upgrade, or one whose client has perhaps left
-    /// its body away, is its owner's, whatever it is. The record is this dispatcher's from now on: true.
+    /// its body away, is its owner's, whatever it is. One that has not had all of such a request yet says nothing of
+    /// it: false. Else the record is this dispatcher's from now on: true.
     pub fn reckon(
         &self,
         key: &FlowKey,
@@ -171,14 +172,14 @@ impl Records {
             let is_owners = expected.is_for_its_owner_to_say();
             is_meant = (flow.marks & MARK_UNSURE != 0 || is_owners)
                 && flow.meta[4..8] == epoch.to_be_bytes();
+            let has_not_had_all = |(received, _): (ClientSeq, u16)| {
+                is_owners && received.before(ClientSeq::new(flow.next))
+            };
+            is_meant &= !found.is_some_and(has_not_had_all);
             if !is_meant {
                 return;
             }
             flow.marks &= !MARK_UNSURE;
-            let has_left_body_away = |received: ClientSeq| {
-                expected == Expected::Invited && received.before(ClientSeq::new(flow.next))
-            };
-            let found = found.filter(|&(received, _)| !has_left_body_away(received));
             let Some((received, answered)) = found else {
                 if is_owners {
                     flow.marks = flow.marks & !MARK_HELD | MARK_TUNNEL;
