@@ -209,6 +209,13 @@ impl Health {
         Duration::from_millis(self.heard_ms.load(Ordering::Relaxed))
     }
 
+    /// Has no backend answered the latest two heartbeats, both of them sent after that? A third would make them silent.
+    pub fn is_answered_by_none_since(&self, since: Duration) -> bool {
+        let heard = self.heard_ms.load(Ordering::Relaxed);
+        let since = since.as_millis() as u64;
+        (self.beats).are_two_missed(heard.max(since), now_ms(), self.listening.until_ms())
+    }
+
     /// Nobody can be heard from now on: whoever was not silent does not become so.
     pub fn be_deaf(&self) {
         let now = now_ms();
@@ -607,14 +614,29 @@ impl Beats {
     /// not tell: while the daemon itself waits for a processor it asks nobody, or does not hear
     /// what comes after `listened_ms`.
     fn are_missed(&self, heard_ms: u64, now_ms: u64, listened_ms: u64) -> bool {
-        let asked = |beat: usize| self.asked_ms[beat].load(Ordering::Relaxed);
-        let interval = self.interval_ms.load(Ordering::Relaxed);
-        let grace = grace(Duration::from_millis(interval)).as_millis() as u64;
-        let first = (interval * MISSED as u64 + grace).max(FIRST_MS);
-        let is_late = |beat: usize| listened_ms.min(now_ms).saturating_sub(asked(beat)) > grace;
-        (heard_ms != 0 || now_ms - self.started_ms > first)
-            && (asked(MISSED) > heard_ms && is_late(1)
-                || asked(MISSED - 1) > heard_ms && is_late(0))
+        let first = self.interval_ms.load(Ordering::Relaxed) * MISSED as u64 + self.grace_ms();
+        let at_ms = listened_ms.min(now_ms);
+        (heard_ms != 0 || now_ms - self.started_ms > first.max(FIRST_MS))
+            && (self.asked(MISSED) > heard_ms && self.is_late(1, at_ms)
+                || self.asked(MISSED - 1) > heard_ms && self.is_late(0, at_ms))
+    }
+
+    /// Were the latest two sent after `heard_ms`, and is an answer to the second one late?
+    fn are_two_missed(&self, heard_ms: u64, now_ms: u64, listened_ms: u64) -> bool {
+        self.asked(1) > heard_ms && self.is_late(0, listened_ms.min(now_ms))
+    }
+
+    fn asked(&self, beat: usize) -> u64 {
+        self.asked_ms[beat].load(Ordering::Relaxed)
+    }
+
+    fn is_late(&self, beat: usize, at_ms: u64) -> bool {
+        at_ms.saturating_sub(self.asked(beat)) > self.grace_ms()
+    }
+
+    fn grace_ms(&self) -> u64 {
+        let interval = Duration::from_millis(self.interval_ms.load(Ordering::Relaxed));
+        grace(interval).as_millis() as u64
     }
 }
 
@@ -691,6 +713,23 @@ mod tests {
         assert_eq!([at(1050), at(1999)], [no_server(false); 2]);
         assert_eq!(at(2000), None);
         assert_eq!(slot.refused_now(1000, |refused| refused.port == 81), None);
+    }
+
+    /// Before anybody is silent.
+    #[test]
+    fn two_missed_beats_are_no_silence_yet() {
+        let beats = beating([20_000, 20_200, 20_400]);
+        assert!(
+            !beats.are_two_missed(20_001, 20_450, 20_450),
+            "may be answered"
+        );
+        assert!(beats.are_two_missed(20_001, 20_470, 20_470));
+        assert!(!beats.are_missed(20_001, 20_470, 20_470));
+        assert!(!beats.are_two_missed(20_201, 20_470, 20_470), "one");
+        assert!(
+            !beats.are_two_missed(20_001, 20_470, 20_400),
+            "nobody has listened"
+        );
     }
 
     #[test]

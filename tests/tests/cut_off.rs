@@ -113,6 +113,22 @@ fn who_is_back_does_not_go_on_where_it_was() {
     });
 }
 
+/// Peers are asked so often that they are taken for dead before a backend has left two heartbeats unanswered.
+#[test]
+fn who_hears_of_backends_seldom_does_not_take_all_for_dead_either() {
+    let cluster = scattered_over(&DISPATCHERS, "cutfast", |options| {
+        options.spray_heartbeat = Some(Duration::from_millis(10));
+        turns(options);
+    });
+    pull_cables(&cluster, &DISPATCHERS, &ONE_BY_ONE);
+    until("workers have shown it", || {
+        DISPATCHERS
+            .iter()
+            .all(|name| cuts(&cluster, name) > 0)
+            .then_some(())
+    });
+}
+
 #[test]
 fn who_is_back_does_not_go_on_where_it_was_with_spliced_servers() {
     let cluster = Cluster::with("cutoffspl", |options| {

@@ -78,7 +78,9 @@ impl Vigil {
             return false;
         }
         let backends = self.backends_heard_at(now, interval);
-        let is_silent = backends < since && backends + PATIENCE >= since;
+        // Those that are asked more seldom than peers were heard longer ago.
+        let patience = PATIENCE.max(self.shared.cluster().config.limits.heartbeat * 4);
+        let is_silent = backends < since && backends + patience >= since;
         is_silent && (self.hosts_there() >= HOSTS || self.is_cable_out())
     }
 
@@ -86,11 +88,15 @@ impl Vigil {
         !raw::has_carrier(&self.shared.interface).unwrap_or(true)
     }
 
-    /// How many other hosts, of peers and backends, there were until now.
+    /// How many other hosts, of peers and backends, there were until nobody answered any more.
     fn hosts_there(&self) -> usize {
         let (cluster, health) = (self.shared.cluster(), &self.shared.health);
         let peers = self.peers.iter().zip(self.watch.members());
-        let alive = peers.filter(|(_, member)| member.state == State::Alive);
+        // Peers that are asked more often than backends are silent by now.
+        let was_there = |at: Duration| at + PATIENCE >= self.answered_at;
+        let alive = peers.filter(|(_, member)| {
+            member.state == State::Alive || member.heard_at.is_some_and(was_there)
+        });
         let alive = alive.map(|(peer, _)| IpAddr::V4(peer.address));
         let backends = cluster.config.backends.iter().zip(&cluster.slots);
         let heard = backends.filter(|&(_, &slot)| !health.is_host_silent(slot));
@@ -100,13 +106,15 @@ impl Vigil {
         hosts.iter().filter(|&&host| host != own).count()
     }
 
-    /// Backends that are asked more seldom than peers tell nothing: they may be there.
+    /// Backends that are asked more seldom than peers tell nothing before they have left two heartbeats unanswered since
+    /// peers did: they may be there.
     fn backends_heard_at(&self, now: Duration, interval: Duration) -> Duration {
         let health = &self.shared.health;
-        if self.shared.cluster().config.limits.heartbeat > interval {
+        health.listen();
+        let is_asked_seldom = self.shared.cluster().config.limits.heartbeat > interval;
+        if is_asked_seldom && !health.is_answered_by_none_since(self.answered_at) {
             return Duration::ZERO;
         }
-        health.listen();
         let has_listened = health.listening().until_ms() >= now.as_millis() as u64;
         match has_listened {
             true => health.last_heard(),
