@@ -218,7 +218,10 @@ fn a_server_that_refuses_is_passed_over_and_if_none_is_left_the_client_hears(spl
     }
     cluster.start("b1", Some(Process::Server)).unwrap();
     until("it serves again", || (ask().status == 200).then_some(()));
-    assert!(cluster.daemon().counters.contains_key("connects-refused"));
+    until("refusals have been counted", || {
+        let counters = cluster.daemon().counters;
+        counters.contains_key("connects-refused").then_some(())
+    });
 }
 
 fn a_host_that_is_gone_is_passed_over(splice: Splice) {
