@@ -95,8 +95,6 @@ pub struct Vigil {
     told_until: u32,
     /// Since when nobody at all answers.
     cut_at: Option<Duration>,
-    /// While nobody does: when the kernel is to forget again what waits for neighbours.
-    drops_at: Duration,
     /// A worker still decides by older lots.
     is_giving_way: bool,
     /// By peer.
@@ -150,7 +148,6 @@ impl Vigil {
             answered_at: Duration::ZERO,
             told_until: 0,
             cut_at: None,
-            drops_at: Duration::ZERO,
             is_giving_way: false,
             heard: HashMap::new(),
             lacking_asked: HashMap::new(),

@@ -19,8 +19,6 @@ use crate::peers::joining::{Stage, Views};
 /// That so many hosts fall silent at once has one cause. Fewer may have died, of a small cluster all the others: while
 /// the cable is in, who is left goes on.
 const HOSTS: usize = 3;
-/// What waits for neighbours of one that is cut off waits no longer.
-const DROP_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Vigil {
     pub(super) fn look_whether_cut_off(
@@ -50,9 +48,6 @@ impl Vigil {
             }
             Some(_) => {
                 self.watch.skip();
-                if now >= self.drops_at {
-                    self.drop_what_waits();
-                }
                 Ok(())
             }
         }
@@ -129,10 +124,8 @@ impl Vigil {
     }
 
     /// A cable that is out takes the link addresses of all neighbours with it, and what is sent then waits in the kernel
-    /// until the neighbour is there again: records, requests and answers of before, that were to be lost. The kernel asks for
-    /// such an address each second only; forgotten, it is asked for with the next heartbeat.
-    fn drop_what_waits(&mut self) {
-        self.drops_at = clock::monotonic() + DROP_INTERVAL;
+    /// until the neighbour is there again: records, requests and answers of before, that were to be lost.
+    fn drop_what_waits(&self) {
         if let Err(error) = host::drop_unresolved(&self.shared.interface) {
             eprintln!("cannot drop what waits for neighbours: {error}");
         }
