@@ -54,7 +54,9 @@ static __always_inline void note_rest_taken(const struct __sk_buff *skb, struct 
 	struct answers *answers = &setup->answers;
 	struct tcp_sock *full;
 
-	if (!is_to_outlive(setup) || setup->asked != answers->finished || !has_answered(answers))
+	/* What another backend had been asked ahead came here at once, and is not counted. */
+	if (!is_to_outlive(setup) || setup->saved & SAVED_ADOPTED || setup->asked != answers->finished ||
+	    !has_answered(answers))
 		return;
 	full = sending_socket(skb);
 	if (full && full->inet_conn.icsk_inet.sk.sk_shutdown == SHUTDOWN_MASK)
