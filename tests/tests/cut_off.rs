@@ -98,6 +98,14 @@ fn cuts(cluster: &Cluster, name: &str) -> u64 {
     count.unwrap_or(0)
 }
 
+/// Workers show it a moment later.
+fn await_cuts(cluster: &Cluster) {
+    until("all have been cut off", || {
+        let was_cut = |name: &&str| cuts(cluster, name) > 0;
+        DISPATCHERS.iter().all(was_cut).then_some(())
+    });
+}
+
 const ONE_BY_ONE: [&[&str]; 4] = [&["d2"], &["d3"], &["d1"], &["d2"]];
 
 /// Packets go to any of them.
@@ -105,12 +113,7 @@ const ONE_BY_ONE: [&[&str]; 4] = [&["d2"], &["d3"], &["d1"], &["d2"]];
 fn who_is_back_does_not_go_on_where_it_was() {
     let cluster = scattered_over(&DISPATCHERS, "cutoff", turns);
     pull_cables(&cluster, &DISPATCHERS, &ONE_BY_ONE);
-    until("workers have shown it", || {
-        DISPATCHERS
-            .iter()
-            .all(|name| cuts(&cluster, name) > 0)
-            .then_some(())
-    });
+    await_cuts(&cluster);
 }
 
 /// Peers are asked so often that they are taken for dead before a backend has left two heartbeats unanswered.
@@ -121,12 +124,7 @@ fn who_hears_of_backends_seldom_does_not_take_all_for_dead_either() {
         turns(options);
     });
     pull_cables(&cluster, &DISPATCHERS, &ONE_BY_ONE);
-    until("workers have shown it", || {
-        DISPATCHERS
-            .iter()
-            .all(|name| cuts(&cluster, name) > 0)
-            .then_some(())
-    });
+    await_cuts(&cluster);
 }
 
 #[test]
