@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 
 /// Debian's packages of the programs that a lab may need.
-const PACKAGES: [(&str, &str); 10] = [
+const PACKAGES: [(&str, &str); 11] = [
     ("ip", "iproute2"),
+    ("ss", "iproute2"),
     ("ethtool", "ethtool"),
     ("nginx", "nginx-light"),
     ("apache2", "apache2"),

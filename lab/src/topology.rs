@@ -7,7 +7,7 @@
 use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use trapeze_datapath::netns;
@@ -146,12 +146,25 @@ fn with_switch(
 /// Removes a namespace and what is in it, if it is there.
 ///
 /// # Errors
-/// What iproute2 refused.
+/// What iproute2 refused, or it is missing.
 pub fn remove(namespace: &str) -> Result<()> {
-    match netns::path(namespace).exists() {
-        true => ip::batch(None, &[format!("netns del {namespace}")]),
-        false => Ok(()),
+    if !netns::path(namespace).exists() {
+        return Ok(());
     }
+    drop_connections(namespace)?;
+    ip::batch(None, &[format!("netns del {namespace}")])
+}
+
+/// Connections of processes that are dead would live on for minutes with all that they have not sent, and keep their
+/// namespace alive: the kernel's memory for TCP is the whole machine's.
+fn drop_connections(namespace: &str) -> Result<()> {
+    let mut command = netns::command_in(&netns::path(namespace), program::find("ss")?)?;
+    command
+        .args(["--kill", "--all", "--tcp"])
+        .stdin(Stdio::null());
+    // Without CONFIG_INET_DIAG_DESTROY it fails, and they end by themselves.
+    let said = command.output().context("cannot run ss");
+    said.map(|_| ())
 }
 
 /// Plugs a host's cable out: no frame leaves or reaches it any more.

@@ -3,10 +3,13 @@
 
 mod support;
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use support::*;
+use trapeze_datapath::netns;
 use trapeze_lab::{Lab, LabGuard, Options, Process, Role};
 
 const READY: &str = "echo ready $*; exec sleep 3600";
@@ -150,8 +153,10 @@ fn a_host_that_is_powered_off_is_silent_and_comes_back() {
 }
 
 #[test]
-fn a_connection_to_a_host_that_loses_power_gets_no_farewell() {
+fn a_connection_to_a_host_that_loses_power_gets_no_farewell_and_leaves_nothing() {
     let lab = lab("silent");
+    let kept = File::open(lab.host("b1").unwrap().namespace()).unwrap();
+    let namespace = PathBuf::from(format!("/proc/self/fd/{}", kept.as_raw_fd()));
     // Slow enough to be in the middle of it.
     let mut download = lab
         .host("c1")
@@ -162,9 +167,22 @@ fn a_connection_to_a_host_that_loses_power_gets_no_farewell() {
         .spawn()
         .unwrap();
     std::thread::sleep(Duration::from_millis(500));
+    assert_ne!(connections(&namespace), 0);
     lab.kill("b1", None).unwrap();
+    assert_eq!(connections(&namespace), 0);
     // 28: curl's own time limit. A reset or an end would be 56 or 18.
     assert_eq!(download.wait().unwrap().code(), Some(28));
+}
+
+/// TCP's, in this namespace, whether anybody has them open or not.
+fn connections(namespace: &Path) -> usize {
+    let table = netns::inside(namespace, || {
+        fs::read_to_string("/proc/thread-self/net/tcp")
+    });
+    let table = table.unwrap();
+    // The fourth column is the state: 0A listens.
+    let states = (table.lines().skip(1)).map(|line| line.split_whitespace().nth(3).unwrap());
+    states.filter(|state| *state != "0A").count()
 }
 
 #[test]
