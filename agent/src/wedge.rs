@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use socket2::SockRef;
+use socket2::{Domain, SockRef, Socket, Type};
 use trapeze_core::flow::{FlowKey, addr_from_bytes};
 use trapeze_core::takeover::{End, Message, Rest, Take, WEDGE_PORT, parts, state};
 use trapeze_datapath::abi::{
@@ -47,6 +47,9 @@ const REFUSALS: u32 = 20;
 const CLIENTS_PATIENCE: Duration = Duration::from_secs(600);
 /// The longest head that a server may answer with.
 const HEAD_MAX: usize = 65_536;
+/// Bytes that a server may be ahead of what is relayed. The kernel would let it be some megabytes ahead, of each of
+/// thousands of answers: more than it has memory for TCP.
+const AHEAD: usize = 256 << 10;
 /// Bytes that are relayed at a time.
 const PIECE: u64 = 1 << 20;
 
@@ -219,7 +222,7 @@ pub fn find_rest(
     let rest = Rest::of(&take.state.head, take.had).ok_or("nothing is left to go on with")?;
     let request = (rest.request(&take.state.request)).ok_or("its request cannot be asked again")?;
     let ask = || -> io::Result<(TcpStream, Vec<u8>)> {
-        let mut server = TcpStream::connect_timeout(&server_of(take, flow, support)?, PATIENCE)?;
+        let mut server = connect(server_of(take, flow, support)?)?;
         server.set_read_timeout(Some(PATIENCE))?;
         server.write_all(&request)?;
         let answer = read_head(&mut server)?;
@@ -232,6 +235,15 @@ pub fn find_rest(
     let body_at = (rest.judge(&answer)).map_err(|why| NotFound::from(&*why.to_string()))?;
     let begun = answer.split_off(body_at);
     Ok((rest, server, begun))
+}
+
+/// To the local server.
+fn connect(server: SocketAddr) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
+    // Before it is connected: the window is scaled by it.
+    socket.set_recv_buffer_size(AHEAD)?;
+    socket.connect_timeout(&server.into(), PATIENCE)?;
+    Ok(socket.into())
 }
 
 /// Where the server listens that the client has asked.
