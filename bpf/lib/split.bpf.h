@@ -223,6 +223,9 @@ static __always_inline enum held why_split_held(const struct split_socket *its, 
 	if (!(its->is.tcp_options & CARE_FOLLOW) || answers->flags & ANSWER_CLOSING ||
 	    answers->phase == ANSWER_LOST || own->state != TCP_STATE_ESTABLISHED)
 		return HELD_CLOSING;
+	/* Another dispatcher has given it the request already: it stays, and is given once more what it has. */
+	if (is_before(bpf_ntohl(meta->value), own->rcv_nxt))
+		return HELD_CLOSING;
 	if (!is_between_answers(answers) || answers->finished != bpf_ntohs(meta->mss) ||
 	    own->rcv_nxt != bpf_ntohl(meta->value) || own->write_seq != answers->next ||
 	    own->snd_nxt != answers->next)

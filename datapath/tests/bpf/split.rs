@@ -482,12 +482,14 @@ fn a_connection_leaves_when_its_answer_has_been_had() {
     let has_all = opened.theirs.wrapping_add(ANSWER.len() as u32);
     let agent = &opened.agent;
     agent.receive("the client has it", &plain(ACK, start, has_all, b""), &[]);
-    let (another, before) = (
+    let (another, before, behind) = (
         ask(&opened, EPOCH + 1, start, 2),
         ask(&opened, EPOCH + 1, start + 1, 1),
+        ask(&opened, EPOCH + 1, start - 1, 0),
     );
     assert_eq!(another.1, 1, "of another request");
     assert_eq!(before.1, 1, "before another one");
+    assert_eq!(behind.1, 3, "it has been given that");
 
     let given = (RELEASED, 1, start, end);
     assert_eq!(ask(&opened, EPOCH + 1, start, 1), given);
