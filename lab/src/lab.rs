@@ -158,6 +158,17 @@ impl Lab {
         })
     }
 
+    /// Pulls a host's cable out, or plugs it in again: the host sees that, and lives on.
+    ///
+    /// # Errors
+    /// There is no such host, or it is off.
+    pub fn set_cable(&self, host: &str, is_in: bool) -> Result<()> {
+        self.change(|state| match is_in {
+            true => topology::plug(state, host),
+            false => topology::unplug(state, host),
+        })
+    }
+
     /// Makes a host's link as `settings` say, in both directions.
     ///
     /// # Errors

@@ -176,6 +176,18 @@ pub fn unplug(state: &State, host: &str) -> Result<()> {
     change_port(state, host, format!("link set {host} down"))
 }
 
+/// Plugs a host's cable in.
+///
+/// # Errors
+/// What iproute2 refused.
+pub fn plug(state: &State, host: &str) -> Result<()> {
+    change_port(state, host, format!("link set {host} up"))?;
+    match state.host(host)?.link {
+        None => connect(state, host),
+        Some(_) => Ok(()),
+    }
+}
+
 /// Removes a host's port and with it the host's interface. The kernel would do
 /// so some time after the host's namespace is gone, which may be too late for
 /// a host that comes back at once.

@@ -38,10 +38,6 @@ fn visit(numbered: &Numbered, client: u64, stop: &AtomicBool) -> u64 {
     asked
 }
 
-fn set_cable(cluster: &Cluster, host: &str, to: &str) {
-    cluster.run("switch", &["ip", "link", "set", host, to]);
-}
-
 /// The cables of `victims` are out at once, while clients work, and then those of the next ones.
 fn pull_cables(cluster: &Cluster, all: &[&str], rounds: &[&[&str]]) {
     let rounds: Vec<_> = rounds.iter().map(|victims| (*victims, OUT)).collect();
@@ -63,11 +59,11 @@ fn pull_cables_for(cluster: &Cluster, all: &[&str], rounds: &[(&[&str], Duration
             std::thread::sleep(Duration::from_millis(700));
             victims
                 .iter()
-                .for_each(|host| set_cable(cluster, host, "down"));
+                .for_each(|host| cluster.set_cable(host, false).unwrap());
             std::thread::sleep(*out);
             victims
                 .iter()
-                .for_each(|host| set_cable(cluster, host, "up"));
+                .for_each(|host| cluster.set_cable(host, true).unwrap());
             std::thread::sleep(Duration::from_millis(1500));
             if all.len() > 1 {
                 victims

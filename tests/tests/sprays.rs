@@ -328,8 +328,8 @@ fn ten_milliseconds_between_heartbeats_work() {
         let (active, standby) = (cluster.spray_maps(first), cluster.spray_maps(second));
         let sum = |maps: &SprayMaps| maps.sprayed.sums().unwrap().iter().sum::<u64>();
 
-        // The cable, as the lab does it first when it cuts the power.
-        cluster.run("switch", &["ip", "link", "set", "d1", "down"]);
+        // As the lab does it first when it cuts the power.
+        cluster.set_cable("d1", false).unwrap();
         let cut = Instant::now();
         let sent = || active.sprayed.sums().unwrap()[0];
         let (mut last, mut when) = (sent(), cut);
@@ -345,7 +345,7 @@ fn ten_milliseconds_between_heartbeats_work() {
         assert_eq!(cluster.spray_status(first).dispatchers[0].state, "silent");
 
         let before = sum(&standby);
-        cluster.run("switch", &["ip", "link", "set", first, "down"]);
+        cluster.set_cable(first, false).unwrap();
         let cut = Instant::now();
         until("the standby has packets", || {
             (sum(&standby) > before).then_some(())
