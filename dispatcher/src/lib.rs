@@ -104,11 +104,6 @@ use standing::Standing;
 
 /// Our window shift: 65535 << 9 is as much as Linux gives a connection by default (32 MiB).
 const WINDOW_SCALE: u8 = 9;
-/// What keeps addresses of lo out of ARP: nobody is answered, nobody is asked in their name.
-pub const SILENT_IN_ARP: [(&str, &str); 2] = [
-    ("net/ipv4/conf/all/arp_ignore", "1"),
-    ("net/ipv4/conf/all/arp_announce", "2"),
-];
 /// IPv4 and TCP headers without options.
 const HEADERS: u32 = 40;
 
@@ -146,6 +141,26 @@ pub(crate) struct Shared {
     workload: AtomicU32,
     stopping: AtomicBool,
     intake: Mutex<Vec<worker::Figures>>,
+}
+
+/// The sysctls that a dispatcher needs, behind sprays or routers or not.
+pub fn sysctls(interface: &str, is_behind: bool) -> Vec<(String, &'static str)> {
+    let mut wanted = vec![
+        // Without it the kernel resolves no next hop for the data path.
+        (format!("net/ipv4/conf/{interface}/forwarding"), "1"),
+        // What the daemon tells others once its cable is in again would wait for their link addresses; the data path,
+        // which knows them, would not.
+        (
+            format!("net/ipv4/conf/{interface}/arp_evict_nocarrier"),
+            "0",
+        ),
+    ];
+    if is_behind {
+        // Addresses of lo are kept out of ARP: nobody is answered, nobody is asked in their name.
+        wanted.push(("net/ipv4/conf/all/arp_ignore".into(), "1"));
+        wanted.push(("net/ipv4/conf/all/arp_announce".into(), "2"));
+    }
+    wanted
 }
 
 /// Runs the daemon until it is told to stop.
@@ -503,18 +518,14 @@ impl Shared {
         self.publish_services()
     }
 
-    /// Forwarding, without which the kernel resolves no next hop for the data path; and no word in ARP of addresses that
-    /// a spray or a router has.
+    /// What its own interface needs; and no word in ARP of addresses that a spray or a router has.
     fn prepare_host(&self) -> anyhow::Result<()> {
         let mut host = self.host.lock().expect("no thread panics with it");
         let host = host.as_mut().expect("until clean_up");
-        host.set_sysctl(&format!("net/ipv4/conf/{}/forwarding", self.interface), "1")
-            .context("cannot set the forwarding sysctl")?;
-        if self.cluster().config.dispatchers_are_behind() {
-            for (name, value) in SILENT_IN_ARP {
-                host.set_sysctl(name, value)
-                    .with_context(|| format!("cannot set {name}"))?;
-            }
+        let is_behind = self.cluster().config.dispatchers_are_behind();
+        for (name, value) in sysctls(&self.interface, is_behind) {
+            host.set_sysctl(&name, value)
+                .with_context(|| format!("cannot set {name}"))?;
         }
         // What cannot be is to be known before anything is attached.
         self.held_addresses().map(drop)

@@ -33,6 +33,11 @@ pub fn sysctls(interface: &str) -> Vec<(String, &'static str)> {
         // A dispatcher at XDP that does not know a client's link address sends the VIP's
         // SYN-ACK back here, where the VIP may be local.
         (format!("net/ipv4/conf/{interface}/accept_local"), "1"),
+        // Once the cable is in again dispatchers are not asked for first.
+        (
+            format!("net/ipv4/conf/{interface}/arp_evict_nocarrier"),
+            "0",
+        ),
     ]
 }
 

@@ -622,8 +622,11 @@ fn the_address_is_the_active_sprays_and_answers_echo_requests() {
         });
         let addresses = cluster.run(host, &["ip", "-o", "address"]);
         assert!(!addresses.contains("10.77.0.100"), "{addresses}");
-        let sysctl = cluster.run(host, &["sysctl", "-n", "net.ipv4.conf.eth0.forwarding"]);
-        assert_eq!(sysctl.trim(), "0", "{host}");
+        for (name, was) in [("forwarding", "0"), ("arp_evict_nocarrier", "1")] {
+            let name = format!("net.ipv4.conf.eth0.{name}");
+            let sysctl = cluster.run(host, &["sysctl", "-n", &name]);
+            assert_eq!(sysctl.trim(), was, "{host}");
+        }
     }
     cluster.on("c1", || Connection::open().ask("/1k").ok().to_owned());
 }

@@ -70,11 +70,7 @@ fn for_dispatcher(patient: &Patient, own: &Dispatcher) -> Vec<Check> {
         let place = if behind { "lo" } else { &own.interface };
         checks.push(vip_on(place, vip, patient));
     }
-    let mut wanted = vec![(format!("net/ipv4/conf/{}/forwarding", own.interface), "1")];
-    if behind {
-        let silent = trapeze_dispatcher::SILENT_IN_ARP;
-        wanted.extend(silent.map(|(name, value)| (name.to_owned(), value)));
-    }
+    let wanted = trapeze_dispatcher::sysctls(&own.interface, behind);
     checks.extend(sysctls(&wanted, trapeze_agent::is_enough, patient));
     checks.extend(encapsulation_port(
         own.address,

@@ -123,8 +123,8 @@ impl Vigil {
         }
     }
 
-    /// A cable that is out takes the link addresses of all neighbours with it, and what is sent then waits in the kernel
-    /// until the neighbour is there again: records, requests and answers of before, that were to be lost.
+    /// What is sent to a neighbour whose link address is not known any more waits in the kernel until it is there again:
+    /// records, requests and answers of before, that were to be lost.
     fn drop_what_waits(&self) {
         if let Err(error) = host::drop_unresolved(&self.shared.interface) {
             eprintln!("cannot drop what waits for neighbours: {error}");
