@@ -17,8 +17,8 @@ use crate::{Shared, v4};
 
 /// Answers are looked for so often in a heartbeat.
 const LOOKS: u32 = 8;
-/// Who has not answered at each so many of them is asked again.
-const LOOKS_TO_REPEAT: u32 = 3;
+/// Who has not answered at each so many of them is asked again: each quarter of a heartbeat, as agents are.
+const LOOKS_TO_REPEAT: u32 = 2;
 /// Who has not answered after so many heartbeats does not.
 const PATIENCE: u32 = 3;
 
