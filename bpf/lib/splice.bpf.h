@@ -90,13 +90,29 @@ static __always_inline bool is_of_another_owner(const struct flow *flow, const s
 	       (__s32)((__u32)(cluster_time_ns() >> EPOCH_SHIFT) - bpf_ntohl(flow->meta.epoch)) < (__s32)CONNECTING_MAX;
 }
 
+/*
+ * What is added to the echo of a client's segment. Of what starts the connection while its client has heard nothing of it the
+ * echo is the SYN-ACK's clock: until the handshake is over Linux takes none from before that (from 6.15 on), and a client that
+ * repeats its request has an older one, of the owner before.
+ */
+static __always_inline __u32 change_of_echo(context_t *ctx, const struct flow *flow, const struct segment *segment,
+					    const struct splice *splice, const struct spliced *to)
+{
+	struct clock_options *options = context_data(ctx) + sizeof(struct ethhdr) + IP_LEN + TCP_LEN;
+
+	if (!to || !to->clock || segment->ack != flow->server_isn + 1 || segment->header_length != TCP_LEN_USUAL ||
+	    (void *)(options + 1) > context_end(ctx) || options->kinds != bpf_htonl(NOP_NOP_TIMESTAMPS))
+		return -splice->clock_ahead;
+	return to->clock - bpf_ntohl(options->echo);
+}
+
 /* A client's packet, of a flow that is spliced. */
 __noinline int send_to_server(context_t *ctx, const struct flow *flow, const struct segment *segment)
 {
 	struct backend *backend;
 	struct splice splice;
 	struct flow_key key;
-	__u32 ahead = 0;
+	__u32 ahead = 0, echo;
 
 	if (!flow || !segment)
 		return VERDICT_DROP;
@@ -108,11 +124,13 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 	if (!backend || !knows_way(ctx, backend))
 		return VERDICT_DROP;
 	splice = read_splice(flow);
+	key = flow_key_v4(mapped_ipv4(backend->addr), splice.address, splice.server_port, splice.port);
+	echo = -splice.clock_ahead;
+	if (segment->payload && segment->seq == flow->client_isn + 1)
+		echo = change_of_echo(ctx, flow, segment, &splice, bpf_map_lookup_elem(&splices, &key));
 	if (!segment->payload && !(segment->flags & (TCP_SYN | TCP_FIN | TCP_RST)) &&
-	    flow->meta.tcp_options & CARE_FOLLOW && !(splice.changes & SPLICE_SPLIT)) {
-		key = flow_key_v4(mapped_ipv4(backend->addr), splice.address, splice.server_port, splice.port);
+	    flow->meta.tcp_options & CARE_FOLLOW && !(splice.changes & SPLICE_SPLIT))
 		ahead = ahead_of_window(bpf_map_lookup_elem(&overheard, &key), segment, splice.ahead);
-	}
 	struct rewriting how = {
 		.source = splice.address,
 		.dest = mapped_ipv4(backend->addr),
@@ -120,7 +138,7 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 		.dest_port = splice.server_port,
 		.seq = -ahead,
 		.ack = -splice.ahead,
-		.echo = -splice.clock_ahead,
+		.echo = echo,
 		.window_shift = splice.to_server_shift,
 		.changes = splice.changes,
 	};

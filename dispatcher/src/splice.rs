@@ -206,6 +206,26 @@ impl Splices {
         Ok(())
     }
 
+    /// Its server has answered, and its clock was that.
+    pub fn note_clock(
+        &self,
+        own: SocketAddrV4,
+        server: SocketAddrV4,
+        clock: u32,
+    ) -> io::Result<()> {
+        let key = Splice::between(own, server).key(*server.ip());
+        match self.maps.splices.get(&key)? {
+            Some(connecting) => {
+                let connecting = Spliced {
+                    clock,
+                    ..connecting
+                };
+                self.maps.splices.put(&key, &connecting, Update::Any)
+            }
+            None => Ok(()),
+        }
+    }
+
     /// The flow whose connection it is, open or not.
     pub fn flow_of(&self, own: SocketAddrV4, server: SocketAddrV4) -> io::Result<Option<FlowKey>> {
         let there = self
@@ -233,6 +253,11 @@ impl Splices {
         {
             self.serve(new.splice.address.into())?;
             let key = new.splice.key(server);
+            let there = self
+                .maps
+                .splices
+                .get(&key)?
+                .filter(|there| there.flow == *flow);
             let open = Spliced {
                 flow: *flow,
                 state: match self.begins_to_follow(&key, new)? {
@@ -241,6 +266,7 @@ impl Splices {
                 },
                 splice: new.splice,
                 server_ack: new.client_isn.wrapping_add(1),
+                clock: there.map_or(0, |there| there.clock),
                 ..Spliced::zeroed()
             };
             self.maps.splices.put(&key, &open, Update::Any)?;

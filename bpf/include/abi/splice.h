@@ -40,6 +40,8 @@ struct spliced {
 	__u32 state; /* enum spliced_state */
 	struct splice splice; /* as in its record */
 	__u32 server_ack; /* the latest of the server's, of the client's numbers */
+	__u32 clock; /* of its SYN-ACK, where that came here; else 0 */
+	__u32 pad;
 	/* next hop towards the client, as the data path last looked it up */
 	__u64 resolved_ns;
 	__u32 ifindex;

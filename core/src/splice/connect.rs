@@ -63,6 +63,8 @@ pub struct Open {
     pub splice: Splice,
     /// The most payload of one segment to the server, in bytes.
     pub mss: u16,
+    /// The server's clock in its SYN-ACK; 0: it has agreed to none.
+    pub clock: u32,
 }
 
 impl Connect {
@@ -187,6 +189,7 @@ impl Connect {
         Open {
             splice,
             mss: answer.options.mss.unwrap_or(DEFAULT_MSS).max(1),
+            clock: clocks.map_or(0, |(_, server)| server),
         }
     }
 

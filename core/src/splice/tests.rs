@@ -124,7 +124,7 @@ fn a_host_that_rewrites_is_told_with_each_syn() {
 
 #[test]
 fn numbers_go_there_and_back() {
-    let Open { splice, mss } = open(agreed(), whole());
+    let Open { splice, mss, .. } = open(agreed(), whole());
     assert_eq!(mss, 1400);
     assert_eq!(splice.to_client_shift, -2);
     let key = FlowKey {
@@ -198,10 +198,10 @@ fn what_the_server_does_not_know_is_left_out() {
         flags: Flags::SYN | Flags::ACK,
         ..answer(bare)
     };
-    let Step::Open(Open { splice, mss }) = connect.on_segment(&plain) else {
+    let Step::Open(Open { splice, mss, clock }) = connect.on_segment(&plain) else {
         panic!("it is open");
     };
-    assert_eq!(mss, 536);
+    assert_eq!((mss, clock), (536, 0));
     assert!(splice.no_timestamps && splice.no_ecn);
     assert_eq!((splice.to_server_shift, splice.to_client_shift), (8, -9));
     let sent = splice.to_server(Header {

@@ -26,6 +26,8 @@ pod!(
         state: u32,
         splice: Splice,
         server_ack: u32,
+        clock: u32,
+        pad: u32,
         resolved_ns: u64,
         ifindex: u32,
         destination_mac: [u8; 6],

@@ -108,6 +108,8 @@ pub fn spliced(bench: &Bench, splice: &Splice, state: u32) -> abi::FlowKey {
         state,
         splice,
         server_ack: CLIENT_ISN,
+        clock: 0,
+        pad: 0,
         resolved_ns: clock::monotonic().as_nanos() as u64 - 20_000_000,
         ifindex: ELSEWHERE,
         destination_mac: BACKEND_MAC,
@@ -177,6 +179,36 @@ fn clients_packets_become_a_dispatchers() {
                     assert_eq!(got.len(), sent.frame().len(), "{what}");
                 }
             }
+        }
+    }
+}
+
+/// Its client may have heard a later clock of the owner before, or an older one: until the handshake is over Linux takes
+/// no echo but of its SYN-ACK.
+#[test]
+fn what_starts_a_connection_echoes_its_servers_first_clock() {
+    const CLOCK: u32 = 0x0a0b_0c0d;
+    let (first, heard) = (CLIENT_ISN.wrapping_add(1), SERVER_ISN + 1);
+    for bench in Bench::both() {
+        for splice in splices().iter().filter(|splice| !splice.no_timestamps) {
+            let key = spliced(&bench, splice, SPLICED_OPEN);
+            let entry = bench.maps.splices.get(&key).unwrap().unwrap();
+            let echo = |clock, seq, ack, payload| {
+                let entry = Spliced { clock, ..entry };
+                bench.maps.splices.put(&key, &entry, Update::Any).unwrap();
+                let sent = Tcp {
+                    options: timestamps(1000, 777),
+                    ..segment(ACK | PSH, seq, ack, payload)
+                };
+                let got = bench.run(&sent.frame()).packet.expect("it goes there");
+                headers(&got).0.options.timestamps.expect("clocks").echo
+            };
+            let usual = 777u32.wrapping_sub(splice.clock_ahead);
+            assert_eq!(echo(CLOCK, first, heard, REQUEST), CLOCK, "{splice:?}");
+            assert_eq!(echo(0, first, heard, REQUEST), usual, "not heard here");
+            assert_eq!(echo(CLOCK, first + 3, heard, REQUEST), usual, "behind it");
+            assert_eq!(echo(CLOCK, first, heard + 1, REQUEST), usual, "answered");
+            assert_eq!(echo(CLOCK, first, heard, b""), usual, "nothing");
         }
     }
 }

@@ -61,6 +61,16 @@ impl Records {
         self.splices.give_port_back(own, server)
     }
 
+    /// The server has answered: its SYN-ACK's clock.
+    pub fn note_clock(
+        &self,
+        own: SocketAddrV4,
+        server: SocketAddrV4,
+        clock: u32,
+    ) -> io::Result<()> {
+        self.splices.note_clock(own, server, clock)
+    }
+
     /// What a flow's server has acknowledged, and where it is itself, if that is known; None if it
     /// is not spliced, or says so past us.
     pub fn acknowledged(&self, key: &FlowKey) -> io::Result<Option<(ClientSeq, Option<Sender>)>> {

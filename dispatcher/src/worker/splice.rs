@@ -297,6 +297,13 @@ impl State {
             self.leave_to_keeper(&key);
             return self.leave(connecting);
         }
+        let (own, server) = (open.splice.own, connecting.connect.server());
+        if (self.shared.records)
+            .note_clock(own, server, open.clock)
+            .is_err()
+        {
+            self.count("record-failures");
+        }
         let request = (connecting.before, connecting.extent);
         let Some(record) = self.assign_spliced(now, &arrived, choice, request, open.splice) else {
             return self.leave(connecting);
