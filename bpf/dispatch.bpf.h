@@ -118,6 +118,26 @@ __noinline int start_flow(context_t *ctx, const struct segment *segment, const s
 }
 
 /*
+ * The client resets a connection of which there is no record yet: its request may be at the daemon, on its way to a backend, and
+ * nobody would end it there if the client used its port again at once.
+ */
+static __noinline int reset_unknown(context_t *ctx, const struct segment *segment)
+{
+	struct proof *known, proof;
+
+	if (!segment)
+		return VERDICT_DROP;
+	known = bpf_map_lookup_elem(&proofs, &segment->key);
+	if (!(segment->flags & TCP_ACK) || !is_proof_of(known, segment))
+		return drop(DROP_BAD_COOKIE);
+	/* It has asked for nothing. */
+	if (segment->seq == known->client_isn + 1)
+		return drop(DROP_HANDSHAKE_ACK);
+	proof = *known;
+	return send_to_daemon(ctx, segment, &proof, META_REQUEST);
+}
+
+/*
  * No record, or an older connection's: is it somebody who has finished our
  * handshake? The first payload of a new connection ends the older one.
  */
@@ -125,9 +145,12 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 					    const struct service *service, struct flow *older)
 {
 	struct proof proof;
+	bool was_open;
 
-	if (!(segment->flags & TCP_ACK) || segment->flags & TCP_RST)
-		return drop(segment->flags & TCP_RST ? DROP_BAD_COOKIE : DROP_BAD_FLAGS);
+	if (segment->flags & TCP_RST)
+		return reset_unknown(ctx, segment);
+	if (!(segment->flags & TCP_ACK))
+		return drop(DROP_BAD_FLAGS);
 	if (!prove(ctx, segment, service, &proof))
 		return drop(DROP_BAD_COOKIE);
 	if (segment->seq == proof.client_isn && segment->payload <= 1)
@@ -135,9 +158,14 @@ static __always_inline int dispatch_unknown(context_t *ctx, const struct segment
 	if (segment->payload || segment->flags & TCP_FIN) {
 		proof.older_epoch = 0;
 		if (older && older->state != FLOW_READING) {
-			proof.older_epoch = bpf_ntohl(older->meta.epoch);
+			was_open = older->state == FLOW_ESTABLISHED;
+			/* Its owner may have given it up just now, for a move that has become none: to the epoch behind that. */
+			proof.older_epoch = bpf_ntohl(older->meta.epoch) + 1;
 			end_flow(older, FLOW_RESET);
 			forget_splice(older);
+			/* Its reset may be at the daemon, which is to find whose it was (reset_unknown()). */
+			if (was_open && has_daemon())
+				return send_to_daemon(ctx, segment, &proof, META_REQUEST);
 			bpf_map_delete_elem(&flows, &segment->key);
 		}
 		return start_flow(ctx, segment, service, &proof);

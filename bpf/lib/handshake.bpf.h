@@ -120,6 +120,14 @@ malformed:
 	return VERDICT_DROP;
 }
 
+/* Has somebody who knows these numbers finished our handshake a while ago, and has no record yet? */
+static __always_inline bool is_proof_of(const struct proof *known, const struct segment *segment)
+{
+	return known && known->mss && segment->ack == known->server_isn + 1 &&
+	       segment->seq - known->client_isn < 1 << 20 &&
+	       bpf_ktime_get_coarse_ns() - known->created_ns < PROOF_LIFETIME_NS;
+}
+
 /*
  * Does this packet, of no flow we know, belong to a connection that has
  * proved itself: by its own cookie (it is the handshake's ACK or the first
@@ -132,9 +140,7 @@ static __noinline bool prove(context_t *ctx, const struct segment *segment,
 	struct tcp_options options;
 	struct cookie_terms terms = {};
 
-	if (known && known->mss && segment->ack == known->server_isn + 1 &&
-	    segment->seq - known->client_isn < 1 << 20 &&
-	    bpf_ktime_get_coarse_ns() - known->created_ns < PROOF_LIFETIME_NS) {
+	if (is_proof_of(known, segment)) {
 		*proof = *known;
 		return true;
 	}

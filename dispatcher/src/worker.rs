@@ -51,6 +51,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use trapeze_core::config::Dispatcher;
+use trapeze_core::flow::FlowKey;
 use trapeze_core::health::Word;
 use trapeze_core::intake::{Action, Arrived, Bounds, End, Intake};
 use trapeze_core::policy::Feedback;
@@ -121,6 +122,8 @@ pub(crate) struct State {
     intake: Intake,
     /// Requests that wait for their owners.
     waiting: Waitings,
+    /// Flows that have been given to an owner just now.
+    given: Vec<FlowKey>,
     /// Those to servers that are being opened.
     connections: Connections,
     /// Requests that no backend has had a seat for.
@@ -203,6 +206,7 @@ impl Worker {
                 questions: 0,
                 raw: RawSocket::open()?,
                 held,
+                given: Vec::new(),
                 to_data_path: InletFrames::default(),
                 to_backends: Outbox::default(),
                 probes: Outbox::default(),
@@ -290,6 +294,9 @@ impl Worker {
             self.state.on_retries_due(now);
             self.state.act();
             self.send()?;
+            if self.state.repeat_resets() {
+                self.send()?;
+            }
             self.state.shared.peers.rest(self.index);
             if shown.elapsed() > LONGEST_WAIT {
                 let lost = self.socket.lost()?;
@@ -370,6 +377,7 @@ impl State {
         }
         self.intake = Self::empty_intake(&self.shared, &self.cluster, self.held.is_some());
         self.waiting = Waitings::default();
+        self.given.clear();
         self.connections = Connections::default();
         self.pauses = Pauses::default();
         self.behind = Behind::default();

@@ -6,7 +6,12 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use trapeze_lab::{LinkSettings, Process, ServerKind};
+use trapeze_tests::numbered::Numbered;
 use trapeze_tests::{Cluster, Connection, ONE_BACKEND, VIP, same, until};
+
+/// So many clients, and so often each resets a connection and comes again.
+const CLIENTS: u16 = 4;
+const CYCLES: u64 = 250;
 
 fn one_backend(test: &str) -> Cluster {
     Cluster::configured(test, 1, ONE_BACKEND, |_| {})
@@ -41,6 +46,50 @@ fn states(cluster: &Cluster, host: &str, port: u16) -> String {
     said.lines()
         .filter_map(|line| line.split_whitespace().next())
         .collect()
+}
+
+/// Its request may be on its way to a backend when the client resets the connection, and the port has another one before
+/// that backend answers: no reset of the client's would end what is there.
+#[test]
+fn a_port_is_used_again_at_once_after_a_reset_and_nobody_is_left_with_it() {
+    let cluster = Cluster::nodes(3)
+        + "[[pool]]\nname = \"web\"\nbackends = [\"b1\", \"b2\", \"b3\"]\n\
+           [[service]]\nname = \"site\"\naddress = \"10.77.0.100:80\"\npool = \"web\"\n";
+    let cluster = Cluster::configured_whole("resets", &cluster, |_| {});
+    let numbered = &Numbered::of(&cluster, &["1k", "10k"]);
+    std::thread::scope(|scope| {
+        for client in 0..CLIENTS {
+            let cycles = move || {
+                for cycle in 0..CYCLES {
+                    let port = 20_000 + client * 1000 + cycle as u16;
+                    let first = u64::from(client) * 1_000_000 + cycle * 10;
+                    let mut aborted = from_port(port);
+                    if cycle % 2 == 1 {
+                        numbered.ask_each(&mut aborted, [first]).unwrap();
+                    }
+                    aborted.send(numbered.request(first + 1));
+                    aborted.abort();
+                    let mut kept = from_port(port);
+                    let asked = numbered.ask_each(&mut kept, first + 2..first + 5);
+                    asked.unwrap_or_else(|e| panic!("port {port}: {e}"));
+                }
+            };
+            let cluster = &cluster;
+            scope.spawn(move || cluster.on("c1", cycles));
+        }
+    });
+    let left = || {
+        let of_vip = "( sport = :80 ) and src 10.77.0.100";
+        let on = |backend| cluster.run(backend, &["ss", "-Htn", "state", "established", of_vip]);
+        ["b1", "b2", "b3"]
+            .map(|b| on(b).lines().count())
+            .iter()
+            .sum::<usize>()
+    };
+    // Now and then a reset has overtaken what it was to end, on another processor.
+    until("nobody is left with a connection", || {
+        (left() <= CYCLES as usize * usize::from(CLIENTS) / 100).then_some(())
+    });
 }
 
 #[test]

@@ -465,9 +465,9 @@ fn a_reused_port_is_known_by_its_cookie() {
         let by_cookie = ["cookie-valid", "to-daemon"];
         // A record that is not decided yet is the daemon's to replace.
         for (old, epoch, load) in [
-            (Established, EPOCH, 9),
-            (ClientFin, EPOCH, 10),
-            (Reset, EPOCH, 10),
+            (Established, EPOCH + 1, 9),
+            (ClientFin, EPOCH + 1, 10),
+            (Reset, EPOCH + 1, 10),
             (Reading, 0, 10),
         ] {
             let hinted = || {
@@ -478,7 +478,15 @@ fn a_reused_port_is_known_by_its_cookie() {
             };
             let ended = |what: &str, hinted: Flow| {
                 let key = flow_key(CLIENT, VIP);
-                let left = (old == Reading).then_some(hinted);
+                // One that was open is left, ended, for the daemon (a_record_that_was_open_is_left_for_the_daemon).
+                let left = match old {
+                    Reading => Some(hinted),
+                    Established => Some(Flow {
+                        state: Reset as u32,
+                        ..hinted
+                    }),
+                    _ => None,
+                };
                 assert_eq!(bench.maps.flows.get(&key).unwrap(), left, "{old:?}: {what}");
                 assert_eq!(bench.state().load.active, load, "{old:?}: {what}");
             };
@@ -493,6 +501,9 @@ fn a_reused_port_is_known_by_its_cookie() {
                 bench.expect(what, frame, &to_daemon(epoch, frame, &by_cookie));
                 ended(what, before);
                 let what = "again: the older one is gone";
+                if old == Established {
+                    bench.expect(what, frame, &to_daemon(epoch, frame, &by_cookie));
+                }
                 bench.expect(what, frame, &to_daemon(0, frame, &by_cookie));
             }
 
@@ -512,6 +523,51 @@ fn a_reused_port_is_known_by_its_cookie() {
                 let ack = segment(ACK, NEXT, SERVER_ISN + 1, b"").frame();
                 bench.expect("the old one's stray ACK", &ack, &forwarded(&ack));
             }
+        }
+    }
+}
+
+/// What it asked for may be at the daemon, on its way to a backend that nobody else would tell.
+#[test]
+fn a_reset_before_there_is_a_record_is_the_daemons() {
+    let isn = 0x1000_0000;
+    for bench in Bench::both() {
+        let period = cookie::period();
+        let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);
+        let new = |flags, seq, payload: &[u8]| {
+            segment(flags, isn + seq, cookie.wrapping_add(1), payload).frame()
+        };
+        let asked = 1 + REQUEST.len() as u32;
+        let reset = new(RST | ACK, asked, b"");
+        let nobodys = Outcome::drop("bad-cookie");
+        bench.expect("nobody has proved it", &reset, &nobodys);
+        bench.run(&new(ACK | PSH, 1, REQUEST));
+        let packet = to_daemon_after(0, agreed(&TERMS, &SERVICE), isn, cookie, &reset);
+        let daemons = Outcome::new(Verdict::Pass, packet, &["to-daemon"]);
+        bench.expect("behind what was asked", &reset, &daemons);
+        let asks_nothing = Outcome::drop("handshake-ack");
+        bench.expect("of nothing", &new(RST | ACK, 1, b""), &asks_nothing);
+        let bare = segment(RST, isn + asked, 0, b"").frame();
+        bench.expect("without an acknowledgement", &bare, &nobodys);
+    }
+}
+
+/// That may be there while the port is used again: its owner is known until the daemon has placed the next one.
+#[test]
+fn a_record_that_was_open_is_left_for_the_daemon() {
+    let isn = CLIENT_ISN.wrapping_add(1 << 10);
+    for bench in Bench::both() {
+        let (_, first, its_own) = begun_anew(isn, &["cookie-valid", "to-daemon"]);
+        for (old, is_left) in [(FlowState::Established, true), (FlowState::Reset, false)] {
+            bench.reset();
+            among(&bench, |_| NOBODY, Daemon::Fit);
+            bench.put_flow(&record(old));
+            bench.run(&segment(SYN, isn, 0, b"").frame());
+            bench.expect("its first request", &first, &its_own);
+            let key = flow_key(CLIENT, VIP);
+            let left = bench.maps.flows.get(&key).unwrap().map(|flow| flow.state);
+            let expected = is_left.then_some(FlowState::Reset as u32);
+            assert_eq!(left, expected, "{old:?}");
         }
     }
 }
@@ -553,7 +609,7 @@ fn what_overtakes_the_beginning_of_a_reused_port_goes_to_nobody() {
     }
 }
 
-/// Of a new connection from the port of one of [`EPOCH`]: the handshake's ACK, the first payload, and that this is the
+/// Of a new connection from the port of one of [`EPOCH`], which may have been about to move: the handshake's ACK, the first payload, and that this is the
 /// daemon's.
 fn begun_anew(isn: u32, counted: &[&'static str]) -> (Vec<u8>, Vec<u8>, Outcome) {
     let period = cookie::period();
@@ -561,7 +617,7 @@ fn begun_anew(isn: u32, counted: &[&'static str]) -> (Vec<u8>, Vec<u8>, Outcome)
     let frame =
         |flags, payload: &[u8]| segment(flags, isn + 1, cookie.wrapping_add(1), payload).frame();
     let first = frame(ACK | PSH, REQUEST);
-    let packet = to_daemon_after(EPOCH, agreed(&TERMS, &SERVICE), isn, cookie, &first);
+    let packet = to_daemon_after(EPOCH + 1, agreed(&TERMS, &SERVICE), isn, cookie, &first);
     let outcome = Outcome::new(Verdict::Pass, packet, counted);
     (frame(ACK, b""), first, outcome)
 }

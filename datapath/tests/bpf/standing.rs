@@ -282,7 +282,11 @@ fn epochs_are_above_those_before() {
     };
     bench.put_flow(&ended);
     assert!(is_decided(&bench.run(&first(REQUEST).frame())));
-    assert_eq!(epoch(), now + 5001);
+    assert_eq!(
+        epoch(),
+        now + 5002,
+        "and above what that one may have moved to"
+    );
 }
 
 #[test]

@@ -7,6 +7,7 @@ use trapeze_core::intake::{Answer, Arrived, Body, Outcome, Released};
 use trapeze_core::seq::{ClientSeq, ServerSeq};
 use trapeze_core::splice::Splice;
 use trapeze_core::wire::meta::Meta;
+use trapeze_datapath::abi::FlowState;
 
 use super::State;
 use crate::cluster::{Choice, Decision};
@@ -52,6 +53,7 @@ impl State {
         let Ok(mut arrived) = Arrived::parse(meta, inner) else {
             return self.count("malformed");
         };
+        self.end_before(now, &arrived.key, arrived.isns);
         self.read_on(now, &arrived.key);
         match self.shared.records.get(&arrived.key) {
             // It may have been on its way here while its flow was decided, and come twice.
@@ -204,6 +206,15 @@ impl State {
         self.assign_with(now, arrived, choice, request, Some(splice))
     }
 
+    /// Has the data path placed another connection from this port, whose client begins further on (RFC 6528 §3), while this
+    /// one's request was on its way here?
+    fn is_used_again(&self, arrived: &Arrived<'_>) -> bool {
+        let record = self.shared.records.get(&arrived.key).ok().flatten();
+        record.is_some_and(|record| {
+            record.state == FlowState::Established && arrived.isns.client.before(record.isns.client)
+        })
+    }
+
     fn assign_with(
         &mut self,
         now: Duration,
@@ -212,6 +223,11 @@ impl State {
         (before, extent): (Before, Extent),
         splice: Option<Splice>,
     ) -> Option<Record> {
+        if self.is_used_again(arrived) {
+            self.count("late-heads");
+            self.cluster.not_taken(choice);
+            return None;
+        }
         let start = arrived.isns.client + 1;
         let (held, has_rest) = match self.intake.head_from(&arrived.key, start) {
             Some(head) => (head.len(), self.intake.has_rest(&arrived.key)),
@@ -242,6 +258,7 @@ impl State {
         };
         match self.shared.records.assign(&assignment) {
             Ok(assigned) => {
+                self.given.push(arrived.key);
                 self.tell(assigned.finished);
                 if !assigned.is_new {
                     self.cluster.not_taken(choice);

@@ -8,7 +8,7 @@ use trapeze_core::intake::{Arrived, Isns, Outcome, Released};
 use trapeze_core::policy::BackendId;
 use trapeze_core::seq::ServerSeq;
 use trapeze_core::wire::meta::{Held, Meta};
-use trapeze_datapath::abi::MARK_SHORT;
+use trapeze_datapath::abi::{FlowState, MARK_SHORT};
 
 use super::State;
 use super::later::{later, starts_at_boundary};
@@ -153,7 +153,10 @@ impl State {
             return self.count("malformed");
         };
         let key = arrived.key;
-        if (self.waiting.find(&key, meta.epoch, meta.start)).is_none() {
+        let record = self.shared.records.get(&key).ok().flatten();
+        if record.is_some_and(|record| self.end_before(now, &key, record.isns))
+            || (self.waiting.find(&key, meta.epoch, meta.start)).is_none()
+        {
             return self.count("late-releases");
         }
         let Some(waiting) = self.waiting.end(&key) else {
@@ -163,6 +166,11 @@ impl State {
             self.not_moved(&waiting.target);
             return self.intake.forget(&key);
         };
+        // Its client has reset it: nobody is to have what it has asked.
+        if record.state == FlowState::Reset {
+            self.not_moved(&waiting.target);
+            return self.intake.forget(&key);
+        }
         // Another dispatcher, that kept the flow before, has moved it.
         if self.is_elsewhere(&record, waiting.epoch) {
             self.count("late-releases");
@@ -234,6 +242,7 @@ impl State {
         let epoch = waiting.epoch.wrapping_add(again);
         match self.shared.records.move_on(&assignment, epoch) {
             Ok(Some(assigned)) => {
+                self.given.push(key);
                 if !drained {
                     let older = Older {
                         slot: record.slot,

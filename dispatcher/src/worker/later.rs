@@ -48,6 +48,7 @@ impl State {
         if record.cookie != arrived.cookie {
             return self.count("late-packets");
         }
+        self.end_before(now, &arrived.key, record.isns);
         if !self.asks_how_far(now, &record, &arrived, (meta, inner)) {
             self.pass_on(now, &record, arrived, inner);
         }
@@ -71,6 +72,11 @@ impl State {
             true => None,
             false => self.shared.records.hold(&arrived.key, end).ok().flatten(),
         };
+        // The data path has given the port to another connection meanwhile.
+        if held.is_some_and(|held| held.cookie != record.cookie) {
+            let _ = self.shared.records.let_go(&arrived.key);
+            return self.count("late-packets");
+        }
         let record = held.as_ref().unwrap_or(record);
         if !record.has_backend() {
             // Else the client's TCP sends it again: then it is a first request's.
@@ -162,6 +168,15 @@ impl State {
         let Ok(Some(record)) = self.shared.records.get(key) else {
             return self.intake.forget(key);
         };
+        // The data path has given the port to another connection since its head came.
+        let is_before = |header: Header| ClientSeq::new(header.seq).before(record.isns.client + 1);
+        if self.intake.opening(key).is_some_and(is_before) {
+            if let Found::Request(Decision::To(choice), _) = &found {
+                self.cluster.not_taken(choice);
+            }
+            self.count("late-heads");
+            return self.intake.forget(key);
+        }
         let (decision, extent) = match found {
             Found::Owners(extent) => {
                 self.waiting.end(key);
@@ -348,7 +363,7 @@ impl State {
             self.waiting.end(key);
             return self.read_what_is_left(now, key);
         }
-        if now < waiting.not_before {
+        if self.end_before(now, key, record.isns) || now < waiting.not_before {
             return;
         }
         if self.take_from_silent(now, key, &record, &waiting) {
@@ -412,6 +427,23 @@ impl State {
             .push(to, |out| geneve::write(&option, &packet, out));
     }
 
+    /// A client that uses its port again begins further on (RFC 6528 §3), as who has moved does: what has waited for the owner
+    /// of before is nothing any more. True: something has.
+    pub(super) fn end_before(&mut self, now: Duration, key: &FlowKey, isns: Isns) -> bool {
+        let waiting = self.waiting.get(key).copied();
+        let Some(waiting) = waiting.filter(|waiting| waiting.start.before(isns.client + 1)) else {
+            return false;
+        };
+        self.count("ended-before");
+        self.waiting.end(key);
+        self.not_moved(&waiting.target);
+        let is_read_here = |header: Header| ClientSeq::new(header.seq) == waiting.start;
+        if self.intake.opening(key).is_some_and(is_read_here) {
+            self.read_what_is_left(now, key);
+        }
+        true
+    }
+
     /// Is a move to that epoch too late, because another dispatcher has moved the flow?
     pub(super) fn is_elsewhere(&self, record: &Record, epoch: u32) -> bool {
         self.shared.peers.are_there() && record.epoch.wrapping_add(1) != epoch
@@ -467,6 +499,10 @@ impl State {
     /// The owner does not give the flow up: the request is the owner's. What nobody is
     /// to have, nobody gets.
     pub(super) fn give_up(&mut self, now: Duration, key: &FlowKey) {
+        let record = self.shared.records.get(key).ok().flatten();
+        if record.is_some_and(|record| self.end_before(now, key, record.isns)) {
+            return;
+        }
         let Some(waiting) = self.waiting.end(key) else {
             return;
         };

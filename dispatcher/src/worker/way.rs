@@ -12,7 +12,7 @@ use trapeze_core::wire::geneve;
 use trapeze_core::wire::meta::{self, Binding, Care, Kind, Meta};
 use trapeze_core::wire::segment::Segment;
 use trapeze_core::wire::tcp::{Flags, Header};
-use trapeze_datapath::abi::GENEVE_PORT;
+use trapeze_datapath::abi::{FlowState, GENEVE_PORT};
 use trapeze_datapath::clock;
 use trapeze_datapath::inlet;
 
@@ -286,6 +286,28 @@ impl State {
         if flags.has(Flags::FIN) && self.shared.records.client_closed(key).is_err() {
             self.count("record-failures");
         }
+    }
+
+    /// A client's reset that the data path has sent on has overtaken what the owner was given, which it would not end. It is
+    /// said once more, behind that. False: there is none.
+    pub(super) fn repeat_resets(&mut self) -> bool {
+        let mut is_any = false;
+        for key in std::mem::take(&mut self.given) {
+            let record = self.shared.records.get(&key).ok().flatten();
+            let Some(record) = record.filter(|record| record.state == FlowState::Reset) else {
+                continue;
+            };
+            let reset = Header {
+                seq: record.next.raw(),
+                ack: record.heard.raw(),
+                flags: Flags::RST | Flags::ACK,
+                ..Header::default()
+            };
+            self.count("resets-repeated");
+            self.send_to_backend(&key, Segment::of_client(&key, reset), u16::MAX);
+            is_any = true;
+        }
+        is_any
     }
 
     /// The slot of the backend at an address.
