@@ -124,13 +124,17 @@ __noinline int send_to_server(context_t *ctx, const struct flow *flow, const str
 	if (!backend || !knows_way(ctx, backend))
 		return VERDICT_DROP;
 	splice = read_splice(flow);
-	key = flow_key_v4(mapped_ipv4(backend->addr), splice.address, splice.server_port, splice.port);
 	echo = -splice.clock_ahead;
-	if (segment->payload && segment->seq == flow->client_isn + 1)
-		echo = change_of_echo(ctx, flow, segment, &splice, bpf_map_lookup_elem(&splices, &key));
-	if (!segment->payload && !(segment->flags & (TCP_SYN | TCP_FIN | TCP_RST)) &&
-	    flow->meta.tcp_options & CARE_FOLLOW && !(splice.changes & SPLICE_SPLIT))
+	if (segment->payload) {
+		if (segment->seq == flow->client_isn + 1) {
+			key = flow_key_v4(mapped_ipv4(backend->addr), splice.address, splice.server_port, splice.port);
+			echo = change_of_echo(ctx, flow, segment, &splice, bpf_map_lookup_elem(&splices, &key));
+		}
+	} else if (!(segment->flags & (TCP_SYN | TCP_FIN | TCP_RST)) && flow->meta.tcp_options & CARE_FOLLOW &&
+		   !(splice.changes & SPLICE_SPLIT)) {
+		key = flow_key_v4(mapped_ipv4(backend->addr), splice.address, splice.server_port, splice.port);
 		ahead = ahead_of_window(bpf_map_lookup_elem(&overheard, &key), segment, splice.ahead);
+	}
 	struct rewriting how = {
 		.source = splice.address,
 		.dest = mapped_ipv4(backend->addr),

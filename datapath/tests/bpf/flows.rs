@@ -609,8 +609,8 @@ fn what_overtakes_the_beginning_of_a_reused_port_goes_to_nobody() {
     }
 }
 
-/// Of a new connection from the port of one of [`EPOCH`], which may have been about to move: the handshake's ACK, the first payload, and that this is the
-/// daemon's.
+/// Of a new connection from the port of one of [`EPOCH`], which may have been about to move: the handshake's ACK, the
+/// first payload, and that this is the daemon's.
 fn begun_anew(isn: u32, counted: &[&'static str]) -> (Vec<u8>, Vec<u8>, Outcome) {
     let period = cookie::period();
     let cookie = TERMS.cookie(&key_of(period), &flow_key(CLIENT, VIP), isn, period);

@@ -162,15 +162,11 @@ impl State {
         let Some(waiting) = self.waiting.end(&key) else {
             return;
         };
-        let Ok(Some(record)) = self.shared.records.get(&key) else {
+        // Nor is anybody to have what its client has asked that has reset it.
+        let Some(record) = record.filter(|record| record.state != FlowState::Reset) else {
             self.not_moved(&waiting.target);
             return self.intake.forget(&key);
         };
-        // Its client has reset it: nobody is to have what it has asked.
-        if record.state == FlowState::Reset {
-            self.not_moved(&waiting.target);
-            return self.intake.forget(&key);
-        }
         // Another dispatcher, that kept the flow before, has moved it.
         if self.is_elsewhere(&record, waiting.epoch) {
             self.count("late-releases");
